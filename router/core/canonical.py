@@ -1,0 +1,26 @@
+"""One canonical JSON for everything that is hashed or compared: sorted keys, no spaces, ASCII.
+
+ASCII output keeps one record on one line for every reader (U+2028 and U+0085 end a line for some of them) and keeps
+control and bidirectional characters from reaching a terminal raw.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+"""Canonical JSON text of a JSON value. Raises ValueError on NaN, infinities and cycles, TypeError on other types."""
+
+
+def digest(data: str | bytes) -> str:
+    """`sha256:<64 hex digits>` of the text (as UTF-8) or bytes."""
+    return (
+        "sha256:" + hashlib.sha256(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data).hexdigest()
+    )
+
+
+def digest_of(value: Any) -> str:
+    """The digest of a value's canonical JSON."""
+    return digest(encode(value))

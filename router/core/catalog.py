@@ -1,0 +1,228 @@
+"""The whole validated config as one immutable value: the catalog, and its revision.
+
+Rules:
+1. A catalog is resolved: globs over known tools are expanded, compositions are flattened, every id it names exists.
+2. Its `revision` is the digest of its canonical form, so two catalogs with the same revision decide the same.
+3. Order is meaning only where the config says so: `routes` (first match wins) and a route's `bundles`.
+   Everything else is kept sorted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal
+
+from router.core.canonical import digest_of
+from router.core.models import Effect, LocalSettings, Mode, Trust
+
+Transport = Literal["streamable-http", "stdio", "sse", "local"]
+Durability = Literal["process", "disk"]
+FallbackStage = Literal["search", "model", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An admitted tool definition. `schema` is the canonical JSON text of its input schema; `tokens` counts the
+    definition in OpenAI form with cl100k_base (`counted` is false where it is an estimate from its length)."""
+
+    server: str
+    tool: str
+    description: str
+    schema: str
+    sha256: str
+    tokens: int
+    counted: bool = True
+
+    @property
+    def name(self) -> str:
+        """The canonical name, `server.tool`."""
+        return f"{self.server}.{self.tool}"
+
+    def input_schema(self) -> dict[str, Any]:
+        """A fresh copy of the input schema."""
+        loaded: dict[str, Any] = json.loads(self.schema)
+        return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One entry of `servers.toml`. `tools` are the tool names known without contacting it (all of them when local)."""
+
+    name: str
+    transport: Transport
+    trust: Trust = "untrusted"
+    enabled: bool = True
+    url: str | None = None
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    legacy: bool = False
+    volatile: tuple[str, ...] = ()
+    ttl_s: float | None = None
+    timeout_s: float | None = None
+    env_names: tuple[str, ...] = ()
+    """Environment variables its headers and env refer to; their values are secrets and are redacted everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """One resolved bundle. `tools` are canonical names (`server.tool`), sorted and without repetition, its own and
+    those of the bundles it is composed of; `patterns` are globs over servers whose tools are not known yet."""
+
+    id: str
+    description: str
+    tools: tuple[str, ...]
+    avoid: str = ""
+    examples: tuple[str, ...] = ()
+    bundles: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+    mode: Mode = "direct"
+    effects: tuple[Effect, ...] = ()
+    requires_env: tuple[str, ...] = ()
+    requires_binary: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
+    always: bool = False
+    selectable: bool = True
+    skill: str | None = None
+    max_tokens: int | None = None
+    aliases: tuple[str, ...] = ()
+    enabled: bool = True
+    trust: Trust = "trusted"
+    """The lowest trust of the servers its tools live on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One row of the mapping. Each of `workflow`, `role`, `step` is a tuple of names or globs; empty means any.
+    `ask` is None, or the candidates (globs over bundle ids) that search and the model may add."""
+
+    name: str
+    workflow: tuple[str, ...] = ()
+    role: tuple[str, ...] = ()
+    step: tuple[str, ...] = ()
+    bundles: tuple[str, ...] = ()
+    ask: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy row. All rows that match a step apply: denials unite, allowances intersect.
+
+    `allow=None`: the row grants nothing and only narrows. `effects=None`: it does not look at effects.
+    """
+
+    name: str
+    workflow: tuple[str, ...] = ()
+    role: tuple[str, ...] = ()
+    step: tuple[str, ...] = ()
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+    min_trust: Trust | None = None
+    effects: tuple[Effect, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    order: tuple[FallbackStage, ...] = ("search", "model", "default")
+    default: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationSettings:
+    sticky: bool = True
+    max_tools: int = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`max_result_chars`: text the model sees of one result. `max_result_bytes`: what is read of a result at all."""
+
+    recent_steps: int = 5
+    call_timeout_s: float = 60.0
+    max_result_chars: int = 12_000
+    max_result_bytes: int = 8 * 1024 * 1024
+    max_argument_bytes: int = 1024 * 1024
+    max_concurrent_calls: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """`durability`: `process` survives kill -9, `disk` also power loss. `redact_env`: variables whose values are secrets."""
+
+    durability: Durability = "process"
+    redact_env: tuple[str, ...] = ()
+    diagnostics: Literal["debug", "info", "warning", "error"] = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """`capabilities_ttl_s`: how long a look-up of environment, binaries and servers holds."""
+
+    capabilities_ttl_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    fallback: Fallback = Fallback()
+    activation: ActivationSettings = ActivationSettings()
+    limits: Limits = Limits()
+    log: LogSettings = LogSettings()
+    cache: CacheSettings = CacheSettings()
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything decisions rest on. Build one with `router.core.config.resolve`, or by hand in tests."""
+
+    servers: Mapping[str, Server] = field(default_factory=dict)
+    bundles: Mapping[str, Bundle] = field(default_factory=dict)
+    routes: tuple[Route, ...] = ()
+    policies: tuple[Policy, ...] = ()
+    settings: Settings = Settings()
+    local: LocalSettings = LocalSettings()
+    cards: Mapping[str, Card] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("servers", "bundles", "cards"):
+            value: Mapping[str, Any] = getattr(self, name)
+            object.__setattr__(self, name, MappingProxyType(dict(sorted(value.items()))))
+
+    @cached_property
+    def revision(self) -> str:
+        """`sha256:…` of the canonical form (see `to_json`)."""
+        return digest_of(self.to_json())
+
+    @cached_property
+    def aliases(self) -> Mapping[str, str]:
+        """Old bundle ids and what they are called now."""
+        return {alias: bundle.id for bundle in self.bundles.values() for alias in bundle.aliases}
+
+    def bundle(self, id_: str) -> Bundle | None:
+        """The bundle of that id, or of that old id."""
+        found = self.bundles.get(id_)
+        return found if found is not None else self.bundles.get(self.aliases.get(id_, ""))
+
+    @cached_property
+    def always(self) -> tuple[Bundle, ...]:
+        return tuple(bundle for bundle in self.bundles.values() if bundle.always)
+
+    def to_json(self) -> dict[str, Any]:
+        """The canonical form as JSON values: lists of objects, never objects keyed by ids."""
+        return {
+            "schema": "bundle-router.catalog/1",
+            "servers": [asdict(server) for server in self.servers.values()],
+            "bundles": [asdict(bundle) for bundle in self.bundles.values()],
+            "routes": [asdict(route) for route in self.routes],
+            "policies": [asdict(policy) for policy in self.policies],
+            "settings": asdict(self.settings),
+            "local": self.local.model_dump(mode="json"),
+            "cards": [asdict(card) for card in self.cards.values()],
+        }

@@ -1,0 +1,440 @@
+"""The values that cross the boundaries: steps in, decisions out, and what tools take and return.
+
+Rules:
+1. Everything here is immutable. A value that was recorded can't change after it was recorded.
+2. Inputs from outside (`Step`) are pydantic models that refuse unknown keys; values made inside are frozen dataclasses.
+3. The closed lists (`REASONS`, `CODES`, `SOURCES`, `FAILURES`) are a contract: the same words stand in the log,
+   on the command line, in error text and on the review page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Source = Literal["mapping", "search", "model", "default", "none"]
+Reason = Literal["mapped", "always", "sticky", "inherited", "search", "model", "model_cached", "union", "default"]
+Code = Literal[
+    "unknown_bundle",
+    "disabled",
+    "policy_denied",
+    "not_allowed",
+    "trust_too_low",
+    "effect_not_allowed",
+    "allowlist_required",
+    "capability_missing",
+    "pin_drift",
+    "server_unavailable",
+    "not_mapped",
+    "below_floor",
+    "not_selected",
+    "over_budget",
+    "evicted",
+]
+Failure = Literal[
+    "timeout",
+    "rate_limited",
+    "upstream_error",
+    "auth",
+    "bad_request",
+    "context_window",
+    "invalid_output",
+    "truncated",
+    "refused",
+    "circuit_open",
+    "not_ready",
+    "internal",
+]
+Outcome = Literal[
+    "ok", "tool_error", "denied", "invalid_arguments", "timeout", "unavailable", "busy", "budget", "cancelled"
+]
+Trust = Literal["untrusted", "trusted"]
+Effect = Literal["read", "write", "exec", "network"]
+Mode = Literal["direct", "deferred", "meta"]
+
+SOURCES: Final[tuple[Source, ...]] = get_args(Source)
+REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
+CODES: Final[tuple[Code, ...]] = get_args(Code)
+"""Why a bundle or tool is not shown, in the order the tests are made: the first that fails is the one reported."""
+FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+EFFECTS: Final[tuple[Effect, ...]] = get_args(Effect)
+
+RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+BUNDLE_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9][a-z0-9_-]*)*")
+SERVER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+MAX_GOAL: Final = 32_768
+"""Characters of a goal or of one constraint. Longer intents are refused: they are documents, not intents."""
+MAX_ITEMS: Final = 100
+
+
+class Frozen(BaseModel):
+    """Base of the pydantic values: immutable, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+# --- what the engine asks ------------------------------------------------------------------------------------------
+
+
+class StepPolicy(Frozen):
+    """What one step may have at most. It only ever narrows what `policy.toml` permits.
+
+    `allow` and `deny` hold patterns as in `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a bare bundle glob.
+    `allow=None` means "no narrowing"; an empty `allow` permits nothing.
+    """
+
+    allow: tuple[str, ...] | None = Field(default=None, max_length=1000)
+    deny: tuple[str, ...] = Field(default=(), max_length=1000)
+    trust: Trust | None = None
+
+    @field_validator("allow", "deny")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for pattern in value or ():
+            kind, colon, rest = pattern.partition(":")
+            if not pattern.strip() or (colon and (kind not in ("bundle", "tool") or not rest)):
+                raise ValueError(
+                    f"{pattern!r} is not a pattern: write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
+                )
+        return value
+
+
+class Step(Frozen):
+    """One routing request: where the workflow stands, what it wants, and how far it may go.
+
+    `max_bundles`, `max_tools` and `max_tokens` bound what the decision exposes; what does not fit is left out as
+    `over_budget`. `parent_run_id` makes this run a sub-agent of another: it never gets more than the parent's
+    current step may have, and starts from the parent's activation when `inherit` is true.
+    """
+
+    run_id: str
+    workflow: str = Field(min_length=1, max_length=200)
+    role: str = Field(min_length=1, max_length=200)
+    step: str = Field(min_length=1, max_length=200)
+    goal: str = Field(default="", max_length=MAX_GOAL)
+    constraints: tuple[str, ...] = Field(default=(), max_length=MAX_ITEMS)
+    policy: StepPolicy | None = None
+    principal: str = Field(default="", max_length=200)
+    parent_run_id: str | None = None
+    inherit: bool = True
+    max_bundles: int | None = Field(default=None, ge=0)
+    max_tools: int | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=0)
+    labels: Mapping[str, str] = Field(default_factory=dict, max_length=MAX_ITEMS)
+    workspace: str | None = Field(default=None, max_length=4096)
+
+    @field_validator("run_id", "parent_run_id")
+    @classmethod
+    def _run_id(cls, value: str | None) -> str | None:
+        if value is not None and not RUN_ID.fullmatch(value):
+            raise ValueError(f"{value!r} is not a run id: it must match {RUN_ID.pattern}")
+        return value
+
+    @field_validator("constraints")
+    @classmethod
+    def _constraints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(len(item) > MAX_GOAL for item in value):
+            raise ValueError(f"a constraint is longer than {MAX_GOAL} characters")
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        if any(len(name) > 200 or len(text) > 4096 for name, text in value.items()):
+            raise ValueError("a label is too long (name 200 characters, value 4,096)")
+        return value
+
+
+# --- what the shell looked up --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One ancestor's ceiling: the address it stood at and the step policy it had. A child is judged under all of them."""
+
+    workflow: str
+    role: str
+    step: str
+    policy: StepPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the shell looked up for one decision, recorded with it so that the decision can be taken again.
+
+    `capabilities` names those present (`env:GITHUB_TOKEN`, `binary:git`); one that is not named is missing.
+    `unavailable` holds `(server, why)` for servers that can't be used now; `drifted` holds `(server, tool)` pairs
+    whose pin does not match. `grants` is the chain of ancestors' ceilings, nearest first. `revisions` holds
+    `(name, revision)` of learned artifacts (index, memory, thresholds) that the decision rests on.
+    """
+
+    capabilities: frozenset[str] = frozenset()
+    unavailable: tuple[tuple[str, str], ...] = ()
+    drifted: tuple[tuple[str, str], ...] = ()
+    grants: tuple[Grant, ...] = ()
+    revisions: tuple[tuple[str, str], ...] = ()
+
+
+# --- what is sticky ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One bundle of a run's activation. `used` is the sequence number of its last use, for least-recently-used order.
+
+    `origin` is the reason that first brought it in; `inherited` marks what came from the parent run and was not
+    yet brought in by a step of this run.
+    """
+
+    id: str
+    origin: Reason
+    used: int
+    inherited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """The sticky set of a run, ordered by id so that equal sets have equal bytes."""
+
+    entries: tuple[Entry, ...] = ()
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(entry.id for entry in self.entries)
+
+
+# --- what the router decides ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A bundle the step may see. `evidence` says in words what the reason rests on."""
+
+    id: str
+    rank: int
+    reason: Reason
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A bundle (or, when `tool` is set, one tool of a shown bundle) the step may not see, and the first test it failed."""
+
+    id: str
+    code: Code
+    detail: str = ""
+    tool: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A permitted bundle that search or the model may pick, with its score where one was given."""
+
+    id: str
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """What one question to a model cost and gave. Holds the raw answer, so that replay needs no model."""
+
+    name: str
+    prompt_version: str = ""
+    key: str = ""
+    cached: bool = False
+    attempts: int = 0
+    failure: Failure | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    elapsed_ms: float = 0.0
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a selector said to a question: bundle ids in order of preference, and how it came to them.
+
+    The core treats it as a wish: ids that are not candidates are dropped, whoever sent them.
+    """
+
+    ids: tuple[str, ...]
+    source: Source
+    reason: Reason
+    justification: str = ""
+    scores: tuple[Candidate, ...] = ()
+    model: ModelUse | None = None
+    dropped: tuple[tuple[str, Code], ...] = ()
+    """Ids the selector itself left out, with the code to record (`below_floor`, `over_budget`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """How much the step is shown: tools and their tokens (cl100k_base where counted), against all of the catalog."""
+
+    tools: int
+    tokens: int
+    all_tools: int
+    all_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a step may see, why, and why not the rest. Already in the run directory when you hold it.
+
+    `bundle_ids` is ordered: what the step asked for first, sticky bundles last. `degraded` is true when a fallback
+    was used because search or the model gave no usable answer.
+    """
+
+    bundles: tuple[Chosen, ...]
+    left_out: tuple[LeftOut, ...]
+    source: Source
+    degraded: bool
+    justification: str
+    route: str | None
+    candidates: tuple[Candidate, ...]
+    before: Activation
+    after: Activation
+    evicted: tuple[str, ...]
+    exposure: Exposure
+    model: ModelUse | None = None
+    run_id: str = ""
+    seq: int = -1
+    decision_id: str = ""
+    catalog_revision: str = ""
+    input_digest: str = ""
+
+    @property
+    def bundle_ids(self) -> list[str]:
+        return [chosen.id for chosen in self.bundles]
+
+
+@dataclass(frozen=True, slots=True)
+class RecentStep:
+    """A step this run took before, as search and the model may see it."""
+
+    role: str
+    step: str
+    goal: str
+    bundle_ids: tuple[str, ...]
+
+
+# --- local tools ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text for the model."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A JSON value (objects, arrays, numbers, strings, booleans, null)."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Bytes that become an artifact. `mime_type` is the tool's claim: recorded, not believed. `name` is for people."""
+
+    data: bytes
+    mime_type: str = ""
+    name: str = ""
+
+
+Block = Text | Data | Media
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a local tool returns. `failed` marks an error the agent should see (a failing test run, say)."""
+
+    blocks: tuple[Block, ...]
+    failed: bool = False
+
+
+class BinaryOption(Frozen):
+    """One option an allow-listed binary may be given: `--name` alone, or with a value that fully matches `value`.
+
+    `value=None`: a flag. `joined`: the value may come as `--name=value`; `separate`: as the next argument.
+    """
+
+    name: str
+    value: str | None = None
+    joined: bool = True
+    separate: bool = True
+
+
+class BinaryForm(Frozen):
+    """One permitted shape of a command line: fixed leading words, then options and positionals in any order.
+
+    `words` must stand first and in order (`["-m", "pytest"]`, `["status"]`). `positionals` is a regular expression
+    (google-re2, full match) for each remaining argument; absent means none may follow. Arguments that start with
+    `-` are only ever options. `paths` keeps positionals inside the workspace.
+    """
+
+    words: tuple[str, ...] = ()
+    options: tuple[BinaryOption, ...] = ()
+    positionals: str | None = None
+    max_positionals: int = Field(default=0, ge=0, le=1000)
+    paths: bool = True
+
+
+class BinaryRule(Frozen):
+    """One binary that `workspace.exec` may start, and the command lines it may be started with.
+
+    `path` is absolute, or `@python` for the interpreter that runs the router. Nothing else is looked up on `PATH`.
+    """
+
+    name: str
+    path: str
+    forms: tuple[BinaryForm, ...]
+    env: tuple[str, ...] = ()
+    timeout_s: float = Field(default=60.0, gt=0, le=3600)
+
+
+class LocalSettings(Frozen):
+    """What the config says about the first-party tools."""
+
+    docs_hosts: tuple[str, ...] = ()
+    binaries: tuple[BinaryRule, ...] = ()
+    hard_links: Literal["allow", "refuse"] = "allow"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a local tool is handed with its arguments.
+
+    `workspace` is an absolute path that the tool is confined to. `timeout_s` is what is left for the whole call;
+    `max_bytes` bounds what the tool may return; `cancelled()` turns true when the caller has gone away.
+    """
+
+    workspace: str
+    settings: LocalSettings
+    timeout_s: float
+    max_bytes: int
+    cancelled: Callable[[], bool] = field(default=lambda: False)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTool:
+    """A first-party tool: a name without its server, the operator's description, arguments, and a function.
+
+    `run(arguments, context)` is called in a worker thread with a validated instance of `arguments`. It raises
+    `ToolFailure` for what the agent should see; any other exception is a programming error.
+    """
+
+    name: str
+    description: str
+    arguments: type[BaseModel]
+    run: Callable[[Any, ToolContext], ToolOutput]

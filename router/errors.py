@@ -1,0 +1,116 @@
+"""Everything Bundle Router raises, split by who is at fault.
+
+    RouterError
+    ├── ConfigError            the config is invalid; carries every problem, not the first
+    ├── RequestError           the caller asked for something it can't have
+    │   ├── UnknownRun         no run of that id is open or on disk
+    │   ├── RunInUse           another process writes this run (says its pid)
+    │   └── WrongContext       a sync method inside a running event loop, or the reverse
+    ├── StorageError           the run directory can't be written; the decision was not returned
+    ├── CorruptRun             a run directory's records do not add up
+    └── ToolFailure            a tool could not do what it was asked (agents see it as an error result)
+
+`message` says what and where; `advice` says what a person can do and is kept apart, so that a log line
+stays one line. `exit_code` is the command line's exit status (see README, "Exit codes").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class RouterError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    exit_code: ClassVar[int] = 4
+
+    def __init__(self, message: str, *, advice: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong (or risky) in the config: where it is and what to do about it.
+
+    `file` is as the user would type it, `line` starts at 1 (0: the whole file), `path` is the key path
+    (`routes[3].bundles[0]`).
+    """
+
+    file: str
+    line: int
+    path: str
+    message: str
+    suggestion: str = ""
+    level: str = "error"
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        key = f" {self.path}:" if self.path else ""
+        hint = f" ({self.suggestion})" if self.suggestion else ""
+        return f"{where}:{key} {self.message}{hint}"
+
+
+class ConfigError(RouterError):
+    """The config can't be used. `problems` holds all of them, in file order."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        head = f"{count} problem{'s' if count != 1 else ''} in the config"
+        super().__init__(
+            "\n".join([head, *(f"  {p}" for p in self.problems)]),
+            advice="fix the lines named above, then run `bundle-router check`",
+        )
+
+
+class RequestError(RouterError):
+    """The request is malformed or refused; nothing was done and nothing was written."""
+
+    exit_code = 3
+
+
+class UnknownRun(RequestError):
+    """The run is neither open here nor found under the runs directory."""
+
+
+class RunInUse(RequestError):
+    """Another process (or another Router of this one) writes this run. `pid` is the owner's, 0 if unknown."""
+
+    def __init__(self, message: str, *, pid: int, advice: str = "") -> None:
+        super().__init__(message, advice=advice)
+        self.pid = pid
+
+
+class WrongContext(RequestError):
+    """A `*_sync` method was called inside a running event loop."""
+
+
+class StorageError(RouterError):
+    """The run directory could not be written, so the decision or result was withheld.
+
+    `kind` is one of `disk_full`, `read_only`, `deleted`, `short_write`, `io_error`, `not_private`.
+    """
+
+    def __init__(self, message: str, *, kind: str, advice: str = "") -> None:
+        super().__init__(message, advice=advice)
+        self.kind = kind
+
+
+class CorruptRun(RouterError):
+    """A record in the middle of a run is unreadable or the hash chain is broken. Reported, never skipped."""
+
+    exit_code = 5
+
+
+class ToolFailure(RouterError):
+    """A tool could not do what it was asked. `code` is a short machine-readable word, e.g. `not_found`."""
+
+    def __init__(self, message: str, *, code: str, advice: str = "") -> None:
+        super().__init__(message, advice=advice)
+        self.code = code

@@ -1,0 +1,155 @@
+"""One Protocol per effect. The engine knows these; `router.wiring` gives it the adapters behind them.
+
+A fake that implements a port is in `router.testing`; one contract suite runs against the fake and the adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from router.core.models import Activation, Answer, Block, Facts, Failure, Grant, Step
+
+
+class Clock(Protocol):
+    """Time, read once per use. Durations and lifetimes use `monotonic_ns`; only records carry `now`."""
+
+    def now(self) -> str:
+        """RFC 3339 UTC with microseconds, e.g. `2026-11-21T08:02:00.123456Z`."""
+
+    def monotonic_ns(self) -> int: ...
+
+
+class Redactor(Protocol):
+    """Takes secrets out of text. Idempotent: redacting twice gives the same text."""
+
+    def redact(self, text: str) -> str: ...
+
+    def redact_value(self, value: Any) -> Any:
+        """The same for every string (keys included) in a JSON value; the value itself is not changed."""
+
+
+class Capabilities(Protocol):
+    """Looks up what is present on this machine, cached by the monotonic clock."""
+
+    def present(self, names: Sequence[str]) -> frozenset[str]:
+        """Which of `env:NAME` and `binary:NAME` exist now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored artifact. `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; `width`/`height` where cheap."""
+
+    uri: str
+    sha256: str
+    mime_type: str
+    bytes: int
+    claimed_type: str = ""
+    name: str = ""
+    width: int | None = None
+    height: int | None = None
+
+
+class ArtifactStore(Protocol):
+    """Content-addressed bytes of one run."""
+
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored: ...
+
+    def get(self, sha256: str) -> bytes:
+        """The bytes, checked against the digest. Raises KeyError if absent, CorruptRun if they do not match."""
+
+
+class RunLog(Protocol):
+    """The writer of one run directory. One per run and machine; see `router.adapters.runlog` for the guarantees."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence number the next record will carry. Stable while the caller holds the run's lock."""
+
+    def append(self, file: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Writes one record (adds `seq`, `prev`, `hash`) to `routing` or `calls`; returns it as written.
+
+        Raises StorageError when it is not on disk; the file then ends at a record boundary, and a later append
+        may succeed.
+        """
+
+    def sync(self) -> None:
+        """Returns when everything appended so far survives power loss (durability `disk`); else returns at once."""
+
+    def last_decision(self) -> Mapping[str, Any] | None:
+        """The last `route.decided` record found when the directory was opened, if any."""
+
+    def artifacts(self) -> ArtifactStore: ...
+
+    def close(self) -> None:
+        """Writes the end of the run (`closed`, chain head, count) and lets go of the lock. Idempotent."""
+
+
+class RunStore(Protocol):
+    """The runs directory."""
+
+    def open(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> RunLog:
+        """Creates or continues a run. `header` goes into `run.json`; `catalog` is the text of `catalog.json`.
+
+        Raises RunInUse when another live process writes it, CorruptRun when it can't be continued.
+        """
+
+    def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
+        """The last decision of a run that some process wrote, read without locking; None if there is no such run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorQuestion:
+    """What a selector is told: the step (redacted), the permitted candidates in catalog order, and the step's limits."""
+
+    step: Step
+    candidates: tuple[str, ...]
+    recent: tuple[Any, ...] = ()
+
+
+class Selector(Protocol):
+    """Answers what the mapping can't: search, then the model. Never raises for an upstream's fault."""
+
+    async def select(self, question: Any, *, activation: Activation, facts: Facts) -> Answer | Failure: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawResult:
+    """What a tool gave before shaping. `outcome` is `ok` or what went wrong; `code` is the tool's own word for it."""
+
+    blocks: tuple[Block, ...]
+    outcome: str = "ok"
+    code: str = ""
+
+
+class Sessions(Protocol):
+    """Calls to tool servers. One adapter per transport family; the engine picks by the server's transport."""
+
+    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """What is wrong with the arguments, one sentence each; empty when they are fine."""
+
+    async def call(
+        self, server: str, tool: str, arguments: Mapping[str, Any], *, workspace: str, timeout_s: float
+    ) -> RawResult: ...
+
+    async def close(self) -> None: ...
+
+
+__all__ = [
+    "ArtifactStore",
+    "Capabilities",
+    "Clock",
+    "Grant",
+    "RawResult",
+    "Redactor",
+    "RunLog",
+    "RunStore",
+    "Selector",
+    "SelectorQuestion",
+    "Sessions",
+    "Stored",
+]
