@@ -37,7 +37,8 @@ class Problem:
     """One thing wrong (or risky) in the config: where it is and what to do about it.
 
     `file` is as the user would type it, `line` starts at 1 (0: the whole file), `path` is the key path
-    (`routes[3].bundles[0]`).
+    (`routes[3].bundles[0]`). `level` is `error`, `warning` (dead or pointless) or `risk` (legal, but look at it);
+    the last two carry `rule`, a stable word. `column` starts at 1 and is set where the file is not TOML at all.
     """
 
     file: str
@@ -46,12 +47,17 @@ class Problem:
     message: str
     suggestion: str = ""
     level: str = "error"
+    rule: str = ""
+    column: int = 0
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file
+        if self.column:
+            where += f":{self.column}"
         key = f" {self.path}:" if self.path else ""
         hint = f" ({self.suggestion})" if self.suggestion else ""
-        return f"{where}:{key} {self.message}{hint}"
+        rule = f" [{self.rule}]" if self.rule else ""
+        return f"{where}:{key} {self.message}{hint}{rule}"
 
 
 class ConfigError(RouterError):

@@ -104,7 +104,7 @@ class RunStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SelectorQuestion:
-    """What a selector is told: the step (redacted), the permitted candidates in catalog order, and the step's limits."""
+    """What a selector is told: the step (redacted) and the permitted candidates, in id order."""
 
     step: Step
     candidates: tuple[str, ...]

@@ -178,7 +178,7 @@ class Settings:
     cache: CacheSettings = CacheSettings()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Catalog:
     """Everything decisions rest on. Build one with `router.core.config.resolve`, or by hand in tests."""
 
@@ -189,6 +189,8 @@ class Catalog:
     settings: Settings = Settings()
     local: LocalSettings = LocalSettings()
     cards: Mapping[str, Card] = field(default_factory=dict)
+    memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Look-ups derived from the value above by the functions of this package. Never an input."""
 
     def __post_init__(self) -> None:
         for name in ("servers", "bundles", "cards"):

@@ -157,7 +157,7 @@ class Step(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One ancestor's ceiling: the address it stood at and the step policy it had. A child is judged under all of them."""
+    """One ancestor's ceiling: where it stood and its step policy. A child is judged under all of them."""
 
     workflow: str
     role: str
@@ -225,7 +225,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A bundle (or, when `tool` is set, one tool of a shown bundle) the step may not see, and the first test it failed."""
+    """A bundle (with `tool`: one tool of a shown bundle) that the step may not see, and the first test it failed."""
 
     id: str
     code: Code
@@ -273,6 +273,19 @@ class Answer:
     model: ModelUse | None = None
     dropped: tuple[tuple[str, Code], ...] = ()
     """Ids the selector itself left out, with the code to record (`below_floor`, `over_budget`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of a question: answered (`answer`), failed (`failure`), or nobody was there to ask (neither).
+
+    `key` is the key of the question that was put, so that a replay knows whether it would be put again.
+    """
+
+    key: str = ""
+    answer: Answer | None = None
+    failure: Failure | None = None
+    model: ModelUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Bundle Router: which bundles of tools a workflow step may see, and why."""

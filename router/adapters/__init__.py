@@ -1,0 +1,1 @@
+"""One effect and at most one third-party library per module. Adapters never import each other."""

@@ -1,0 +1,104 @@
+"""Why a tool or bundle is, or is not, shown at a step: every test in order, passed or not.
+
+The chain uses the same functions as the decision itself, so it can't tell another story.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from router.core.catalog import Catalog
+from router.core.decide import Question, decide, give_up, plan_for
+from router.core.models import Activation, Code, Decision, Facts, Reason, Step
+from router.core.policy import Check, checks
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The tests on one bundle or one tool of it. `reason`: how it is shown; `code`: the first test it failed."""
+
+    bundle: str
+    tool: str | None
+    checks: tuple[Check, ...]
+    reason: Reason | None
+    code: Code | None
+    detail: str
+
+    @property
+    def shown(self) -> bool:
+        return self.code is None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What `explain` prints: the address, the route and how the decision came out, and a chain per bundle."""
+
+    target: str
+    route: str | None
+    source: str
+    asks: bool
+    chains: tuple[Chain, ...]
+
+    @property
+    def shown(self) -> bool:
+        return any(chain.shown for chain in self.chains)
+
+
+def explain(catalog: Catalog, facts: Facts, activation: Activation, step: Step, target: str) -> Explanation:
+    """Explains one bundle id or canonical tool name. An unknown target gives one `unknown_bundle` chain.
+
+    `asks` is true where search or a model would be asked; the chain then shows the step as if nobody had answered.
+    """
+    taken = decide(catalog, facts, activation, step)
+    asks = isinstance(taken, Question)
+    decision = give_up(taken, None) if isinstance(taken, Question) else taken
+    candidates = taken.candidates if isinstance(taken, Question) else ()
+    chains = tuple(
+        _chain(catalog, facts, step, decision, candidates, bundle, tool) for bundle, tool in _holders(catalog, target)
+    )
+    if not chains:
+        missing = Check("unknown_bundle", False, "no bundle has this id and no bundle holds a tool of this name")
+        chains = (Chain(target, None, (missing,), None, "unknown_bundle", missing.detail),)
+    return Explanation(target, decision.route, decision.source, asks, chains)
+
+
+def _holders(catalog: Catalog, target: str) -> list[tuple[str, str | None]]:
+    """The bundles to look at: the bundle of that id, and every bundle that holds the tool of that name."""
+    named = catalog.bundle(target)
+    holders: list[tuple[str, str | None]] = [] if named is None else [(named.id, None)]
+    holders += [(bundle.id, target) for bundle in catalog.bundles.values() if target in bundle.tools]
+    return holders
+
+
+def _chain(
+    catalog: Catalog,
+    facts: Facts,
+    step: Step,
+    decision: Decision,
+    candidates: tuple[str, ...],
+    id_: str,
+    tool: str | None,
+) -> Chain:
+    bundle = catalog.bundles[id_]
+    plan = plan_for(catalog, step, facts.grants)
+    # A bundle stands as long as one of its tools does, so it is judged by the best of them.
+    judged = tool or next(iter((*plan.verdict(id_, facts).tools, *bundle.tools)), "")
+    made = [Check("unknown_bundle", True, ""), *checks(catalog, plan.ceiling, facts, bundle, judged)]
+    chosen = next((c for c in decision.bundles if c.id == id_), None)
+    refused = next((row for row in decision.left_out if row.id == id_ and row.tool in (None, tool)), None)
+    if chosen is not None and (refused is None or tool is None):
+        made.append(Check("not_mapped", True, f"{chosen.reason}: {chosen.evidence}"))
+        return Chain(id_, tool, tuple(made), chosen.reason, None, "")
+    failed = next((check for check in made if not check.passed), None)
+    if failed is None and refused is not None:
+        failed = Check(refused.code, False, refused.detail)
+        made.append(failed)
+    if failed is None:
+        detail = "a candidate: search or the model may pick it" if id_ in candidates else _not_mapped(decision)
+        failed = Check("not_mapped", False, detail)
+        made.append(failed)
+    return Chain(id_, tool, tuple(made), None, failed.code, failed.detail)
+
+
+def _not_mapped(decision: Decision) -> str:
+    return f"route {decision.route!r} does not name it" if decision.route else "no route covers this step"

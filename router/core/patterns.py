@@ -1,0 +1,64 @@
+"""Names, globs and what they match: the one place that knows what `repo.*` means.
+
+`*` stands for any run of characters (dots included), `?` for one. Nothing else is special and case counts.
+Matching is linear in the name: `fnmatch` translates to atomic groups, so `a*a*a*b` can't be made to backtrack.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+def is_glob(pattern: str) -> bool:
+    return "*" in pattern or "?" in pattern
+
+
+@lru_cache(maxsize=8192)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether the name, or glob, `pattern` covers all of `name`."""
+    if not is_glob(pattern):
+        return pattern == name
+    return pattern == "*" or _compiled(pattern).match(name) is not None
+
+
+def first_match(patterns: Iterable[str], name: str) -> str | None:
+    """The first of the patterns that covers `name`."""
+    for pattern in patterns:
+        if matches(pattern, name):
+            return pattern
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What a list such as `["bundle:docs.*", "tool:docs.fetch"]` speaks of. A bare glob is a bundle's."""
+
+    bundles: tuple[str, ...]
+    tools: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, patterns: Iterable[str]) -> Targets:
+        bundles, tools = [], []
+        for pattern in patterns:
+            kind, colon, rest = pattern.partition(":")
+            if colon and kind == "tool":
+                tools.append(rest)
+            else:
+                bundles.append(rest if colon else pattern)
+        return cls(tuple(bundles), tuple(tools))
+
+    def bundle(self, id_: str) -> str | None:
+        """The pattern that covers the bundle, if one does."""
+        return first_match(self.bundles, id_)
+
+    def tool(self, name: str) -> str | None:
+        """The pattern that covers the tool (`server.tool`), if one does."""
+        return first_match(self.tools, name)

@@ -1,0 +1,208 @@
+"""The decision record: what stands on a line of `routing.jsonl`, and how to read it back.
+
+Rules:
+1. No object is keyed by data: lists of `{id, …}` throughout, so that columns stay columns for every reader.
+2. The record holds all that is needed to take the decision again: step, facts, activation before, and the reply.
+3. Readers ignore fields they do not know; fields are added, never renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final, cast
+
+from router.core.canonical import digest, encode
+from router.core.models import (
+    Activation,
+    Answer,
+    Candidate,
+    Decision,
+    Entry,
+    Facts,
+    Grant,
+    LeftOut,
+    ModelUse,
+    Reply,
+    Step,
+    StepPolicy,
+)
+
+DECISION_SCHEMA: Final = "bundle-router.decision/1"
+CALL_SCHEMA: Final = "bundle-router.call/1"
+
+Json = dict[str, Any]
+
+
+def policy_json(policy: StepPolicy | None) -> Json | None:
+    if policy is None:
+        return None
+    allow = None if policy.allow is None else list(policy.allow)
+    return {"allow": allow, "deny": list(policy.deny), "trust": policy.trust}
+
+
+def step_json(step: Step) -> Json:
+    """The step as recorded: every field, labels as a list."""
+    return {
+        "workflow": step.workflow,
+        "role": step.role,
+        "step": step.step,
+        "goal": step.goal,
+        "constraints": list(step.constraints),
+        "policy": policy_json(step.policy),
+        "parent_run_id": step.parent_run_id,
+        "inherit": step.inherit,
+        "max_bundles": step.max_bundles,
+        "max_tools": step.max_tools,
+        "max_tokens": step.max_tokens,
+        "labels": [{"name": name, "value": step.labels[name]} for name in sorted(step.labels)],
+        "workspace": step.workspace,
+    }
+
+
+def facts_json(facts: Facts) -> Json:
+    return {
+        "capabilities": sorted(facts.capabilities),
+        "unavailable": [{"server": server, "why": why} for server, why in facts.unavailable],
+        "drifted": [{"server": server, "tool": tool} for server, tool in facts.drifted],
+        "grants": [
+            {"workflow": g.workflow, "role": g.role, "step": g.step, "policy": policy_json(g.policy)}
+            for g in facts.grants
+        ],
+        "revisions": [{"name": name, "revision": revision} for name, revision in facts.revisions],
+    }
+
+
+def activation_json(activation: Activation) -> list[Json]:
+    return [{"id": e.id, "origin": e.origin, "used": e.used, "inherited": e.inherited} for e in activation.entries]
+
+
+def reply_json(reply: Reply | None) -> Json | None:
+    """What became of the question, or null when none was put. `heard` is `answered`, `failed` or `nobody`."""
+    if reply is None:
+        return None
+    if reply.answer is None:
+        return {"heard": "failed" if reply.failure else "nobody", "key": reply.key, "failure": reply.failure}
+    answer = reply.answer
+    return {
+        "heard": "answered",
+        "key": reply.key,
+        "failure": None,
+        "ids": list(answer.ids),
+        "source": answer.source,
+        "reason": answer.reason,
+        "justification": answer.justification,
+        "dropped": [{"id": id_, "code": code} for id_, code in answer.dropped],
+    }
+
+
+def input_digest(catalog_revision: str, step: Json, facts: Json, before: list[Json], reply: Json | None) -> str:
+    """The digest of everything the decision was computed from. Equal digests: equal decisions."""
+    return digest(encode([catalog_revision, step, facts, before, reply]))
+
+
+def _left_out_json(row: LeftOut) -> Json:
+    out: Json = {"id": row.id, "code": row.code, "detail": row.detail}
+    if row.tool is not None:
+        out["tool"] = row.tool
+    return out
+
+
+def outcome_json(decision: Decision) -> Json:
+    """What was decided: the part of the record that a replay has to reproduce byte for byte."""
+    exposure = decision.exposure
+    return {
+        "source": decision.source,
+        "degraded": decision.degraded,
+        "bundles": [{"id": c.id, "rank": c.rank, "reason": c.reason, "evidence": c.evidence} for c in decision.bundles],
+        "left_out": [_left_out_json(row) for row in decision.left_out],
+        "justification": decision.justification,
+        "route": decision.route,
+        "candidates": [{"id": c.id, "score": c.score} for c in decision.candidates],
+        "model": asdict(decision.model) if decision.model is not None else None,
+        "activation": {
+            "before": activation_json(decision.before),
+            "after": activation_json(decision.after),
+            "evicted": list(decision.evicted),
+        },
+        "exposure": {
+            "tools": exposure.tools,
+            "tokens": exposure.tokens,
+            "all_tools": exposure.all_tools,
+            "all_tokens": exposure.all_tokens,
+        },
+    }
+
+
+# --- reading back --------------------------------------------------------------------------------------------------
+
+
+def _policy_from(value: Any) -> StepPolicy | None:
+    if value is None:
+        return None
+    return StepPolicy(allow=value.get("allow"), deny=value.get("deny", ()), trust=value.get("trust"))
+
+
+def step_from(record: Mapping[str, Any]) -> Step:
+    """The step a record was decided on. Raises pydantic's ValidationError or KeyError on a record that isn't one."""
+    value = record["step"]
+    return Step(
+        run_id=record["run_id"],
+        principal=record.get("principal", ""),
+        policy=_policy_from(value.get("policy")),
+        labels={label["name"]: label["value"] for label in value.get("labels", ())},
+        **{
+            name: value[name]
+            for name in (
+                "workflow",
+                "role",
+                "step",
+                "goal",
+                "constraints",
+                "parent_run_id",
+                "inherit",
+                "max_bundles",
+                "max_tools",
+                "max_tokens",
+                "workspace",
+            )
+            if name in value
+        },
+    )
+
+
+def facts_from(record: Mapping[str, Any]) -> Facts:
+    value = record["facts"]
+    return Facts(
+        capabilities=frozenset(value.get("capabilities", ())),
+        unavailable=tuple((row["server"], row["why"]) for row in value.get("unavailable", ())),
+        drifted=tuple((row["server"], row["tool"]) for row in value.get("drifted", ())),
+        grants=tuple(
+            Grant(row["workflow"], row["role"], row["step"], _policy_from(row.get("policy")))
+            for row in value.get("grants", ())
+        ),
+        revisions=tuple((row["name"], row["revision"]) for row in value.get("revisions", ())),
+    )
+
+
+def activation_from(rows: list[Mapping[str, Any]]) -> Activation:
+    return Activation(tuple(Entry(r["id"], r["origin"], r["used"], r.get("inherited", False)) for r in rows))
+
+
+def reply_from(record: Mapping[str, Any]) -> Reply | None:
+    value = record.get("reply")
+    if value is None:
+        return None
+    model = ModelUse(**cast(Json, record["model"])) if record.get("model") else None
+    if value["heard"] != "answered":
+        return Reply(value.get("key", ""), None, value.get("failure"), model)
+    answer = Answer(
+        ids=tuple(value["ids"]),
+        source=value["source"],
+        reason=value["reason"],
+        justification=value["justification"],
+        scores=tuple(Candidate(row["id"], row["score"]) for row in record.get("candidates", ())),
+        model=model,
+        dropped=tuple((row["id"], row["code"]) for row in value.get("dropped", ())),
+    )
+    return Reply(value.get("key", ""), answer, None, model)
