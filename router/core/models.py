@@ -377,15 +377,18 @@ class ToolOutput:
 
 
 class BinaryOption(Frozen):
-    """One option an allow-listed binary may be given: `--name` alone, or with a value that fully matches `value`.
+    """One option an allow-listed binary may be given: `name` alone, or with a value that fully matches `value`.
 
-    `value=None`: a flag. `joined`: the value may come as `--name=value`; `separate`: as the next argument.
+    `value=None`: a flag. `joined`: the value may come as `--name=value` (`-nvalue` for a one-letter option);
+    `separate`: as the next argument, which then can't start with `-`. `path` keeps the value inside the workspace.
+    After the flag `--`, where a form has it, only positionals may follow.
     """
 
-    name: str
-    value: str | None = None
+    name: str = Field(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_.-]*$|^--$", max_length=100)
+    value: str | None = Field(default=None, max_length=1000)
     joined: bool = True
     separate: bool = True
+    path: bool = False
 
 
 class BinaryForm(Frozen):
@@ -393,27 +396,55 @@ class BinaryForm(Frozen):
 
     `words` must stand first and in order (`["-m", "pytest"]`, `["status"]`). `positionals` is a regular expression
     (google-re2, full match) for each remaining argument; absent means none may follow. Arguments that start with
-    `-` are only ever options. `paths` keeps positionals inside the workspace.
+    `-` are only ever options, and arguments that start with `@` (files of further arguments) are refused unless
+    `at_files`. `paths` keeps positionals inside the workspace (what stands before `::`, as in pytest's node ids).
     """
 
-    words: tuple[str, ...] = ()
-    options: tuple[BinaryOption, ...] = ()
-    positionals: str | None = None
+    words: tuple[str, ...] = Field(default=(), max_length=50)
+    options: tuple[BinaryOption, ...] = Field(default=(), max_length=200)
+    positionals: str | None = Field(default=None, max_length=1000)
     max_positionals: int = Field(default=0, ge=0, le=1000)
     paths: bool = True
+    at_files: bool = False
 
 
 class BinaryRule(Frozen):
-    """One binary that `workspace.exec` may start, and the command lines it may be started with.
+    """One binary that `workspace.exec` may start, the command lines it may be started with, and its limits.
 
     `path` is absolute, or `@python` for the interpreter that runs the router. Nothing else is looked up on `PATH`.
+    `env` names variables passed on from the router (never those that make programs load or run something: `LD_*`,
+    `PYTHON*`, `GIT_*` …); `set_env` holds fixed `NAME=value` pairs. `reads` names folders outside the workspace
+    that it needs to read. `memory_bytes` counts one process's address space, `file_bytes` one file.
+    `protect_git` keeps the workspace's `.git` read-only while it runs.
     """
 
-    name: str
-    path: str
-    forms: tuple[BinaryForm, ...]
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$")
+    path: str = Field(pattern=r"^(/.*|@python)$", max_length=4096)
+    forms: tuple[BinaryForm, ...] = Field(min_length=1, max_length=100)
     env: tuple[str, ...] = ()
+    set_env: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    memory_bytes: int = Field(default=4 << 30, ge=64 << 20)
+    file_bytes: int = Field(default=256 << 20, ge=0)
+    max_processes: int = Field(default=256, ge=1, le=100_000)
+    protect_git: bool = True
+
+    @field_validator("set_env")
+    @classmethod
+    def _set_env(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pair in value:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=[^\x00]*", pair) or pair.startswith("LD_"):
+                raise ValueError(f"{pair!r} is not an environment setting: write 'NAME=value' (LD_* is never set)")
+        return value
+
+    @field_validator("reads")
+    @classmethod
+    def _reads(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for path in value:
+            if not path.startswith("/") or path == "/":
+                raise ValueError(f"{path!r} can't be read: write an absolute folder other than '/'")
+        return value
 
 
 class LocalSettings(Frozen):
