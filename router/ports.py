@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from router.core.chain import File
 from router.core.models import Activation, Answer, Block, Facts, Failure, Grant, Step
 
 
@@ -60,25 +61,45 @@ class ArtifactStore(Protocol):
         """The bytes, checked against the digest. Raises KeyError if absent, CorruptRun if they do not match."""
 
 
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """A torn end (a record that was never acknowledged) that was cut off `file` when a run was opened: `bytes` of it,
+    kept in `saved` beside it."""
+
+    file: str
+    saved: str
+    bytes: int
+
+
 class RunLog(Protocol):
-    """The writer of one run directory. One per run and machine; see `router.adapters.runlog` for the guarantees."""
+    """The writer of one run directory. One per run and machine; see `router.adapters.runlog` for the guarantees.
+
+    The caller holds the run's lock around everything but `sync`, which threads call side by side to share its cost.
+    """
 
     @property
     def path(self) -> str: ...
 
     @property
+    def healed(self) -> tuple[Healed, ...]:
+        """Torn ends that were cut off so far; report them."""
+
+    @property
     def next_seq(self) -> int:
         """The sequence number the next record will carry. Stable while the caller holds the run's lock."""
 
-    def append(self, file: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Writes one record (adds `seq`, `prev`, `hash`) to `routing` or `calls`; returns it as written.
+    def append(self, file: File, record: dict[str, Any]) -> tuple[int, str]:
+        """Writes one record (adds `seq`, `prev`, `hash`) to `routing` or `calls`; returns its `seq` and `hash`.
 
         Raises StorageError when it is not on disk; the file then ends at a record boundary, and a later append
         may succeed.
         """
 
     def sync(self) -> None:
-        """Returns when everything appended so far survives power loss (durability `disk`); else returns at once."""
+        """Returns when everything appended so far survives power loss (durability `disk`); else returns at once.
+
+        Blocks for milliseconds with `disk`: not for an event loop's thread.
+        """
 
     def last_decision(self) -> Mapping[str, Any] | None:
         """The last `route.decided` record found when the directory was opened, if any."""
@@ -93,7 +114,8 @@ class RunStore(Protocol):
     """The runs directory."""
 
     def open(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> RunLog:
-        """Creates or continues a run. `header` goes into `run.json`; `catalog` is the text of `catalog.json`.
+        """Creates or continues a run. `header` goes into `run.json` and names at least `catalog_revision`; `catalog`
+        is the text of `catalog.json`.
 
         Raises RunInUse when another live process writes it, CorruptRun when it can't be continued.
         """
@@ -144,6 +166,7 @@ __all__ = [
     "Capabilities",
     "Clock",
     "Grant",
+    "Healed",
     "RawResult",
     "Redactor",
     "RunLog",

@@ -1,0 +1,199 @@
+"""The runs directory: creates a run, continues one, or refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from router.adapters.runlog.directory import (
+    Vanished,
+    open_file,
+    open_run,
+    open_runs,
+    read_text,
+    replace_text,
+    take_lock,
+)
+from router.adapters.runlog.log import HEADER_FILE, DiskRunLog, Held, write_header
+from router.adapters.runlog.storage import POSIX, Storage, failed, from_os, translated
+from router.core.catalog import Durability
+from router.core.chain import FILES, BadLine, boundary, lines_backward, unseal
+from router.core.models import RUN_ID
+from router.errors import CorruptRun, RequestError
+from router.ports import ArtifactStore, Clock
+
+SCHEMA: Final = "bundle-router.run/1"
+_ATTEMPTS: Final = 20
+
+
+class DiskRunStore:
+    """Opens the runs of one directory for writing.
+
+    `durability`: `process` survives kill -9; `disk` also power loss, for records that `sync()` returned for.
+    `artifacts` makes the artifact store of a run from its path. Nothing is created before the first `open`.
+    """
+
+    def __init__(
+        self,
+        runs: str | Path,
+        *,
+        clock: Clock,
+        artifacts: Callable[[str], ArtifactStore],
+        durability: Durability = "process",
+        storage: Storage = POSIX,
+    ) -> None:
+        self._runs = Path(runs).absolute()
+        self._clock = clock
+        self._artifacts = artifacts
+        self._durability = durability
+        self._durable = durability == "disk"
+        self._storage = storage
+
+    def open(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
+        """Creates or continues a run, and locks it for this process until the log is closed.
+
+        `header` goes into `run.json` and names at least `catalog_revision`; `catalog` is the text of that revision.
+        A run that is continued keeps its header; under another revision its text is added as `catalog-<digest>.json`.
+        Raises RequestError for an id that is none, RunInUse, CorruptRun when the run can't be continued, StorageError.
+        """
+        if not RUN_ID.fullmatch(run_id):
+            raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
+        path = str(self._runs / run_id)
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(Vanished):
+                return self._open(run_id, path, header, catalog)
+        raise failed("open the run directory", path, "deleted", f"it was deleted {_ATTEMPTS} times while it was opened")
+
+    def _open(self, run_id: str, path: str, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
+        storage = self._storage
+        with contextlib.ExitStack() as undo:
+            runs_fd = open_runs(storage, self._runs, durable=self._durable)
+            try:
+                directory = open_run(storage, runs_fd, run_id, path, durable=self._durable)
+                undo.callback(self._drop, directory)
+                with translated("lock", path):
+                    lock = take_lock(storage, runs_fd, directory, run_id, path)
+                undo.callback(self._drop, lock)
+            finally:
+                self._drop(runs_fd)
+            kept = self._read_header(directory, run_id, path)
+            with translated("open the files of", path):
+                files = []
+                for name in FILES.values():
+                    files.append(open_file(storage, directory, name, os.O_RDWR | os.O_APPEND))
+                    undo.callback(self._drop, files[-1])
+                if self._durable:
+                    storage.fsync(directory)
+            begun = kept or {"schema": SCHEMA, "run_id": run_id, **header, "opened": self._clock.now()}
+            lists: dict[str, Any] = {"catalogs": [], "healed": [], "reopened": []}
+            head = {**begun, "durability": self._durability, **lists, **{k: begun[k] for k in lists if k in begun}}
+            log = DiskRunLog(
+                storage,
+                Held(directory, lock, tuple(files)),
+                head,
+                path=path,
+                durability=self._durability,
+                clock=self._clock,
+                artifacts=self._artifacts,
+            )
+            undo.pop_all()  # they are the log's now
+        try:
+            self._write_start(directory, path, log, head, kept, header["catalog_revision"], catalog)
+        except BaseException:
+            log.release()
+            raise
+        return log
+
+    def _drop(self, fd: int) -> None:
+        with contextlib.suppress(OSError):
+            self._storage.close(fd)
+
+    def _read_header(self, directory: int, run_id: str, path: str) -> dict[str, Any] | None:
+        """What `run.json` says; None where there is none yet (or an empty one, which power loss may leave)."""
+        where = f"{path}/{HEADER_FILE}"
+        with translated("read", where):
+            text = read_text(self._storage, directory, HEADER_FILE)
+        if not text:
+            return None
+        try:
+            header = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CorruptRun(f"{where} is not JSON", advice="restore it, or use a new run id") from error
+        if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+            stated = header.get("schema") if isinstance(header, dict) else None
+            advice = f"this version writes {SCHEMA}; use a new run id"
+            raise CorruptRun(f"{where} has schema {stated!r}", advice=advice)
+        if header.get("run_id") != run_id:
+            advice = "the directory was renamed or copied: give it its old name, or use a new run id"
+            raise CorruptRun(f"{where} belongs to run {header.get('run_id')!r}", advice=advice)
+        for name in ("catalogs", "healed", "reopened"):
+            if not isinstance(header.get(name, []), list):
+                raise CorruptRun(f"{where}: {name!r} is not a list", advice="restore it, or use a new run id")
+        return header
+
+    def _write_start(
+        self,
+        directory: int,
+        path: str,
+        log: DiskRunLog,
+        head: dict[str, Any],
+        kept: dict[str, Any] | None,
+        revision: str,
+        catalog: str,
+    ) -> None:
+        """The catalog, where it is not there yet; then `run.json`. Changes `head`, which the log writes at the end."""
+        clean = "closed" in head
+        if kept is not None and clean and (head.get("count"), head.get("head")) != (log.next_seq, log.head):
+            advice = "look at it with `bundle-router runs verify`, and use a new run id"
+            raise CorruptRun(f"{path} does not end as it did when it was closed", advice=advice)
+        for name in ("closed", "head", "count"):
+            head.pop(name, None)
+        if all(entry.get("revision") != revision for entry in head["catalogs"]):
+            name = "catalog.json" if not head["catalogs"] else f"catalog-{revision.rpartition(':')[2][:16]}.json"
+            with translated("write", f"{path}/{name}"):
+                replace_text(self._storage, directory, name, catalog, durable=self._durable)
+            head["catalogs"] = [*head["catalogs"], {"revision": revision, "file": name}]
+        if kept is not None:
+            again = {"time": self._clock.now(), "clean": clean, "seq": log.next_seq, "catalog_revision": revision}
+            head["reopened"] = [*head["reopened"], again]
+        healed = [{"file": h.file, "saved": h.saved, "bytes": h.bytes} for h in log.healed]
+        write_header(self._storage, directory, {**head, "healed": head["healed"] + healed}, path, durable=self._durable)
+
+    def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
+        """The last decision of a run, read from the end of its file without locking; None if there is no such run."""
+        if not RUN_ID.fullmatch(run_id):
+            return None
+        path = self._runs / run_id / FILES["routing"]
+        try:
+            fd = self._storage.open(str(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise from_os("read", str(path), error) from error
+        try:
+            with translated("read", str(path)):
+                return self._last_decision(fd, path)
+        finally:
+            self._drop(fd)
+
+    def _last_decision(self, fd: int, path: Path) -> Mapping[str, Any] | None:
+        def read(offset: int, length: int) -> bytes:
+            return self._storage.pread(fd, length, offset)
+
+        found = self._storage.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise CorruptRun(f"{path} is not a regular file", advice="remove the run directory")
+        try:
+            for line in lines_backward(read, boundary(read, found.st_size)):
+                record = unseal(line).record
+                if record.get("type") == "route.decided":
+                    return record
+        except BadLine as error:
+            advice = "look at it with `bundle-router runs verify`"
+            raise CorruptRun(f"{path}: near its end is a line that is no record: {error}", advice=advice) from error
+        return None
