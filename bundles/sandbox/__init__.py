@@ -1,0 +1,6 @@
+"""Runs one program confined: namespaces, Landlock, limits, and an end for every process it started.
+
+`launcher` is started as a process of its own (`python -I -S`), because what it does to itself can't be undone and
+must not happen in a process with threads. It and the modules it imports (`linux`, `landlock`, `namespaces`,
+`supervisor`, `target`) use the standard library only, so this package must stay importable without site-packages.
+"""

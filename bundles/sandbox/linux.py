@@ -1,0 +1,109 @@
+"""The Linux calls Python has no name for, through ctypes. Each raises OSError with the kernel's errno.
+
+Structure layouts and numbers are those of linux/{prctl,capability,landlock,mount}.h. The system call numbers used
+here (444 to 446) are the same on every architecture.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+from typing import Final
+
+CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWIPC: Final = 0x08000000
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWPID: Final = 0x20000000
+CLONE_NEWNET: Final = 0x40000000
+
+MS_RDONLY: Final = 1
+MS_NOSUID: Final = 2
+MS_NODEV: Final = 4
+MS_NOEXEC: Final = 8
+MS_REMOUNT: Final = 32
+MS_NOATIME: Final = 1024
+MS_NODIRATIME: Final = 2048
+MS_BIND: Final = 4096
+MS_REC: Final = 16384
+MS_PRIVATE: Final = 1 << 18
+MS_RELATIME: Final = 1 << 21
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_CAPBSET_DROP: Final = 24
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_LAST_CAPABILITY: Final = 63
+_CAPABILITY_VERSION_3: Final = 0x20080522
+
+FILE_CAPABILITIES: Final = (0, 1, 3, 4)
+"""CHOWN, DAC_OVERRIDE, FOWNER, FSETID: what root needs to work on a workspace that belongs to someone else."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def _raise() -> None:
+    number = ctypes.get_errno()
+    raise OSError(number, os.strerror(number))
+
+
+def syscall(number: int, *arguments: object) -> int:
+    """`syscall(2)`. Arguments must already be ctypes values or ints that fit a C int."""
+    result = int(_libc.syscall(ctypes.c_long(number), *arguments))
+    if result == -1:
+        _raise()
+    return result
+
+
+def _prctl(option: int, value: int) -> None:
+    zero = ctypes.c_ulong(0)
+    if _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero) == -1:
+        _raise()
+
+
+def die_with_parent() -> None:
+    """SIGKILL for this process when the thread that forked it ends. Survives execve of an ordinary file."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent ends become children of this process, so that it can end and reap them."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def forbid_new_privileges() -> None:
+    """set-user-id bits and file capabilities no longer give anything, for this process and all it starts."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def unshare(flags: int) -> None:
+    if _libc.unshare(ctypes.c_int(flags)) == -1:
+        _raise()
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+    if _libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]) == -1:
+        _raise()
+
+
+def keep_capabilities(kept: Iterable[int]) -> None:
+    """Gives up every capability but `kept` (and those of them it does not hold), for good: bounding set included."""
+    keep = set(kept)
+    for capability in range(_LAST_CAPABILITY + 1):
+        if capability not in keep:
+            try:
+                _prctl(_PR_CAPBSET_DROP, capability)
+            except OSError:
+                break  # past the kernel's last capability, or not privileged and so nothing to drop
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)()
+    if _libc.capget(header, data) == -1:
+        _raise()
+    mask = sum(1 << capability for capability in keep if capability < 32)
+    permitted = data[1] & mask
+    data[:] = [permitted, permitted, 0, 0, 0, 0]
+    if _libc.capset(header, data) == -1:
+        _raise()

@@ -1,0 +1,199 @@
+"""`write_file`: replaces or creates one text file beneath the workspace, whole or not at all.
+
+Rules:
+1. The parent folder is opened beneath the workspace (`Root`); everything after that is relative to its descriptor.
+2. The last component is never followed: a symlink, folder, FIFO, socket or device there is refused.
+3. Nothing is written in a `.git`, by whatever name or link it is reached: hooks and config there run programs.
+4. The new content is complete under a temporary name before it takes the real one, in one step of the kernel's.
+5. `create_only` and `expected_sha256` make sure that what is replaced is what the caller has seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from pydantic import Field, model_validator
+
+from bundles.repo.confinement import Root
+from router.core.models import Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
+from router.errors import ToolFailure
+
+MAX_CONTENT: Final = 4 << 20
+MAX_DEPTH: Final = 64
+
+_one_at_a_time = threading.Lock()
+"""Between comparing `expected_sha256` and replacing, no other write of this process may come."""
+
+
+class WriteFileArguments(Frozen):
+    """Arguments of `workspace.write_file`."""
+
+    path: str = Field(min_length=1, max_length=4095, description="File to write, relative to the workspace.")
+    content: str = Field(max_length=MAX_CONTENT, description="The whole new content, as text (written as UTF-8).")
+    create_only: bool = Field(default=False, description="Refuse if the file exists.")
+    expected_sha256: str | None = Field(
+        default=None,
+        pattern=r"^(sha256:)?[0-9a-f]{64}$",
+        description="Refuse unless the existing file has this SHA-256 digest: the version you read.",
+    )
+
+    @model_validator(mode="after")
+    def _not_both(self) -> WriteFileArguments:
+        if self.create_only and self.expected_sha256:
+            raise ValueError("create_only and expected_sha256 exclude each other: a new file has no digest yet")
+        return self
+
+
+def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutput:
+    """Writes the file and returns its digest. Raises ToolFailure, and then the file is as it was."""
+    try:
+        content = arguments.content.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ToolFailure(f"the content can't be written as UTF-8: {error.reason}", code="invalid_content") from None
+    if len(content) > MAX_CONTENT:
+        raise ToolFailure(f"the content has {len(content):,} bytes, more than {MAX_CONTENT:,}", code="too_large")
+    with Root(context.workspace, hard_links=context.settings.hard_links) as root:
+        relative = root.relative(arguments.path)
+        parent, _, name = relative.rpartition("/")
+        _check_name(relative, name, given=arguments.path)
+        with _parent_folder(root, parent or ".") as folder, _one_at_a_time:
+            before = _check_existing(folder, name, relative, arguments)
+            try:
+                _replace(folder, name, content, before)
+            except FileExistsError:
+                raise _exists(relative) from None
+            except OSError as error:
+                raise ToolFailure(f"{relative!r} can't be written: {error.strerror}", code="io_error") from error
+    digest = hashlib.sha256(content).hexdigest()
+    done = "created" if before is None else "replaced"
+    record = {"path": relative, "bytes": len(content), "sha256": f"sha256:{digest}", "done": done}
+    return ToolOutput((Text(f"{done} {relative} ({len(content):,} bytes, sha256:{digest})"), Data(record)))
+
+
+def _check_name(relative: str, name: str, *, given: str) -> None:
+    parts = PurePosixPath(relative).parts
+    if name in ("", ".", "..") or given.endswith("/"):
+        raise ToolFailure(f"{relative!r} does not name a file", code="invalid_path")
+    if len(parts) > MAX_DEPTH:
+        raise ToolFailure(f"{relative[:200]!r} lies more than {MAX_DEPTH} folders deep", code="invalid_path")
+    if any(ord(character) < 32 or ord(character) == 127 for character in relative):
+        raise ToolFailure(f"{relative[:200]!a} contains a control character", code="invalid_path")
+    _refuse_git(parts, relative)
+
+
+def _refuse_git(parts: tuple[str, ...], shown: str) -> None:
+    """Some file systems take `.GIT`, `.git.` and `.git ` for `.git`, so they are all refused."""
+    if any(part.casefold().rstrip(". ") == ".git" for part in parts):
+        raise ToolFailure(f"{shown!r} lies in a .git, which is not written by tools", code="git_internals")
+
+
+@contextmanager
+def _parent_folder(root: Root, parent: str) -> Iterator[int]:
+    """The folder the file goes into, made if need be, open as a descriptor. Where it really is decides about .git."""
+    descriptor = _open_or_make(root, parent)
+    try:
+        inside = os.path.relpath(Path(f"/proc/self/fd/{descriptor}").readlink(), root.path)
+        _refuse_git(PurePosixPath(inside).parts, inside)
+        if _is_git_folder(descriptor):
+            raise ToolFailure(f"{parent!r} is a git directory, which is not written by tools", code="git_internals")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_git_folder(descriptor: int) -> bool:
+    """A bare repository, or a worktree's or submodule's git directory under another name."""
+    try:
+        return all(os.stat(name, dir_fd=descriptor) for name in ("HEAD", "objects", "refs"))
+    except OSError:
+        return False
+
+
+def _open_or_make(root: Root, parent: str) -> int:
+    flags = os.O_PATH | os.O_DIRECTORY
+    try:
+        return root.open_fd(parent, flags)
+    except ToolFailure as failure:
+        if failure.code != "not_found" or ".." in PurePosixPath(parent).parts:
+            raise
+    above, _, name = parent.rpartition("/")
+    with _parent_folder(root, above or ".") as folder:
+        try:
+            os.mkdir(name, dir_fd=folder)
+        except FileExistsError:
+            pass  # made meanwhile, or a dangling link: opening it tells
+        except OSError as error:
+            raise ToolFailure(f"the folder {parent!r} can't be made: {error.strerror}", code="io_error") from error
+    return root.open_fd(parent, flags)
+
+
+def _check_existing(folder: int, name: str, shown: str, arguments: WriteFileArguments) -> os.stat_result | None:
+    """What is there now, or None. Raises ToolFailure when it may not be replaced."""
+    try:
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        if arguments.expected_sha256:
+            raise ToolFailure(f"{shown!r} does not exist", code="changed_meanwhile", advice="read it again") from None
+        return None
+    except OSError as error:
+        raise ToolFailure(f"{shown!r} can't be written: {error.strerror}", code="invalid_path") from error
+    if not stat.S_ISREG(info.st_mode):
+        kind = "a symbolic link" if stat.S_ISLNK(info.st_mode) else "not a regular file"
+        raise ToolFailure(f"{shown!r} is {kind} and is not replaced", code="not_a_file")
+    if arguments.create_only:
+        raise _exists(shown)
+    if arguments.expected_sha256 and _digest(folder, name) != arguments.expected_sha256.removeprefix("sha256:"):
+        raise ToolFailure(f"{shown!r} has changed since it was read", code="changed_meanwhile", advice="read it again")
+    return info
+
+
+def _exists(shown: str) -> ToolFailure:
+    return ToolFailure(f"{shown!r} exists", code="exists", advice="give expected_sha256 to replace what you have read")
+
+
+def _digest(folder: int, name: str) -> str:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _replace(folder: int, name: str, content: bytes, before: os.stat_result | None) -> None:
+    """A new file keeps the mode of the one it replaces. Where there was none, one that came meanwhile is kept."""
+    temporary = f".{secrets.token_hex(8)}.bundle-router-new"
+    mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, mode, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if before is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if before is None:
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        else:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+
+
+WRITE_FILE: Final = LocalTool(
+    name="write_file",
+    description=(
+        "Create or replace a text file in the workspace. Give expected_sha256 of the version you read so that "
+        "nobody's change is lost, or create_only for a new file."
+    ),
+    arguments=WriteFileArguments,
+    run=write_file,
+)
