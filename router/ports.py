@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from router.core.chain import File
-from router.core.models import Activation, Answer, Block, Facts, Failure, Grant, Step
+from router.core.decide import Question
+from router.core.models import Block, Outcome, RecentStep, Reply
 
 
 class Clock(Protocol):
@@ -27,8 +28,21 @@ class Redactor(Protocol):
 
     def redact(self, text: str) -> str: ...
 
+    def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
+        """The same for several texts at the price of one look. When none holds a secret, `texts` itself is returned."""
+
+    def is_clean(self, text: str) -> bool:
+        """Whether `redact` would leave the text as it is. May say False for clean text, never True for a secret."""
+
     def redact_value(self, value: Any) -> Any:
         """The same for every string (keys included) in a JSON value; the value itself is not changed."""
+
+
+class Diagnostics(Protocol):
+    """What the operator should know, on standard error. Never raises, never writes to standard output."""
+
+    def event(self, level: str, name: str, **fields: object) -> None:
+        """`level` is `debug`, `info`, `warning` or `error`; `name` is a past-tense word such as `log.healed`."""
 
 
 class Capabilities(Protocol):
@@ -124,19 +138,13 @@ class RunStore(Protocol):
         """The last decision of a run that some process wrote, read without locking; None if there is no such run."""
 
 
-@dataclass(frozen=True, slots=True)
-class SelectorQuestion:
-    """What a selector is told: the step (redacted) and the permitted candidates, in id order."""
-
-    step: Step
-    candidates: tuple[str, ...]
-    recent: tuple[Any, ...] = ()
-
-
 class Selector(Protocol):
-    """Answers what the mapping can't: search, then the model. Never raises for an upstream's fault."""
+    """Answers what the mapping can't: search, then the model. An upstream's fault is in the reply, never raised.
 
-    async def select(self, question: Any, *, activation: Activation, facts: Facts) -> Answer | Failure: ...
+    What it says is a wish: the core keeps only ids that are among the question's candidates.
+    """
+
+    async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +152,7 @@ class RawResult:
     """What a tool gave before shaping. `outcome` is `ok` or what went wrong; `code` is the tool's own word for it."""
 
     blocks: tuple[Block, ...]
-    outcome: str = "ok"
+    outcome: Outcome = "ok"
     code: str = ""
 
 
@@ -165,14 +173,13 @@ __all__ = [
     "ArtifactStore",
     "Capabilities",
     "Clock",
-    "Grant",
+    "Diagnostics",
     "Healed",
     "RawResult",
     "Redactor",
     "RunLog",
     "RunStore",
     "Selector",
-    "SelectorQuestion",
     "Sessions",
     "Stored",
 ]

@@ -136,6 +136,14 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """`names`: the models to ask, best first (none: no model is asked). `deadline_s` bounds a whole question."""
+
+    names: tuple[str, ...] = ()
+    deadline_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class ActivationSettings:
     sticky: bool = True
     max_tools: int = 24
@@ -155,7 +163,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """`durability`: `process` survives kill -9, `disk` also power loss. `redact_env`: variables whose values are secrets."""
+    """`durability`: `process` survives kill -9, `disk` also power loss. `redact_env`: variables that hold secrets."""
 
     durability: Durability = "process"
     redact_env: tuple[str, ...] = ()
@@ -172,6 +180,7 @@ class CacheSettings:
 @dataclass(frozen=True, slots=True)
 class Settings:
     fallback: Fallback = Fallback()
+    model: ModelSettings = ModelSettings()
     activation: ActivationSettings = ActivationSettings()
     limits: Limits = Limits()
     log: LogSettings = LogSettings()
@@ -187,7 +196,7 @@ class Catalog:
     routes: tuple[Route, ...] = ()
     policies: tuple[Policy, ...] = ()
     settings: Settings = Settings()
-    local: LocalSettings = LocalSettings()
+    local: LocalSettings = field(default_factory=LocalSettings)
     cards: Mapping[str, Card] = field(default_factory=dict)
     memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Look-ups derived from the value above by the functions of this package. Never an input."""

@@ -87,14 +87,24 @@ def genesis(run_id: str) -> str:
 
 
 def seal(record: dict[str, Any], seq: int, prev: str) -> tuple[bytes, str]:
-    """The line of a record, newline included, and its hash. The hot path of every decision: one encode, one sha256.
+    """The line of a record, newline included, and its hash.
 
     Raises ValueError when the record is empty, carries the chain's own fields, holds NaN or is larger than `MAX_LINE`;
     TypeError when it holds something that is not JSON.
     """
+    return seal_text(encode_record(record), seq, prev)
+
+
+def encode_record(record: dict[str, Any]) -> str:
+    """The canonical JSON of a record that is not sealed yet. Raises as `seal` does."""
     if not record or "seq" in record or "prev" in record or "hash" in record:
         raise ValueError("a record has at least one field, and none called seq, prev or hash: the log adds those")
-    open_body = f'{encode(record)[:-1]},"seq":{seq},"prev":"{prev}"'.encode("ascii")
+    return encode(record)
+
+
+def seal_text(text: str, seq: int, prev: str) -> tuple[bytes, str]:
+    """`seal` for a record that `encode_record` gave. Every decision passes here: one sha256 and two copies."""
+    open_body = f'{text[:-1]},"seq":{seq},"prev":"{prev}"'.encode("ascii")
     if len(open_body) > MAX_LINE - _SUFFIX_BYTES - 1:
         raise ValueError(f"a record of {len(open_body)} bytes is over the {MAX_LINE} a line may have")
     hash_ = "sha256:" + hashlib.sha256(open_body + b"}").hexdigest()

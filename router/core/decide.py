@@ -6,8 +6,8 @@
 
 Rules:
 1. No clock, disk, network or randomness. Same inputs, same bytes out.
-2. The permitted set is computed before any answer is heard and is never widened after: `settle` keeps only ids that were
-   candidates, whoever sent them.
+2. The permitted set is computed before any answer is heard and is never widened after: `settle` keeps only ids that
+   were candidates, whoever sent them.
 3. A route that matches and has no `ask` is settled without a question, and ignores stickiness that search or a model
    brought in. So text in the intent can't influence it.
 4. A step with no answer (no route, nothing found, no default) gets none: only `always` bundles, and nothing sticky.

@@ -17,8 +17,10 @@ from router.core.models import (
     Activation,
     Answer,
     Candidate,
+    Chosen,
     Decision,
     Entry,
+    Exposure,
     Facts,
     Grant,
     LeftOut,
@@ -187,6 +189,32 @@ def facts_from(record: Mapping[str, Any]) -> Facts:
 
 def activation_from(rows: list[Mapping[str, Any]]) -> Activation:
     return Activation(tuple(Entry(r["id"], r["origin"], r["used"], r.get("inherited", False)) for r in rows))
+
+
+def decision_from(record: Mapping[str, Any]) -> Decision:
+    """The decision a record tells of."""
+    reply = reply_from(record)
+    return Decision(
+        bundles=tuple(Chosen(r["id"], r["rank"], r["reason"], r.get("evidence", "")) for r in record["bundles"]),
+        left_out=tuple(LeftOut(r["id"], r["code"], r.get("detail", ""), r.get("tool")) for r in record["left_out"]),
+        source=record["source"],
+        degraded=record["degraded"],
+        justification=record["justification"],
+        route=record["route"],
+        candidates=tuple(Candidate(row["id"], row.get("score")) for row in record["candidates"]),
+        before=activation_from(record["activation"]["before"]),
+        after=activation_from(record["activation"]["after"]),
+        evicted=tuple(record["activation"]["evicted"]),
+        exposure=Exposure(
+            **{name: record["exposure"][name] for name in ("tools", "tokens", "all_tools", "all_tokens")}
+        ),
+        model=reply.model if reply is not None else None,
+        run_id=record["run_id"],
+        seq=record["seq"],
+        decision_id=record["decision_id"],
+        catalog_revision=record["catalog_revision"],
+        input_digest=record["input_digest"],
+    )
 
 
 def reply_from(record: Mapping[str, Any]) -> Reply | None:

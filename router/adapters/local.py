@@ -1,0 +1,163 @@
+"""Local tools: Python functions behind the same port as any tool server.
+
+Rules:
+1. A local server named `x` is the package `bundles.x`, or tools that the caller's code handed over. Config names a
+   server; it can't name code.
+2. A tool runs in a worker thread, with validated arguments and a deadline. When the caller goes away, or the deadline
+   passes, `context.cancelled()` turns true and its result is dropped.
+3. `ToolFailure` is what the agent should see. Anything else a tool raises is a defect: the agent is told so in one
+   line, and the traceback goes to diagnostics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import pkgutil
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from router.core.cards import card
+from router.core.catalog import Card, Limits
+from router.core.models import LocalSettings, LocalTool, Outcome, Text, ToolContext
+from router.errors import RequestError, ToolFailure
+from router.ports import Diagnostics, RawResult
+
+GRACE_S = 2.0
+"""How long past its deadline a tool may take to notice, before its thread is left behind and the call ends."""
+
+
+def shipped_servers() -> dict[str, Sequence[LocalTool]]:
+    """The first-party servers: every package of `bundles` that declares `TOOLS`."""
+    import bundles
+
+    found: dict[str, Sequence[LocalTool]] = {}
+    for info in sorted(pkgutil.iter_modules(bundles.__path__), key=lambda i: i.name):
+        if info.ispkg:
+            tools = getattr(importlib.import_module(f"bundles.{info.name}"), "TOOLS", None)
+            if tools:
+                found[info.name] = tuple(tools)
+    return found
+
+
+def counted_tokens() -> dict[str, int]:
+    """Tokens of the first-party definitions by digest (cl100k_base), counted when they were written."""
+    text = resources.files("bundles").joinpath("tokens.json").read_text(encoding="utf-8")
+    return {row["sha256"]: row["tokens"] for row in json.loads(text)["tools"]}
+
+
+def input_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a tool's arguments, without pydantic's titles (they repeat the names and cost tokens)."""
+    return _without_titles(model.model_json_schema())
+
+
+def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
+    schema.pop("title", None)
+    schema.pop("description", None)
+    for key in ("properties", "$defs"):
+        for value in schema.get(key, {}).values():
+            value.pop("title", None)
+            if key == "$defs":
+                _without_titles(value)
+    return schema
+
+
+def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, int]) -> dict[str, Card]:
+    """The cards of all local tools by canonical name. Raises RequestError when a server lists a name twice."""
+    cards: dict[str, Card] = {}
+    for server, tools in servers.items():
+        for tool in tools:
+            made = card(server, tool.name, tool.description, input_schema(tool.arguments), tokens)
+            if made.name in cards:
+                raise RequestError(f"local server {server!r} has two tools named {tool.name!r}")
+            cards[made.name] = made
+    return cards
+
+
+class LocalSessions:
+    """Calls local tools. `max_workers` bounds how many run at once; more wait their turn within their deadline."""
+
+    def __init__(
+        self,
+        servers: Mapping[str, Sequence[LocalTool]],
+        settings: LocalSettings,
+        limits: Limits,
+        diagnostics: Diagnostics,
+    ) -> None:
+        self._tools = {(server, tool.name): tool for server, tools in servers.items() for tool in tools}
+        self._settings = settings
+        self._limits = limits
+        self._diagnostics = diagnostics
+        self._workers: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        try:
+            self._tools[server, tool].arguments.model_validate(dict(arguments))
+        except ValidationError as wrong:
+            return [_sentence(error) for error in wrong.errors(include_url=False, include_context=False)[:20]]
+        return ()
+
+    async def call(
+        self, server: str, tool: str, arguments: Mapping[str, Any], *, workspace: str, timeout_s: float
+    ) -> RawResult:
+        entry = self._tools[server, tool]
+        gone = threading.Event()
+        context = ToolContext(
+            workspace=workspace,
+            settings=self._settings,
+            timeout_s=timeout_s,
+            max_bytes=self._limits.max_result_bytes,
+            cancelled=gone.is_set,
+        )
+        parsed = entry.arguments.model_validate(dict(arguments))
+        work = asyncio.get_running_loop().run_in_executor(self._pool(), self._run, entry, parsed, context)
+        try:
+            async with asyncio.timeout(timeout_s + GRACE_S):
+                return await asyncio.shield(work)
+        except TimeoutError:
+            return RawResult(
+                (Text(f"{server}.{tool} took longer than {timeout_s:g} s and was stopped."),), "timeout", "timeout"
+            )
+        finally:
+            gone.set()
+            # A thread can't be killed: what it still returns is dropped here, and must not be reported as unretrieved.
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(self._limits.max_concurrent_calls, "bundle-router-tool")
+            return self._workers
+
+    def _run(self, entry: LocalTool, arguments: BaseModel, context: ToolContext) -> RawResult:
+        try:
+            output = entry.run(arguments, context)
+        except ToolFailure as failure:
+            advice = f" {failure.advice}" if failure.advice else ""
+            outcome: Outcome = "timeout" if failure.code == "timeout" else "tool_error"
+            return RawResult((Text(failure.message + advice),), outcome, failure.code)
+        except Exception as defect:  # noqa: BLE001 - the boundary of rule 3
+            self._diagnostics.event("error", "tool.crashed", tool=entry.name, error=defect)
+            text = f"The tool {entry.name!r} failed unexpectedly ({type(defect).__name__}); the operator's log has the details."
+            return RawResult((Text(text),), "tool_error", "crashed")
+        return RawResult(output.blocks, "tool_error" if output.failed else "ok", "failed" if output.failed else "")
+
+    async def close(self) -> None:
+        with self._lock:
+            workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in error["loc"]) or "arguments"
+    given = error.get("input")
+    shown = f" (given {given!r})" if isinstance(given, str | int | float | bool) and len(repr(given)) <= 80 else ""
+    return f"{where}: {error['msg']}{shown}"

@@ -1,0 +1,58 @@
+"""An event loop in a thread of its own, for engines that have none. Started on first use, ended by `close`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from router.errors import WrongContext
+
+T = TypeVar("T")
+
+
+def refuse_running_loop(sync_name: str, async_name: str) -> None:
+    """Raises WrongContext when called on a thread that runs an event loop: waiting there would stop the loop."""
+    if asyncio._get_running_loop() is not None:
+        raise WrongContext(
+            f"{sync_name}() was called inside a running event loop",
+            advice=f"use `await router.{async_name}(...)` there",
+        )
+
+
+class Portal:
+    """Runs coroutines for threads without a loop, all on one loop, so that what they share belongs to one loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs it to the end on the portal's loop and gives its result. An interrupt cancels it first."""
+        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=loop.run_forever, name="bundle-router-loop", daemon=True)
+                self._thread.start()
+                self._loop = loop
+            return self._loop
+
+    def close(self) -> None:
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()

@@ -1,0 +1,327 @@
+"""A Router without disk, network, clock or model, so that a workflow engine can test itself.
+
+    from router.testing import fake_router
+
+    with fake_router(catalog) as router:
+        decision = router.route_sync(Step(run_id="t-1", workflow="feature", role="planner", step="plan"))
+        assert "repo.readonly" in decision.bundle_ids
+        assert router.fakes.records("t-1")[0]["source"] == "mapping"
+
+Everything but the ports is the real thing: the same core, the same flows, the same records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from router.core.canonical import digest
+from router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
+from router.core.chain import File, genesis, parse, seal
+from router.core.decide import Question
+from router.core.models import Answer, Failure, RecentStep, Reply, Text
+from router.core.shaping import MediaFacts
+from router.engine import Engine
+from router.errors import CorruptRun, RunInUse
+from router.ports import Healed, RawResult, Stored
+from router.run import Deps
+from router.wiring import Router
+
+
+class FakeClock:
+    """Stands still until `advance` is called."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now(self) -> str:
+        return f"2026-01-01T00:00:{(self.ns // 10**9) % 60:02d}.{(self.ns // 1000) % 10**6:06d}Z"
+
+    def monotonic_ns(self) -> int:
+        return self.ns
+
+    def advance(self, seconds: float) -> None:
+        self.ns += int(seconds * 1e9)
+
+
+@dataclass
+class FakeRedactor:
+    """Redacts exactly the given words."""
+
+    secrets: tuple[str, ...] = ()
+
+    def redact(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "[redacted:test]")
+        return text
+
+    def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
+        return texts if all(map(self.is_clean, texts)) else [self.redact(text) for text in texts]
+
+    def is_clean(self, text: str) -> bool:
+        return not any(secret in text for secret in self.secrets)
+
+    def redact_value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, Mapping):
+            return {self.redact(key): self.redact_value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.redact_value(item) for item in value]
+        return value
+
+
+@dataclass
+class FakeDiagnostics:
+    """Keeps the events: (level, name, fields)."""
+
+    events: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
+
+    def event(self, level: str, name: str, **fields: object) -> None:
+        self.events.append((level, name, fields))
+
+
+@dataclass
+class FakeCapabilities:
+    """Has exactly the given names (`env:X`, `binary:y`); change the set at any time."""
+
+    names: set[str] = field(default_factory=set)
+
+    def present(self, names: Sequence[str]) -> frozenset[str]:
+        return frozenset(self.names.intersection(names))
+
+
+class MemoryArtifacts:
+    """The artifact store of one run, in memory."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[str, bytes] = {}
+
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
+        sha256 = hashlib.sha256(data).hexdigest()
+        self.bytes[sha256] = bytes(data)
+        return Stored(f"artifact:sha256:{sha256}", sha256, "application/octet-stream", len(data), claimed_type, name)
+
+    def get(self, sha256: str) -> bytes:
+        data = self.bytes[sha256]
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise CorruptRun(f"artifact {sha256} does not have its digest")
+        return data
+
+
+class MemoryRunLog:
+    """One run's records, sealed with the same chain as on disk."""
+
+    def __init__(self, run_id: str, redactor: FakeRedactor, on_close: Callable[[], None]) -> None:
+        self.path = f"memory:{run_id}"
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+        self.closed = False
+        self.fail_with: Exception | None = None
+        self._redactor = redactor
+        self._head = genesis(run_id)
+        self._artifacts = MemoryArtifacts()
+        self._on_close = on_close
+
+    @property
+    def next_seq(self) -> int:
+        return len(self.lines)
+
+    @property
+    def healed(self) -> tuple[Healed, ...]:
+        return ()
+
+    def append(self, file: File, record: dict[str, Any]) -> tuple[int, str]:
+        if self.fail_with is not None:
+            raise self.fail_with
+        seq = self.next_seq
+        line, self._head = seal(self._redactor.redact_value(record), seq, self._head)
+        self.lines.append((file, parse(line)))
+        return seq, self._head
+
+    def last_decision(self) -> Mapping[str, Any] | None:
+        decided = [record for file, record in self.lines if file == "routing"]
+        return decided[-1] if decided else None
+
+    def sync(self) -> None:
+        return None
+
+    def artifacts(self) -> MemoryArtifacts:
+        return self._artifacts
+
+    def close(self) -> None:
+        self.closed = True
+        self._on_close()
+
+
+class MemoryRunStore:
+    """The runs directory, in memory. One writer per run, as on disk."""
+
+    def __init__(self, redactor: FakeRedactor) -> None:
+        self._redactor = redactor
+        self._logs: dict[str, MemoryRunLog] = {}
+        self._open: set[str] = set()
+
+    def open(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> MemoryRunLog:
+        if run_id in self._open:
+            raise RunInUse(f"run {run_id!r} is written by this process", pid=0)
+        self._open.add(run_id)
+        if run_id not in self._logs:
+            self._logs[run_id] = MemoryRunLog(run_id, self._redactor, lambda: self._open.discard(run_id))
+        return self._logs[run_id]
+
+    def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
+        log = self._logs.get(run_id)
+        return log.last_decision() if log else None
+
+    def log(self, run_id: str) -> MemoryRunLog:
+        return self._logs[run_id]
+
+
+Script = Callable[[Question], Answer | Failure | Iterable[str]]
+
+
+class ScriptedSelector:
+    """Answers questions with what a function says: bundle ids (as if a model picked them), an Answer, or a Failure."""
+
+    def __init__(self, script: Script) -> None:
+        self.questions: list[Question] = []
+        self._script = script
+
+    async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
+        self.questions.append(question)
+        said = self._script(question)
+        if isinstance(said, str):
+            return Reply(failure=said)  # type: ignore[arg-type]  # a Failure is a Literal of strings
+        if isinstance(said, Answer):
+            return Reply(answer=said)
+        return Reply(answer=Answer(tuple(said), "model", "model", "scripted"))
+
+
+class FakeSessions:
+    """Tools that answer from a table: canonical name → result text, a RawResult, or a function of the arguments."""
+
+    def __init__(self, results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]]) -> None:
+        self.calls: list[tuple[str, Mapping[str, Any]]] = []
+        self._results = results
+
+    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        return ()
+
+    async def call(
+        self, server: str, tool: str, arguments: Mapping[str, Any], *, workspace: str, timeout_s: float
+    ) -> RawResult:
+        name = f"{server}.{tool}"
+        self.calls.append((name, arguments))
+        made = self._results.get(name, f"{name} was called")
+        if callable(made):
+            made = made(arguments)
+        return made if isinstance(made, RawResult) else RawResult((Text(str(made)),))
+
+    async def close(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Fakes:
+    """The fakes behind a router made by `fake_router`."""
+
+    clock: FakeClock
+    redactor: FakeRedactor
+    diagnostics: FakeDiagnostics
+    capabilities: FakeCapabilities
+    store: MemoryRunStore
+    sessions: FakeSessions
+    selector: ScriptedSelector | None
+
+    def records(self, run_id: str) -> list[dict[str, Any]]:
+        """All records of a run in order, decisions and calls."""
+        return [record for _, record in self.store.log(run_id).lines]
+
+
+class FakeRouter(Router):
+    """A Router whose ports are fakes, kept in `fakes`."""
+
+    fakes: Fakes
+
+
+def small_catalog(
+    bundles: Mapping[str, Iterable[str] | Bundle],
+    *,
+    routes: Iterable[Route] = (),
+    policies: Iterable[Policy] = (Policy("everything", allow=("*",)),),
+    settings: Settings | None = None,
+    servers: Iterable[Server] = (),
+) -> Catalog:
+    """A catalog from bundle id → canonical tool names (or a whole `Bundle`). Servers and cards are made up to fit.
+
+    By default one policy allows everything, so that a test says only what it is about.
+    """
+    made = {
+        id_: value
+        if isinstance(value, Bundle)
+        else Bundle(id_, f"{id_} tools", tuple(sorted(value)), effects=("read",))
+        for id_, value in bundles.items()
+    }
+    tools = sorted({tool for bundle in made.values() for tool in bundle.tools})
+    known = {server.name: server for server in servers}
+    for tool in tools:
+        name = tool.partition(".")[0]
+        known.setdefault(name, Server(name, "local", "trusted"))
+    cards = {}
+    for tool in tools:
+        server, _, short = tool.partition(".")
+        cards[tool] = Card(server, short, f"{tool} does it", '{"type":"object"}', digest(tool), tokens=10)
+    return Catalog(
+        servers=known,
+        bundles=made,
+        routes=tuple(routes),
+        policies=tuple(policies),
+        settings=settings or Settings(),
+        cards=cards,
+    )
+
+
+def fake_router(
+    catalog: Catalog,
+    *,
+    capabilities: Iterable[str] = (),
+    script: Script | None = None,
+    results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]] | None = None,
+    secrets: Iterable[str] = (),
+) -> FakeRouter:
+    """A Router over `catalog` with every effect faked. `script` answers questions; `results` answers calls.
+
+    Load a real config with `router.load_catalog("config")`, or build a `Catalog` by hand.
+    """
+    redactor = FakeRedactor(tuple(secrets))
+    fakes = Fakes(
+        clock=FakeClock(),
+        redactor=redactor,
+        diagnostics=FakeDiagnostics(),
+        capabilities=FakeCapabilities(set(capabilities)),
+        store=MemoryRunStore(redactor),
+        sessions=FakeSessions(results or {}),
+        selector=ScriptedSelector(script) if script is not None else None,
+    )
+    transports = {server.transport for server in catalog.servers.values()}
+    deps = Deps(
+        clock=fakes.clock,
+        redactor=fakes.redactor,
+        diagnostics=fakes.diagnostics,
+        sessions=dict.fromkeys(transports, fakes.sessions),
+        describe=lambda data: MediaFacts("application/octet-stream"),
+        selector=fakes.selector,
+    )
+    engine = Engine(
+        catalog=catalog,
+        deps=deps,
+        store=fakes.store,
+        capabilities=fakes.capabilities,
+        workspace="/",
+        versions={"bundle_router": "test"},
+    )
+    router = FakeRouter(engine)
+    router.fakes = fakes
+    return router

@@ -1,0 +1,229 @@
+"""The one place that knows both the engine and the adapters. `Router.open` is here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from router.core.catalog import Card, Catalog
+from router.core.explain import Explanation, explain
+from router.core.exposure import Toolset
+from router.core.models import Activation, Decision, LocalTool, Step
+from router.engine import Engine
+from router.portal import Portal, refuse_running_loop
+from router.ports import Clock, Diagnostics, Redactor, RunStore, Selector
+from router.run import Deps, Result
+
+LocalServers = Mapping[str, Sequence[LocalTool]]
+
+
+def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[LocalTool]], dict[str, Card]]:
+    """The local servers a config may name (first-party ones, and the caller's own over them) and their cards."""
+    from router.adapters.local import cards_of, counted_tokens, shipped_servers
+
+    servers = {**shipped_servers(), **(local or {})}
+    return servers, cards_of(servers, counted_tokens())
+
+
+def load_catalog(config: str | Path = "config", *, local: LocalServers | None = None) -> Catalog:
+    """Reads and checks a config folder over the shipped one. Raises ConfigError with every problem."""
+    from router.adapters.configfiles import read_config
+    from router.core.config import load
+
+    _, cards = local_cards(local)
+    return load(read_config(config), cards)
+
+
+def open_redactor(catalog: Catalog) -> Redactor:
+    """The redactor that knows the values of every environment variable the config names."""
+    from router.adapters.redaction import SecretRedactor
+
+    names = {name for server in catalog.servers.values() for name in server.env_names}
+    names |= {*catalog.settings.log.redact_env}
+    return SecretRedactor(env_values={name: os.environ[name] for name in sorted(names) if os.environ.get(name)})
+
+
+def open_store(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor) -> RunStore:
+    """The writer of a runs directory."""
+    from router.adapters.artifacts import RunArtifacts
+    from router.adapters.runlog import DiskRunStore
+
+    return DiskRunStore(
+        runs, clock=clock, artifacts=RunArtifacts, redactor=redactor, durability=catalog.settings.log.durability
+    )
+
+
+def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:
+    from router.adapters.diagnostics import StderrDiagnostics
+
+    return StderrDiagnostics(redactor, level=catalog.settings.log.diagnostics)
+
+
+def package_version() -> str:
+    """The installed version; `0+checkout` when run from a folder that was not installed."""
+    try:
+        return version("bundle-router")
+    except PackageNotFoundError:
+        return "0+checkout"
+
+
+class Router:
+    """Decides which bundles each step may see, hands out their tools, carries out calls, and writes it all down.
+
+    Open one per process. Everything may be called from many threads and tasks at once, for many runs side by side;
+    steps of one run are ordered by their records' `seq`. The `*_sync` methods serve engines without an event loop and
+    raise WrongContext inside one.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._portal = Portal()
+
+    @classmethod
+    def open(
+        cls,
+        config: str | Path = "config",
+        *,
+        runs: str | Path = "runs",
+        workspace: str | Path | None = None,
+        development: bool = False,
+        local: LocalServers | None = None,
+        selector: Selector | None = None,
+    ) -> Self:
+        """Reads the config and gets ready; contacts nobody and writes nothing yet.
+
+        `runs` is where run directories go. `workspace` is the root that local tools are confined to (the current
+        folder by default). `local` adds local tool servers by name, `selector` answers what the mapping can't.
+        `development` permits what a config file can't grant itself. Raises ConfigError, RequestError.
+        """
+        from router.adapters.capabilities import SystemCapabilities
+        from router.adapters.clock import SystemClock
+        from router.adapters.configfiles import read_config
+        from router.adapters.local import LocalSessions
+        from router.adapters.media import describe
+        from router.core.config import load
+        from router.errors import RequestError
+
+        del development  # nothing shipped so far needs it: stdio servers will
+        servers, cards = local_cards(local)
+        catalog = load(read_config(config), cards)
+        root = Path(workspace if workspace is not None else Path.cwd()).resolve()
+        if not root.is_dir():
+            raise RequestError(f"the workspace {str(root)!r} is not a folder", advice="name one that exists")
+        clock = SystemClock()
+        redactor = open_redactor(catalog)
+        diagnostics = open_diagnostics(catalog, redactor)
+        sessions = LocalSessions(servers, catalog.local, catalog.settings.limits, diagnostics)
+        engine = Engine(
+            catalog=catalog,
+            deps=Deps(
+                clock=clock,
+                redactor=redactor,
+                diagnostics=diagnostics,
+                sessions={"local": sessions},
+                describe=describe,
+                selector=selector,
+            ),
+            store=open_store(runs, catalog, clock, redactor),
+            capabilities=SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s),
+            workspace=str(root),
+            versions={"bundle_router": package_version()},
+        )
+        return cls(engine)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The config in force."""
+        return self._engine.catalog
+
+    # --- routing ---------------------------------------------------------------------------------------------------
+
+    async def route(self, step: Step) -> Decision:
+        """Decides what the step may see. The decision is in the run directory when this returns.
+
+        Raises UnknownRun (the parent has no decision), RequestError, RunInUse, CorruptRun, and StorageError when the
+        decision could not be written; the run is then as it was before.
+        """
+        return await self._engine.route(step)
+
+    def route_sync(self, step: Step) -> Decision:
+        """As `route`, for engines without an event loop. A step that the mapping answers never leaves this thread."""
+        refuse_running_loop("route_sync", "route")
+        return self._engine.route_from_thread(step, self._portal.run)
+
+    def explain(self, step: Step, target: str) -> Explanation:
+        """Why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides nothing, writes nothing.
+
+        Reads capabilities as they are now; knows nothing of a run's stickiness or of parents.
+        """
+        return explain(self.catalog, self._engine.facts(), Activation(), step, target)
+
+    # --- tools -----------------------------------------------------------------------------------------------------
+
+    async def tools(self, run_id: str, *, format: str = "openai") -> Toolset:  # noqa: A002 - the contract's name
+        """What the run's current decision shows, as definitions for `openai`, `anthropic` or `mcp`."""
+        return self._engine.toolset(run_id, format)
+
+    def tools_sync(self, run_id: str, *, format: str = "openai") -> Toolset:  # noqa: A002 - the contract's name
+        """As `tools`, for engines without an event loop."""
+        refuse_running_loop("tools_sync", "tools")
+        return self._engine.toolset(run_id, format)
+
+    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any]) -> Result:
+        """Calls a tool by its canonical (`server.tool`) or exposed name, if the run's current decision holds it.
+
+        What the agent can see fail is a `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no
+        decision yet) and StorageError (the call's record could not be written).
+        """
+        return await self._engine.call(run_id, name, arguments)
+
+    def call_sync(self, run_id: str, name: str, arguments: Mapping[str, Any]) -> Result:
+        """As `call`, for engines without an event loop."""
+        refuse_running_loop("call_sync", "call")
+        return self._portal.run(self._engine.call(run_id, name, arguments))
+
+    # --- ends ------------------------------------------------------------------------------------------------------
+
+    async def close_run(self, run_id: str) -> None:
+        """Ends the run: closes what it opened and seals its directory. It may be continued by another `route`."""
+        self._engine.close_run(run_id)
+
+    def close_run_sync(self, run_id: str) -> None:
+        """As `close_run`, for engines without an event loop."""
+        refuse_running_loop("close_run_sync", "close_run")
+        self._engine.close_run(run_id)
+
+    async def close(self) -> None:
+        """Ends every run and lets go of everything. The router can't be used afterwards."""
+        await self._engine.close()
+        self._portal.close()
+
+    def close_sync(self) -> None:
+        """As `close`, for engines without an event loop."""
+        refuse_running_loop("close_sync", "close")
+        self._portal.run(self._engine.close())
+        self._portal.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        refuse_running_loop("with Router.open", "open` with `async with")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close_sync()
+
+
+__all__ = ["LocalServers", "Router", "load_catalog"]

@@ -1,0 +1,349 @@
+"""What a step may see: mapping, policy, capabilities, budgets, stickiness, sub-agents, and what nobody can widen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Server, Settings
+from router.core.decide import Question, decide, give_up, settle
+from router.core.models import Activation, Answer, Decision, Entry, Facts, Grant, Step, StepPolicy
+from router.testing import small_catalog
+
+NOW = Facts()
+
+
+def step(**changes: object) -> Step:
+    base = {"run_id": "r", "workflow": "feature", "role": "implementer", "step": "edit"}
+    return Step.model_validate(base | changes)
+
+
+def decided(catalog: Catalog, asked: Step, facts: Facts = NOW, before: Activation = Activation()) -> Decision:  # noqa: B008
+    taken = decide(catalog, facts, before, asked)
+    return give_up(taken, None) if isinstance(taken, Question) else taken
+
+
+def codes(decision: Decision) -> dict[str, str]:
+    return {row.tool or row.id: row.code for row in decision.left_out}
+
+
+TWO = {"repo.readonly": ["repo.read_file", "repo.list_dir"], "workspace.exec": ["workspace.exec"]}
+
+
+def test_the_first_route_that_covers_the_step_wins_and_its_order_is_kept() -> None:
+    catalog = small_catalog(
+        TWO,
+        routes=[
+            Route("reviewers", role=("review*",), bundles=("repo.readonly",)),
+            Route("implementers", role=("implementer",), bundles=("workspace.exec", "repo.readonly")),
+            Route("rest", bundles=("repo.readonly",)),
+        ],
+    )
+    decision = decided(catalog, step())
+    assert decision.bundle_ids == ["workspace.exec", "repo.readonly"]
+    assert (decision.route, decision.source, decision.degraded) == ("implementers", "mapping", False)
+    assert [chosen.rank for chosen in decision.bundles] == [1, 2]
+    assert decided(catalog, step(role="reviewer")).bundle_ids == ["repo.readonly"]
+
+
+def test_a_glob_route_that_stands_earlier_beats_an_exact_one() -> None:
+    catalog = small_catalog(
+        TWO,
+        routes=[
+            Route("glob", workflow=("feat*",), bundles=("repo.readonly",)),
+            Route("exact", workflow=("feature",), role=("implementer",), step=("edit",), bundles=("workspace.exec",)),
+        ],
+    )
+    assert decided(catalog, step()).route == "glob"
+
+
+def test_a_missing_mapping_gives_none() -> None:
+    decision = decided(small_catalog(TWO), step())
+    assert decision.bundle_ids == []
+    assert (decision.source, decision.degraded, decision.route) == ("none", False, None)
+
+
+def test_a_missing_mapping_gives_none_even_when_earlier_steps_left_something_sticky() -> None:
+    before = Activation((Entry("repo.readonly", "mapped", 1),))
+    assert decided(small_catalog(TWO), step(), before=before).bundle_ids == []
+
+
+def test_no_policy_for_the_address_means_nothing_is_allowed() -> None:
+    catalog = small_catalog(TWO, routes=[Route("all", bundles=("repo.readonly",))], policies=[])
+    decision = decided(catalog, step())
+    assert decision.bundle_ids == []
+    assert codes(decision) == {"repo.readonly": "not_allowed"}
+
+
+def test_a_policy_that_only_denies_grants_nothing() -> None:
+    catalog = small_catalog(
+        TWO,
+        routes=[Route("all", bundles=("repo.readonly",))],
+        policies=[Policy("no exec", deny=("bundle:workspace.*",))],
+    )
+    assert codes(decided(catalog, step())) == {"repo.readonly": "not_allowed"}
+
+
+ROUTE_ALL = [Route("all", bundles=("repo.readonly", "workspace.exec"))]
+
+
+@pytest.mark.parametrize(
+    ("policies", "shown", "left_out"),
+    [
+        pytest.param([Policy("p", allow=("*",), deny=("workspace.exec",))], ["repo.readonly"],
+                     {"workspace.exec": "policy_denied"}, id="deny beats allow"),
+        pytest.param([Policy("p", allow=("repo.*",))], ["repo.readonly"], {"workspace.exec": "not_allowed"},
+                     id="allow names what it allows"),
+        pytest.param([Policy("p", allow=("*",)), Policy("q", allow=("repo.*",))], ["repo.readonly"],
+                     {"workspace.exec": "not_allowed"}, id="allowances intersect"),
+        pytest.param([Policy("p", allow=("*",)), Policy("q", deny=("repo.*",)), Policy("r", deny=("workspace.*",))], [],
+                     {"repo.readonly": "policy_denied", "workspace.exec": "policy_denied"}, id="denials unite"),
+        pytest.param([Policy("p", allow=("*",), deny=("tool:repo.list_dir",))], ["repo.readonly", "workspace.exec"],
+                     {"repo.list_dir": "policy_denied"}, id="one tool of a bundle is denied, the bundle stays"),
+        pytest.param([Policy("p", allow=("tool:repo.read_file",))], ["repo.readonly"],
+                     {"repo.list_dir": "not_allowed", "workspace.exec": "not_allowed"}, id="one tool is allowed"),
+        pytest.param([Policy("p", allow=("*",), effects=("read", "exec"))], ["repo.readonly", "workspace.exec"], {},
+                     id="effects that are permitted"),
+        pytest.param([Policy("p", allow=("*",), effects=("write",))], [],
+                     {"repo.readonly": "effect_not_allowed", "workspace.exec": "effect_not_allowed"},
+                     id="effects that are not"),
+        pytest.param([Policy("p", workflow=("bug*",), deny=("*",)), Policy("q", allow=("*",))],
+                     ["repo.readonly", "workspace.exec"], {}, id="a policy for another workflow does not apply"),
+    ],
+)  # fmt: skip
+def test_policies_unite_and_only_narrow(policies: list[Policy], shown: list[str], left_out: dict[str, str]) -> None:
+    decision = decided(small_catalog(TWO, routes=ROUTE_ALL, policies=policies), step())
+    assert decision.bundle_ids == shown
+    assert codes(decision) == left_out
+
+
+def test_denying_a_bundle_takes_its_tools_out_of_what_is_composed_of_it() -> None:
+    both = Bundle("work.all", "all", ("repo.read_file", "workspace.exec"), bundles=tuple(TWO), effects=("read", "exec"))
+    catalog = small_catalog(
+        {**TWO, "work.all": both},
+        routes=[Route("all", bundles=("work.all",))],
+        policies=[Policy("p", allow=("*",), deny=("bundle:workspace.exec",))],
+    )
+    decision = decided(catalog, step())
+    assert decision.bundle_ids == ["work.all"]
+    assert codes(decision) == {"workspace.exec": "policy_denied"}
+    assert decision.exposure.tools == 1
+
+
+@pytest.mark.parametrize(
+    ("servers", "facts", "changes", "expected"),
+    [
+        pytest.param([Server("repo", "local", "trusted", enabled=False)], NOW, {}, "disabled", id="server disabled"),
+        pytest.param([Server("repo", "local", "trusted", exclude=("*",))], NOW, {}, "disabled", id="server excludes"),
+        pytest.param([Server("repo", "local", "trusted", include=("x",))], NOW, {}, "disabled", id="not included"),
+        pytest.param([], NOW, {"enabled": False}, "disabled", id="bundle disabled"),
+        pytest.param([], NOW, {"requires_env": ("TOKEN",)}, "capability_missing", id="variable missing"),
+        pytest.param([], NOW, {"requires_binary": ("rg",)}, "capability_missing", id="program missing"),
+        pytest.param([], Facts(unavailable=(("repo", "down"),)), {}, "server_unavailable", id="server away"),
+        pytest.param([], Facts(drifted=(("repo", "t"),)), {}, "pin_drift", id="pin drift"),
+        pytest.param([Server("repo", "local", "untrusted")], NOW, {}, "trust_too_low", id="trust"),
+    ],
+)  # fmt: skip
+def test_what_stands_in_the_way_is_named(
+    servers: list[Server], facts: Facts, changes: dict[str, object], expected: str
+) -> None:
+    bundle = replace(Bundle("repo.x", "x", ("repo.t",), effects=("read",)), **changes)  # type: ignore[arg-type]  # table
+    catalog = small_catalog(
+        {"repo.x": bundle},
+        routes=[Route("all", bundles=("repo.x",))],
+        servers=servers,
+        policies=[Policy("p", allow=("*",), min_trust="trusted")],
+    )
+    decision = decided(catalog, step(), facts)
+    assert decision.bundle_ids == []
+    assert codes(decision)["repo.x"] == expected
+
+
+def test_a_capability_that_is_present_opens_the_bundle() -> None:
+    bundle = Bundle("gh", "x", ("gh.t",), effects=("read",), requires_env=("TOKEN",), requires_binary=("git",))
+    catalog = small_catalog({"gh": bundle}, routes=[Route("all", bundles=("gh",))])
+    facts = Facts(capabilities=frozenset(("env:TOKEN", "binary:git")))
+    assert decided(catalog, step(), facts).bundle_ids == ["gh"]
+
+
+def test_an_unknown_bundle_in_a_route_is_named_and_an_alias_still_leads_to_it() -> None:
+    renamed = Bundle("repo.read", "x", ("repo.t",), effects=("read",), aliases=("repo.readonly",))
+    catalog = small_catalog({"repo.read": renamed}, routes=[Route("all", bundles=("repo.readonly", "gone"))])
+    decision = decided(catalog, step())
+    assert decision.bundle_ids == ["repo.read"]
+    assert codes(decision) == {"gone": "unknown_bundle"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "shown"),
+    [
+        (StepPolicy(deny=("workspace.*",)), ["repo.readonly"]),
+        (StepPolicy(allow=("bundle:repo.*",)), ["repo.readonly"]),
+        (StepPolicy(allow=()), []),
+        (StepPolicy(trust="trusted"), ["repo.readonly", "workspace.exec"]),
+        (StepPolicy(allow=("*",)), ["repo.readonly", "workspace.exec"]),
+    ],
+)
+def test_the_steps_own_policy_can_only_narrow(policy: StepPolicy, shown: list[str]) -> None:
+    assert decided(small_catalog(TWO, routes=ROUTE_ALL), step(policy=policy)).bundle_ids == shown
+    refusing = small_catalog(TWO, routes=ROUTE_ALL, policies=[Policy("p", allow=("nothing",))])
+    assert decided(refusing, step(policy=policy)).bundle_ids == []
+
+
+def test_a_sub_agent_never_gets_more_than_its_parent_may_have() -> None:
+    policies = [
+        Policy("reviewer", role=("reviewer",), allow=("repo.*",), deny=("tool:repo.list_dir",)),
+        Policy("implementer", role=("implementer",), allow=("*",)),
+    ]
+    catalog = small_catalog(TWO, routes=ROUTE_ALL, policies=policies)
+    alone = decided(catalog, step())
+    under_reviewer = decided(catalog, step(), Facts(grants=(Grant("feature", "reviewer", "review"),)))
+    assert alone.bundle_ids == ["repo.readonly", "workspace.exec"]
+    assert under_reviewer.bundle_ids == ["repo.readonly"]
+    assert codes(under_reviewer) == {"workspace.exec": "not_allowed", "repo.list_dir": "policy_denied"}
+    narrow = Grant("feature", "implementer", "edit", StepPolicy(deny=("workspace.exec",)))
+    assert decided(catalog, step(), Facts(grants=(narrow,))).bundle_ids == ["repo.readonly"]
+    ungranted = Grant("other", "nobody", "x")
+    assert decided(catalog, step(), Facts(grants=(narrow, ungranted))).bundle_ids == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "shown"),
+    [
+        ({"max_bundles": 1}, ["repo.readonly"]),
+        ({"max_tools": 2}, ["repo.readonly"]),
+        ({"max_tools": 1}, ["workspace.exec"]),
+        ({"max_tokens": 25}, ["repo.readonly"]),
+        ({"max_tools": 0}, []),
+    ],
+)
+def test_a_steps_budget_leaves_out_what_does_not_fit(limits: dict[str, int], shown: list[str]) -> None:
+    decision = decided(small_catalog(TWO, routes=ROUTE_ALL), step(**limits))
+    assert decision.bundle_ids == shown
+    assert {code for id_, code in codes(decision).items() if id_ not in shown} <= {"over_budget"}
+
+
+def test_an_always_bundle_comes_along_where_policy_permits_it() -> None:
+    always = Bundle("notes", "x", ("notes.add",), effects=("write",), always=True)
+    catalog = small_catalog({**TWO, "notes": always}, routes=ROUTE_ALL)
+    decision = decided(catalog, step())
+    assert decision.bundle_ids == ["repo.readonly", "workspace.exec", "notes"]
+    assert decision.bundles[-1].reason == "always"
+    assert decided(small_catalog({**TWO, "notes": always}), step()).bundle_ids == ["notes"]
+
+
+# --- stickiness ----------------------------------------------------------------------------------------------------
+
+
+def test_a_mapped_bundle_stays_for_later_steps_until_policy_forbids_it() -> None:
+    catalog = small_catalog(
+        TWO,
+        routes=[Route("edit", step=("edit",), bundles=("workspace.exec",)), Route("rest", bundles=("repo.readonly",))],
+        policies=[Policy("p", allow=("*",)), Policy("q", role=("reviewer",), deny=("workspace.*",))],
+    )
+    first = decided(catalog, step())
+    second = decided(catalog, step(step="look"), before=first.after)
+    assert second.bundle_ids == ["repo.readonly", "workspace.exec"]
+    assert second.bundles[1].reason == "sticky"
+    third = decided(catalog, step(step="look", role="reviewer"), before=second.after)
+    assert third.bundle_ids == ["repo.readonly"]
+    assert codes(third) == {"workspace.exec": "policy_denied"}
+
+
+def test_a_mapped_route_ignores_what_search_or_a_model_made_sticky_and_an_asking_route_does_not() -> None:
+    before = Activation((Entry("docs", "model", 3), Entry("notes", "search", 2), Entry("workspace.exec", "mapped", 1)))
+    bundles = {**TWO, "docs": ["docs.fetch"], "notes": ["notes.add"]}
+    closed = small_catalog(bundles, routes=[Route("all", bundles=("repo.readonly",))])
+    assert decided(closed, step(), before=before).bundle_ids == ["repo.readonly", "workspace.exec"]
+    asking = small_catalog(bundles, routes=[Route("all", bundles=("repo.readonly",), ask=("*",))])
+    assert decided(asking, step(), before=before).bundle_ids == ["repo.readonly", "docs", "notes", "workspace.exec"]
+
+
+def test_the_least_recently_used_go_first_and_are_named() -> None:
+    bundles = {id_: [f"{id_}.1", f"{id_}.2"] for id_ in "abcd"}
+    settings = Settings(activation=ActivationSettings(max_tools=4))
+    catalog = small_catalog(
+        bundles, routes=[Route(id_, step=(id_,), bundles=(id_,)) for id_ in "abcd"], settings=settings
+    )
+    before = Activation()
+    for at in ("a", "b"):
+        before = decided(catalog, step(step=at), before=before).after
+    third = decided(catalog, step(step="c"), before=before)
+    assert third.bundle_ids == ["c", "b"]
+    assert third.evicted == ("a",)
+    assert codes(third) == {"a": "evicted"}
+    assert third.after.ids == ("b", "c")
+
+
+def test_what_one_step_itself_needs_may_pass_the_cap() -> None:
+    bundles = {"big": [f"big.{n}" for n in range(30)], "old": ["old.1"]}
+    catalog = small_catalog(bundles, routes=[Route("all", bundles=("big",))])
+    decision = decided(catalog, step(), before=Activation((Entry("old", "mapped", 1),)))
+    assert decision.bundle_ids == ["big"]
+    assert decision.evicted == ("old",)
+    assert decision.exposure.tools == 30
+
+
+def test_stickiness_can_be_switched_off() -> None:
+    settings = Settings(activation=ActivationSettings(sticky=False))
+    catalog = small_catalog(TWO, routes=[Route("all", bundles=("repo.readonly",))], settings=settings)
+    decision = decided(catalog, step(), before=Activation((Entry("workspace.exec", "mapped", 1),)))
+    assert decision.bundle_ids == ["repo.readonly"]
+    assert decision.after == Activation()
+
+
+# --- questions -----------------------------------------------------------------------------------------------------
+
+THREE = {**TWO, "docs": ["docs.fetch"]}
+
+
+def test_a_step_without_a_route_is_a_question_over_what_is_permitted_and_selectable() -> None:
+    hidden = Bundle("hidden", "x", ("h.t",), effects=("read",), selectable=False)
+    catalog = small_catalog({**THREE, "hidden": hidden}, policies=[Policy("p", allow=("*",), deny=("workspace.*",))])
+    taken = decide(catalog, NOW, Activation(), step())
+    assert isinstance(taken, Question)
+    assert taken.candidates == ("docs", "repo.readonly")
+
+
+def test_one_candidate_is_not_a_choice_and_gives_the_declared_default() -> None:
+    settings = Settings(fallback=Fallback(default=("repo.readonly",)))
+    catalog = small_catalog(THREE, policies=[Policy("p", allow=("repo.*",))], settings=settings)
+    taken = decide(catalog, NOW, Activation(), step())
+    assert isinstance(taken, Decision)
+    assert (taken.bundle_ids, taken.source, taken.degraded) == (["repo.readonly"], "default", False)
+
+
+def test_an_answer_is_heard_only_where_it_names_candidates() -> None:
+    catalog = small_catalog(
+        THREE,
+        routes=[Route("ask", bundles=("repo.readonly",), ask=("docs", "workspace.*"))],
+        policies=[Policy("p", allow=("*",), deny=("nothing",)), Policy("q", deny=("absent",))],
+    )
+    taken = decide(catalog, NOW, Activation(), step())
+    assert isinstance(taken, Question)
+    assert taken.candidates == ("docs", "workspace.exec")
+    answer = Answer(("dоcs", "docs", "docs", "repo.readonly", "nope"), "model", "model", "needs docs")
+    decision = settle(taken, answer)
+    assert decision.bundle_ids == ["repo.readonly", "docs"]
+    assert codes(decision) == {"dоcs": "unknown_bundle", "nope": "unknown_bundle"}
+    assert decision.source == "model"
+
+
+def test_an_answer_that_names_nothing_leaves_the_mapping_and_a_failure_is_marked_degraded() -> None:
+    catalog = small_catalog(THREE, routes=[Route("ask", bundles=("repo.readonly",), ask=("*",))])
+    taken = decide(catalog, NOW, Activation(), step())
+    assert isinstance(taken, Question)
+    empty = settle(taken, Answer((), "search", "search"))
+    assert (empty.bundle_ids, empty.source, empty.degraded) == (["repo.readonly"], "mapping", False)
+    failed = give_up(taken, "timeout")
+    assert (failed.bundle_ids, failed.source, failed.degraded) == (["repo.readonly"], "mapping", True)
+    assert "timeout" in failed.justification
+
+
+def test_a_refused_default_is_none_and_says_so() -> None:
+    settings = Settings(fallback=Fallback(order=("default",), default=("workspace.exec",)))
+    catalog = small_catalog(THREE, policies=[Policy("p", allow=("repo.*",))], settings=settings)
+    decision = decided(catalog, step())
+    assert (decision.bundle_ids, decision.source) == ([], "none")
+    assert codes(decision) == {"workspace.exec": "not_allowed"}
