@@ -1,0 +1,191 @@
+"""Opening files beneath one directory, and nowhere else.
+
+Rules:
+1. A path is opened relative to a root descriptor, in one step that either ends beneath the root or fails. There is
+   no "check the string, then open": between the two an attacker can swap a directory for a symlink.
+2. Two implementations give the same answers: `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` where the kernel has
+   it, and a walk, one component at a time with `O_NOFOLLOW`, where it is missing or forbidden.
+3. Symlinks are followed while they stay beneath the root. A link whose target is absolute is refused, wherever it
+   points: what it means depends on where the root is mounted.
+4. `..` is resolved by the walk, not by the text, and never leaves the root.
+
+Both raise `OSError`: `EXDEV` when the path leads outside, `ELOOP` for too many links, `EAGAIN` when it kept moving.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+Opener = Callable[[int, str, int], int]
+"""(root descriptor, relative path, open flags) → descriptor beneath the root. Raises OSError."""
+
+MAX_LINKS: Final = 40
+"""Symlinks followed in one path; the kernel's own limit, so that both openers agree."""
+
+PATH_ONLY: Final = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
+"""Opens a place in the tree without reading it, where the system can."""
+_SYS_OPENAT2: Final = 437
+_BENEATH_NO_MAGIC: Final = 0x08 | 0x02
+_EAGAIN_RETRIES: Final = 128
+
+
+@cache
+def _openat2() -> Opener:
+    """The opener over the system call, bound once. Raises OSError or AttributeError where there is no `syscall`."""
+    import ctypes  # 5 ms: only when a file is opened
+
+    class OpenHow(ctypes.Structure):
+        _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+
+    def call(root_fd: int, path: str, flags: int) -> int:
+        raw = os.fsencode(path)
+        how = OpenHow(flags | os.O_CLOEXEC, 0, _BENEATH_NO_MAGIC)
+        for _ in range(_EAGAIN_RETRIES):
+            fd: int = syscall(_SYS_OPENAT2, root_fd, raw, ctypes.byref(how), ctypes.sizeof(how))
+            if fd >= 0:
+                return fd
+            code = ctypes.get_errno()
+            # EAGAIN: something was renamed while the kernel walked, so it could not vouch for the result.
+            if code not in (errno.EAGAIN, errno.EINTR):
+                break
+        raise OSError(code, os.strerror(code), path)
+
+    return call
+
+
+def open_by_openat2(root_fd: int, path: str, flags: int) -> int:
+    """Opens `path` beneath `root_fd` in one system call. Linux 5.6 and later; ENOSYS or EPERM where it is missing."""
+    return _openat2()(root_fd, path, flags)
+
+
+def open_by_walk(root_fd: int, path: str, flags: int) -> int:
+    """Opens `path` beneath `root_fd` one component at a time, never letting the kernel follow a link."""
+    walk = _Walk(root_fd, path)
+    try:
+        return walk.open(flags)
+    finally:
+        walk.close()
+
+
+class _Walk:
+    """One path being walked: the directories it came through, and the names still ahead.
+
+    `..` goes back to the directory it was reached from, not to its parent at that moment, so a directory that is moved
+    elsewhere meanwhile can't lead out.
+    """
+
+    def __init__(self, root_fd: int, path: str) -> None:
+        self.path = path
+        self.ahead = deque(components(path))
+        self.links = 0
+        self.behind = [os.open(".", PATH_ONLY | os.O_DIRECTORY, dir_fd=root_fd)]
+
+    def close(self) -> None:
+        for fd in self.behind:
+            os.close(fd)
+
+    def open(self, flags: int) -> int:
+        while self.ahead:
+            name = self.ahead.popleft()
+            if name == "..":
+                self._go_back()
+            elif self.ahead:
+                self._enter(name)
+            elif (fd := self._finish(name, flags)) is not None:
+                return fd
+        return os.open(".", flags & ~os.O_NOFOLLOW, dir_fd=self.behind[-1])
+
+    def _go_back(self) -> None:
+        if len(self.behind) == 1:
+            raise self._error(errno.EXDEV)
+        os.close(self.behind.pop())
+
+    def _enter(self, name: str) -> None:
+        if not self._follow(name):
+            fd = self._open(name, PATH_ONLY | os.O_DIRECTORY)
+            if fd is not None:
+                self.behind.append(fd)
+
+    def _finish(self, name: str, flags: int) -> int | None:
+        if flags & os.O_NOFOLLOW:
+            return os.open(name, flags, dir_fd=self.behind[-1])
+        return None if self._follow(name) else self._open(name, flags)
+
+    def _open(self, name: str, flags: int) -> int | None:
+        """The descriptor; None if the name became a link since we looked, and is to be looked at again."""
+        try:
+            fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=self.behind[-1])
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR) or self._target(name) is None:
+                raise
+        else:
+            if not stat.S_ISLNK(os.fstat(fd).st_mode):
+                return fd
+            os.close(fd)  # O_PATH with O_NOFOLLOW opens the link itself
+        self._count()
+        self.ahead.appendleft(name)
+        return None
+
+    def _follow(self, name: str) -> bool:
+        """Puts a link's target ahead of us; False if the name is no link."""
+        target = self._target(name)
+        if target is None:
+            return False
+        self._count()
+        if target.startswith("/"):
+            raise self._error(errno.EXDEV)
+        self.ahead.extendleft(reversed(components(target)))
+        return True
+
+    def _target(self, name: str) -> str | None:
+        try:
+            return os.readlink(name, dir_fd=self.behind[-1])
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            raise
+
+    def _count(self) -> None:
+        self.links += 1
+        if self.links > MAX_LINKS:
+            raise self._error(errno.ELOOP)
+
+    def _error(self, code: int) -> OSError:
+        return OSError(code, os.strerror(code), self.path)
+
+
+def components(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+@cache
+def best_opener() -> Opener:
+    """`open_by_openat2` if this kernel (and its seccomp filter) lets us use it, else `open_by_walk`."""
+    try:
+        fd = os.open("/", PATH_ONLY | os.O_DIRECTORY)
+        try:
+            os.close(open_by_openat2(fd, ".", PATH_ONLY | os.O_DIRECTORY))
+        finally:
+            os.close(fd)
+    except (OSError, AttributeError):
+        return open_by_walk
+    return open_by_openat2
+
+
+def open_beneath(root_fd: int, path: str, flags: int) -> int:
+    """A descriptor for `path`, which lies beneath the directory `root_fd`, or OSError (`EXDEV`: it leads outside).
+
+    `flags` are those of `os.open`; `O_CLOEXEC` is always set. Nothing is created: `O_CREAT` is refused.
+    """
+    if flags & os.O_CREAT:
+        raise ValueError("open_beneath() opens what exists; it does not create files")
+    return best_opener()(root_fd, path, flags)
