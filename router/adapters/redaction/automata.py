@@ -1,0 +1,85 @@
+"""RE2, and the only module that imports it. Linear in the text whatever the pattern; patterns and texts are bytes.
+
+Latin-1 mode matches bytes one by one: UTF-8 text keeps its ASCII meaning, the automata stay small, and a byte string
+that is not UTF-8 (a lone surrogate, a cut character) is as searchable as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+SET_MEMORY: Final = 32 * 1024 * 1024
+"""Bytes that the automaton of a set may grow to. Text that needs more only gets slower."""
+PATTERN_MEMORY: Final = 8 * 1024 * 1024
+
+
+def _options(memory: int) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.max_mem = memory
+    options.log_errors = False
+    return options
+
+
+class Pattern:
+    """One compiled pattern."""
+
+    __slots__ = ("_regexp", "groups")
+
+    def __init__(self, regex: bytes) -> None:
+        import re2
+
+        self._regexp = re2.compile(regex, _options(PATTERN_MEMORY))
+        self.groups: int = self._regexp.groups
+
+    def spans(self, data: bytes, start: int = 0, end: int | None = None) -> Iterator[tuple[tuple[int, int], ...]]:
+        """The spans of the whole match and of each group, for each match that does not overlap the one before.
+
+        A group that took no part has the span (-1, -1).
+        """
+        count = self.groups + 1
+        for match in self._regexp.finditer(data, start, end):
+            yield tuple(match.span(group) for group in range(count))
+
+    def fullmatch(self, data: bytes) -> bool:
+        return self._regexp.fullmatch(data) is not None
+
+    def search(self, data: bytes) -> bool:
+        return self._regexp.search(data) is not None
+
+
+@cache
+def pattern(regex: str) -> Pattern:
+    """Compiles once per process. Raises `re2.error` on a pattern that RE2 does not take."""
+    return Pattern(regex.encode())
+
+
+def literal(data: str | bytes) -> str:
+    """A regex that matches just these bytes (of a str: its UTF-8)."""
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    return "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+class PatternSet:
+    """Many patterns as one automaton: which of them occur in a text, in one pass."""
+
+    __slots__ = ("_set",)
+
+    def __init__(self, regexes: list[str]) -> None:
+        import re2
+
+        options = _options(SET_MEMORY)
+        options.never_capture = True
+        self._set = re2.Set.SearchSet(options)
+        for regex in regexes:
+            self._set.Add(regex.encode())
+        self._set.Compile()
+
+    def matching(self, data: bytes) -> list[int] | None:
+        """Indexes of the patterns that occur, in no order; None when none does."""
+        found: list[int] | None = self._set.Match(data)
+        return found

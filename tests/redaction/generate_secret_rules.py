@@ -1,0 +1,130 @@
+"""Turns gitleaks' rules into `router/adapters/redaction/gitleaks.json`, the form the redactor loads.
+
+    python tests/redaction/generate_secret_rules.py            writes the file
+    python tests/redaction/generate_secret_rules.py --check    exit status 1 when the file is not what would be written
+
+What is done to a rule, and why:
+1. Its regex is kept, but for the characters that may follow a secret: gitleaks reads source files, where a quote, a
+   space or a semicolon ends one; in a log also a comma, a bracket or an ampersand does.
+2. It gets a *probe*: a looser regex that matches wherever the rule could, with counted repetitions cut short so that
+   all probes fit one small automaton. A text that no probe matches holds no hit of any rule.
+3. The rules of the form `name … = value` (some hundred) share one probe.
+4. Entropy thresholds stay where the shape alone is weak. A rule with a prefix of its own (`ghp_`) drops its threshold:
+   redacting a made-up `ghp_xxxx…` harms nobody, letting a real token through does.
+5. Path conditions are dropped: a log record has no path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "tests/data/gitleaks/gitleaks.toml"
+TARGET = ROOT / "router/adapters/redaction/gitleaks.json"
+
+NAME = re.compile(r"\[\\w\.-\]\{0,50\}\?(?:\(\?i:\[\\w\.-\]\{0,50\}\?)?(\(\?:.*?\))\(\?:\[ \\t\\w\.-\]\{0,20\}\)")
+VALUE = r"""(?:[\w.=+/-]{8}|[0-9]{5,16}:A|"[a-z0-9=_-]{8})"""
+ASSIGNMENT = r"""(?i:NAMES)[ \t\w.-]*[\s'"]*(?:=|>|:|\|\||,)[\x60'"\s=]*"""
+
+WEAK_SHAPES = {"vault-service-token", "sourcegraph-access-token", "facebook-access-token", "curl-auth-user"}
+"""Rules without a prefix of their own that keep their entropy threshold."""
+
+PROBES = {
+    # `.*` over several lines and bare hex runs make poor probes: these are the parts that are always there.
+    "sourcegraph-access-token": r"(?i:sgp_|sourcegraph)",
+    "curl-auth-header": r"\bcurl\b[\s\S]*[ \t\n\r](?:-H|--header)",
+    "curl-auth-user": r"\bcurl\b[\s\S]*[ \t\n\r](?:-u|--user)",
+    "kubernetes-secret-yaml": r"""(?i:\bkind:[ \t]*["']?secret\b)""",
+    "private-key": r"(?i:-----BEGIN[ A-Z0-9_-]*PRIVATE KEY)",
+}
+
+ALSO = {"atlassian-api-token": r"\bATATT3[A-Za-z0-9_=-]{8}"}
+"""Probes of rules of the form `name = value` that have a second form."""
+
+WHOLE_MATCH = {"microsoft-teams-webhook", "jwt-base64"}
+"""Rules whose groups repeat or alternate, so that the first group is a fragment of the secret."""
+
+END = r"""(?:[\x60'"\s;]|\\[nr]|$)"""
+LOG_END = r"""(?:[\x60'"\s;,&<>|)\]}]|\\[nr]|$)"""
+WITHOUT_COMMA = {"hashicorp-tf-password"}
+"""Rules written for one language, where `"password", "user"` in a list of names is no assignment."""
+TOKEN_END = r"(?:[^\w-]|$)"
+
+
+def loosened(regex: str) -> str:
+    """A regex that matches wherever `regex` does, small as an automaton: no assertions on ends, no long counts."""
+
+    def count(match: re.Match[str]) -> str:
+        least = min(int(match[1]), 8)
+        return f"{{{least},}}" if least else "*"
+
+    shorter = re.sub(r"\{(\d+)(?:,\d*)?\}\??", count, regex)
+    shorter = shorter.replace(END, "")
+    return re.sub(r"(?<!\\)\((?!\?)", "(?:", shorter)
+
+
+def allowances(rule: dict[str, Any]) -> list[dict[str, Any]]:
+    """A rule's allowlists without the conditions on paths."""
+    return [
+        {
+            "target": entry.get("regexTarget", "secret"),
+            "regexes": entry.get("regexes", []),
+            "stopwords": sorted(entry.get("stopwords", [])),
+        }
+        for entry in rule.get("allowlists", ())
+        if entry.get("regexes") or entry.get("stopwords")
+    ]
+
+
+def generated(source: bytes) -> dict[str, Any]:
+    """The content of `gitleaks.json` for the given gitleaks.toml."""
+    config = tomllib.loads(source.decode())
+    rules, names, probes = [], set(), []
+    for rule in config["rules"]:
+        if "regex" not in rule:
+            continue
+        name = NAME.search(rule["regex"])
+        own = ALSO.get(rule["id"]) if name else PROBES.get(rule["id"]) or loosened(rule["regex"])
+        if name:
+            names.add(name[1])
+        if own:
+            probes.append(own)
+        regex = rule["regex"].replace(END, LOG_END if name else TOKEN_END)
+        rules.append(
+            {
+                "id": rule["id"],
+                "regex": regex.replace("|,)", ")") if rule["id"] in WITHOUT_COMMA else regex,
+                "group": 0 if rule["id"] in WHOLE_MATCH else rule.get("secretGroup"),
+                "entropy": rule.get("entropy", 0) if name or rule["id"] in WEAK_SHAPES else 0,
+                "keywords": rule.get("keywords", []),
+                "assignment": bool(name),
+                "probes": [0] * bool(name) + [len(probes)] * bool(own),
+                "allow": allowances(rule),
+            }
+        )
+    shared = config["allowlist"]
+    return {
+        "source": "gitleaks.toml of the gitleaks project, MIT licence: see gitleaks.LICENSE",
+        "sha256": hashlib.sha256(source).hexdigest(),
+        "allow": [{"target": "secret", "regexes": shared["regexes"], "stopwords": sorted(shared["stopwords"])}],
+        "probes": [ASSIGNMENT.replace("NAMES", "|".join(sorted(names))) + VALUE, *probes],
+        "rules": rules,
+    }
+
+
+def main() -> int:
+    text = json.dumps(generated(SOURCE.read_bytes()), indent=1, ensure_ascii=True) + "\n"
+    if "--check" in sys.argv[1:]:
+        return int(TARGET.read_text(encoding="utf-8") != text)
+    TARGET.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
