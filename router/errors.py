@@ -100,7 +100,7 @@ class WrongContext(RequestError):
 class StorageError(RouterError):
     """The run directory could not be written, so the decision or result was withheld.
 
-    `kind` is one of `disk_full`, `read_only`, `deleted`, `short_write`, `io_error`, `not_private`.
+    `kind` is one of `disk_full`, `read_only`, `deleted`, `short_write`, `io_error`, `not_private`, `too_large`.
     """
 
     def __init__(self, message: str, *, kind: str, advice: str = "") -> None:

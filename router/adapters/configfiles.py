@@ -1,0 +1,165 @@
+"""Config files on disk: the shipped folder, a project's folder over it, and the scaffold.
+
+Rules:
+1. All files of a folder are read as of one moment: what changed while it was read is read again, and a folder that
+   keeps changing is refused rather than taken half old and half new.
+2. Only regular files are opened (a symlink to one will do), and no more of them is read than is allowed.
+3. The scaffold never overwrites.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from router.core.canonical import digest_of
+from router.core.config.scaffold import scaffold_texts
+from router.core.config.source import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
+from router.errors import ConfigError, Problem, RequestError
+
+_READS: Final = 5
+"""Times a folder that changes under the reader is read before giving up."""
+
+
+def shipped_folder() -> Path:
+    """Where the shipped config stands: inside an installed package, or beside the package in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "default_config"
+    return installed if installed.is_dir() else package.parent / "config"
+
+
+def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile]:
+    """The files of a project's config folder and of the shipped one, for `router.core.config.load` and `check`.
+
+    `config=None`: the shipped config alone. A file that can't be read comes back with its `fault`. Raises ConfigError
+    when the folder does not exist, is not a folder, holds none of the config files, or keeps changing.
+    """
+    shipped = shipped_folder()
+    if config is None:
+        return _read_folder(shipped, _shown(shipped), "shipped")
+    folder = Path(config)
+    _check_folder(folder)
+    if folder.samefile(shipped):
+        return _read_folder(folder, folder, "shipped")
+    files = _read_folder(folder, folder, "project")
+    if not any(file.name in FILE_NAMES for file in files):
+        message = "holds none of the config files"
+        raise ConfigError([Problem(str(folder), 0, "", message, f"they are {', '.join(FILE_NAMES)}")])
+    return [*_read_folder(shipped, _shown(shipped), "shipped"), *files]
+
+
+def fingerprint(files: Sequence[ConfigFile]) -> str:
+    """A digest of what was read: equal fingerprints, equal config. Tells a reloading service whether to load again."""
+    return digest_of([[file.layer, file.name, file.text, str(file.fault or "")] for file in files])
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        mode = folder.stat().st_mode
+    except FileNotFoundError:
+        hint = "create one with `bundle-router init`, or name the folder that holds router.toml"
+        raise ConfigError([Problem(str(folder), 0, "", "does not exist", hint)]) from None
+    except OSError as error:
+        raise ConfigError([Problem(str(folder), 0, "", f"can't be read: {_reason(error)}")]) from error
+    if not stat.S_ISDIR(mode):
+        hint = "name the folder that holds it" if folder.name in FILE_NAMES else ""
+        raise ConfigError([Problem(str(folder), 0, "", "is not a folder", hint)])
+
+
+def _shown(folder: Path) -> Path:
+    """The folder as someone in the current folder would write it."""
+    try:
+        return folder.relative_to(Path.cwd())
+    except ValueError:
+        return folder
+
+
+def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
+    for _ in range(_READS):
+        try:
+            before = _state(folder)
+            files = [_read_file(folder / name, str(shown / name), layer) for name, *_ in before]
+            after = _state(folder)
+        except OSError as error:
+            raise ConfigError([Problem(str(shown), 0, "", f"can't be read: {_reason(error)}")]) from error
+        if before == after:
+            return files
+    raise ConfigError([Problem(str(shown), 0, "", "keeps changing while it is read", "try again when it is written")])
+
+
+def _state(folder: Path) -> list[tuple[str, int, int, int]]:
+    """What would be different had a file been written: names, inodes, sizes, times. A name whose file is gone is 0."""
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.endswith(".toml"))
+    state = []
+    for name in names:
+        try:
+            found = (folder / name).stat()
+        except OSError:
+            state.append((name, 0, 0, 0))
+        else:
+            state.append((name, found.st_ino, found.st_size, found.st_mtime_ns))
+    return state
+
+
+def _read_file(path: Path, display_path: str, layer: Layer) -> ConfigFile:
+    if path.name not in FILE_NAMES:
+        return ConfigFile(path.name, display_path, "", layer)
+    try:
+        return from_bytes(path.name, display_path, _read_bytes(path), layer)
+    except OSError as error:
+        fault = Problem(display_path, 0, "", f"can't be read: {_reason(error)}")
+        return ConfigFile(path.name, display_path, "", layer, fault)
+
+
+def _read_bytes(path: Path) -> bytes:
+    """At most one byte more than is allowed. O_NONBLOCK: opening a FIFO that nobody writes would wait for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "it is not a regular file")
+        return file.read(MAX_BYTES + 1)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffolded:
+    """One file of the scaffold. `kept`: it was there before and was not touched."""
+
+    path: str
+    state: Literal["written", "kept"]
+
+
+def scaffold(target: str | os.PathLike[str]) -> list[Scaffolded]:
+    """Writes `config/`, its schemas and `bundles/README.md` under `target`, and says what it wrote.
+
+    Raises RequestError when something can't be written; what was written before stays.
+    """
+    root = Path(target)
+    folder = shipped_folder()
+    shipped = {name: (folder / name).read_text(encoding="utf-8") for name in FILE_NAMES}
+    done = []
+    for relative, text in scaffold_texts(shipped).items():
+        path = root / relative
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        except FileExistsError:
+            if path.parent.is_dir():
+                done.append(Scaffolded(str(path), "kept"))
+                continue
+            raise RequestError(
+                f"{path.parent} is not a folder", advice="move it away, or choose another place"
+            ) from None
+        except OSError as error:
+            raise RequestError(f"{path} can't be written: {_reason(error)}", advice="choose another place") from error
+        done.append(Scaffolded(str(path), "written"))
+    return done

@@ -1,0 +1,183 @@
+"""Where each key of a TOML text stands: key path → line.
+
+Rules:
+1. The text has been accepted by the standard parser. This is not a second parser: it reads only as much of TOML as
+   tells where keys and array elements begin, and is wrong nowhere the parser is right (a property test holds the set
+   of paths against the parser's own result).
+2. It is run only when there is something to report, so valid config does not pay for it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+Path = tuple[str | int, ...]
+"""`("routes", 3, "bundles", 0)`. A table of an array of tables is an element like any other."""
+
+_GAP: Final = re.compile(r"(?:[ \t\n\r]++|\#[^\n]*+)*+")
+_KEY: Final = re.compile(r'[ \t]*+([A-Za-z0-9_-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|\'[^\'\n]*+\')[ \t]*+')
+_STRING: Final = re.compile(
+    r'"""[^"\\]*+(?:(?:\\[\s\S]|"(?!""))[^"\\]*+)*+""""{0,2}'
+    r"|'''[^']*+(?:'(?!'')[^']*+)*+''''{0,2}"
+    r'|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"'
+    r"|'[^'\n]*+'"
+)
+_SCALAR: Final = re.compile(r"[^,\]}#\n]++")
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def show(path: Sequence[str | int]) -> str:
+    """The path as people write it: `routes[3].bundles[0]`, `bundles."repo.readonly".tools`."""
+    shown = ""
+    for part in path:
+        if isinstance(part, int):
+            shown += f"[{part}]"
+        else:
+            quoted = part if _PLAIN_KEY.fullmatch(part) else '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            shown += f".{quoted}" if shown else quoted
+    return shown
+
+
+class Positions:
+    """The line of every key and element of one text."""
+
+    def __init__(self, lines: dict[Path, int]) -> None:
+        self._lines = lines
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._lines
+
+    def __iter__(self) -> object:
+        return iter(self._lines)
+
+    def line(self, path: Path) -> int:
+        """The line of the key or element, or of the nearest thing around it that stands in the text (0: none does)."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 0)
+
+    def items(self) -> list[tuple[Path, int]]:
+        return list(self._lines.items())
+
+
+def locate(text: str) -> Positions:
+    """The positions in a text that the standard parser accepts. `\\r\\n` counts as one line end."""
+    return Positions(_Scanner(text).scan())
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._lines: dict[Path, int] = {}
+        self._counts: dict[Path, int] = {}
+
+    def scan(self) -> dict[Path, int]:
+        table: Path = ()
+        self._skip_gap()
+        while self._at < len(self._text):
+            if self._text[self._at] == "[":
+                table = self._header()
+            else:
+                self._assignment(table)
+            self._skip_gap()
+        return self._lines
+
+    def _skip_gap(self) -> None:
+        gap = _GAP.match(self._text, self._at)
+        if gap is not None:
+            self._at = gap.end()
+
+    def _note(self, path: Path, offset: int) -> None:
+        self._lines.setdefault(path, bisect_right(self._starts, offset))
+
+    def _header(self) -> Path:
+        """`[a.b]` or `[[a.b]]`: names its parents where they are new, and gives the path that what follows is under."""
+        offset = self._at
+        is_element = self._text.startswith("[[", offset)
+        self._at += 2 if is_element else 1
+        keys = self._keys()
+        self._at = self._text.index("]", self._at) + (2 if is_element else 1)
+        path: Path = ()
+        for depth, key in enumerate(keys):
+            path = (*path, key)
+            self._note(path, offset)
+            if path in self._counts and (depth < len(keys) - 1 or not is_element):
+                path = (*path, self._counts[path] - 1)
+        if is_element:
+            index = self._counts.get(path, 0)
+            self._counts[path] = index + 1
+            path = (*path, index)
+            self._note(path, offset)
+        return path
+
+    def _keys(self) -> list[str]:
+        keys = []
+        while (found := _KEY.match(self._text, self._at)) is not None:
+            keys.append(_unquote(found[1]))
+            self._at = found.end()
+            if self._text[self._at] != ".":
+                break
+            self._at += 1
+        return keys
+
+    def _assignment(self, table: Path) -> None:
+        offset = self._at
+        path = table
+        for key in self._keys():
+            path = (*path, key)
+            self._note(path, offset)
+        self._at = self._text.index("=", self._at) + 1
+        self._value(path)
+
+    def _value(self, path: Path) -> None:
+        self._skip_gap()
+        first = self._text[self._at]
+        if first == "[":
+            self._array(path)
+        elif first == "{":
+            self._inline_table(path)
+        else:
+            found = (_STRING if first in "\"'" else _SCALAR).match(self._text, self._at)
+            self._at = found.end() if found is not None else len(self._text)
+
+    def _array(self, path: Path) -> None:
+        self._at += 1
+        index = 0
+        while True:
+            self._skip_gap()
+            if self._text[self._at] == "]":
+                break
+            if self._text[self._at] == ",":
+                self._at += 1
+                continue
+            self._note((*path, index), self._at)
+            self._value((*path, index))
+            index += 1
+        self._at += 1
+
+    def _inline_table(self, path: Path) -> None:
+        self._at += 1
+        while True:
+            self._skip_gap()
+            if self._text[self._at] == "}":
+                break
+            if self._text[self._at] == ",":
+                self._at += 1
+                continue
+            self._assignment(path)
+        self._at += 1
+
+
+def _unquote(key: str) -> str:
+    if key[0] == "'" or (key[0] == '"' and "\\" not in key):
+        return key[1:-1]
+    if key[0] == '"':
+        value: str = tomllib.loads(f"key = {key}")["key"]
+        return value
+    return key

@@ -1,0 +1,61 @@
+"""References to environment variables, and what looks like a secret written where a reference belongs.
+
+Rules:
+1. `${NAME}` is the only reference. `$NAME`, `${}` and `${a b}` are mistakes, and are refused rather than sent.
+2. A header or variable with a name that credentials have must get its value from a reference. So must any value that
+   has the shape of a known token, whatever its name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_STRAY: Final = re.compile(r"\$\{|\$[A-Za-z_]")
+_CREDENTIAL_NAME: Final = re.compile(
+    r"auth|cookie|token|secret|passw|credential|api[-_]?key|access[-_]?key|private[-_]?key|(?:^|[-_])key$",
+    re.IGNORECASE,
+)
+_SCHEME: Final = re.compile(r"\s*(?:bearer|basic|token|apikey|digest)?\s*", re.IGNORECASE)
+_TOKEN_SHAPE: Final = re.compile(
+    r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}|xox[abeoprs]-[\w-]{8,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}|npm_[A-Za-z0-9]{20,}|pypi-[\w-]{20,}"
+    r"|hf_[A-Za-z0-9]{20,})|(?i:\b(?:bearer|basic)\s+[\w+/=.~-]{8,})|-----BEGIN"
+)
+
+
+def references(value: str) -> tuple[str, ...]:
+    """The environment variables the value refers to."""
+    return tuple(_REFERENCE.findall(value))
+
+
+def malformed_reference(value: str) -> bool:
+    """Whether something in the value was meant as a reference and is not one."""
+    return _STRAY.search(_REFERENCE.sub("", value)) is not None
+
+
+def has_reference(value: str) -> bool:
+    return _REFERENCE.search(value) is not None
+
+
+def is_credential_name(name: str) -> bool:
+    """Whether credentials are kept under such a name: `Authorization`, `X-Api-Key`, `GITHUB_TOKEN`."""
+    return _CREDENTIAL_NAME.search(name) is not None
+
+
+def looks_secret(text: str) -> bool:
+    """Whether the text has the shape of a well-known kind of token."""
+    return _TOKEN_SHAPE.search(text) is not None
+
+
+def literal_secret(name: str, value: str) -> bool:
+    """Whether a header or variable holds, beside its references, what should have been one."""
+    rest = _REFERENCE.sub("", value)
+    if looks_secret(rest):
+        return True
+    if not is_credential_name(name):
+        return False
+    if has_reference(value):
+        return re.search(r"[\w+/-]{12,}", rest) is not None
+    return _SCHEME.fullmatch(rest) is None

@@ -1,0 +1,185 @@
+"""Stage 2 for servers: which keys fit which transport, where a server may listen, and how secrets get there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Set
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from router.core.catalog import Server
+from router.core.config.positions import Path
+from router.core.config.reading import Entry
+from router.core.config.report import Report
+from router.core.config.secrets import (
+    is_credential_name,
+    literal_secret,
+    looks_secret,
+    malformed_reference,
+    references,
+)
+from router.core.config.written import WrittenServer
+from router.core.patterns import is_glob, matches
+
+_HTTP: Final = ("streamable-http", "sse")
+_KEYS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "streamable-http": ("url", "headers"),
+    "sse": ("url", "headers"),
+    "stdio": ("command", "args", "env"),
+    "local": (),
+}
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_ADVICE: Final = "keep it in the environment and write '${NAME}' here"
+
+
+def resolve_server(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[str]], report: Report) -> Server:
+    """The server as the catalog has it. What is wrong with it goes to the report; the value then is not to be used."""
+    form = entry.form
+    _check_keys(entry, report)
+    if form.transport in _HTTP:
+        _check_url(entry, report)
+        _check_values(entry, "headers", form.headers or {}, report)
+    if form.transport == "stdio":
+        _check_values(entry, "env", form.env or {}, report)
+        _check_command(entry, report)
+    if form.transport == "local":
+        _check_local(entry, local_tools, report)
+    pairs = {**(form.headers or {}), **(form.env or {})}
+    return Server(
+        name=entry.name,
+        transport=form.transport,
+        trust=form.trust,
+        enabled=form.enabled,
+        url=form.url,
+        command=form.command,
+        args=tuple(form.args or ()),
+        headers=tuple(sorted((form.headers or {}).items())),
+        env=tuple(sorted((form.env or {}).items())),
+        include=None if form.include is None else tuple(sorted(form.include)),
+        exclude=tuple(sorted(form.exclude)),
+        legacy=form.legacy,
+        volatile=tuple(sorted(form.volatile)),
+        ttl_s=form.ttl_s,
+        timeout_s=form.timeout_s,
+        env_names=tuple(sorted({name for value in pairs.values() for name in references(value)})),
+    )
+
+
+def included(server: Server, tool: str) -> bool:
+    """Whether the server's own lists leave the tool in."""
+    if server.include is not None and not any(matches(pattern, tool) for pattern in server.include):
+        return False
+    return not any(matches(pattern, tool) for pattern in server.exclude)
+
+
+def _check_keys(entry: Entry[WrittenServer], report: Report) -> None:
+    form = entry.form
+    fitting = _KEYS_OF[form.transport]
+    for key in ("url", "headers", "command", "args", "env"):
+        if getattr(form, key) is not None and key not in fitting:
+            keys = ", ".join(fitting) or "neither url nor command"
+            report.add(
+                entry.file,
+                (*entry.path, key),
+                f"does not fit transport {form.transport!r}",
+                f"it takes {keys}; stdio takes command, args and env"
+                if form.transport in _HTTP
+                else f"it takes {keys}",
+            )
+    for key in ("url", "command"):
+        if key in fitting and getattr(form, key) is None:
+            report.add(entry.file, entry.path, f"transport {form.transport!r} needs {key!r}", f"add {key} = ...")
+    if form.transport == "sse" and not form.legacy:
+        message = "transport 'sse' has been given up by MCP"
+        report.add(entry.file, (*entry.path, "transport"), message, "use 'streamable-http', or add legacy = true")
+    if form.legacy and form.transport != "sse":
+        report.add(entry.file, (*entry.path, "legacy"), "is only for transport 'sse'", "remove it")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_plain_http(url: str) -> bool:
+    return url.lower().startswith("http:")
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of an http(s) URL, or None: `urlsplit` raises on bad brackets, and `.port` on a bad port."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts if parts.scheme in ("http", "https") and parts.hostname else None
+
+
+def _check_url(entry: Entry[WrittenServer], report: Report) -> None:
+    url = entry.form.url
+    if url is None:
+        return
+    where = (*entry.path, "url")
+    if "$" in url:
+        report.add(entry.file, where, "${NAME} is for headers and env only", "write the address out")
+        return
+    parts = _split(url) if url.isascii() and url.isprintable() and " " not in url else None
+    if parts is None or parts.hostname is None:
+        report.add(entry.file, where, f"{url[:80]!r} is not an http or https address", "such as 'https://host/mcp'")
+        return
+    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+        report.add(entry.file, where, "plain http would send calls and tokens in the clear", "use https")
+    if parts.username is not None or parts.password is not None:
+        report.add(entry.file, where, "holds a user name or password", "use a header: " + _ADVICE)
+    if parts.fragment:
+        report.add(entry.file, where, "has a fragment ('#...'), which is never sent", "remove it")
+    if any(is_credential_name(name) for name, _ in parse_qsl(parts.query)) or looks_secret(url):
+        report.add(entry.file, where, "holds what looks like a credential", "use a header: " + _ADVICE)
+
+
+def _check_values(entry: Entry[WrittenServer], key: str, pairs: Mapping[str, str], report: Report) -> None:
+    for name, value in pairs.items():
+        where: Path = (*entry.path, key, name)
+        if key == "headers" and not _HEADER_NAME.fullmatch(name):
+            report.add(entry.file, where, f"{name[:80]!r} is not a header name")
+        if not value.isprintable():
+            report.add(entry.file, where, "holds a line break or control character", "remove it")
+        if malformed_reference(value):
+            report.add(entry.file, where, "holds a '$' that is not a reference", "write '${NAME}'")
+        elif literal_secret(name, value):
+            report.add(entry.file, where, "looks like a secret written out", _ADVICE)
+
+
+def _check_command(entry: Entry[WrittenServer], report: Report) -> None:
+    form = entry.form
+    words: list[tuple[Path, str]] = [((*entry.path, "args", i), arg) for i, arg in enumerate(form.args or ())]
+    if form.command is not None:
+        words.insert(0, ((*entry.path, "command"), form.command))
+    for where, word in words:
+        if references(word):
+            message = "${NAME} is for headers and env only: arguments are visible to other users of the machine"
+            report.add(entry.file, where, message, "pass it in env")
+        elif looks_secret(word):
+            report.add(entry.file, where, "looks like a secret written out", "pass it in env: " + _ADVICE)
+        if "\0" in word:
+            report.add(entry.file, where, "holds a null character", "remove it")
+
+
+def _check_local(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[str]], report: Report) -> None:
+    tools = local_tools.get(entry.name)
+    if tools is None:
+        hint = report.suggester.did_you_mean(entry.name, local_tools)
+        known = f"there are {', '.join(sorted(local_tools))}" if local_tools else "none come with this installation"
+        report.add(entry.file, entry.path, f"no local tools are called {entry.name!r}", hint or known)
+        return
+    for key, patterns in (("include", entry.form.include or ()), ("exclude", entry.form.exclude)):
+        for index, pattern in enumerate(patterns):
+            if not is_glob(pattern) and pattern not in tools:
+                hint = report.suggester.did_you_mean(pattern, tools)
+                message = f"server {entry.name!r} has no tool {pattern!r}"
+                report.add(entry.file, (*entry.path, key, index), message, hint or f"it has {', '.join(sorted(tools))}")

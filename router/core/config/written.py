@@ -1,0 +1,303 @@
+"""The written form: exactly what each config file may say. The first of the two stages, and the source of the schemas.
+
+Rules:
+1. Unknown keys are refused, and nothing is coerced: `"yes"` is not true, `"5"` is not a number.
+2. A key that is absent is None here or its documented default; what follows from other keys is settled in `resolve`.
+3. Every key carries the sentence that editors show. Bounds stand here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from router.core.catalog import Durability, FallbackStage, Transport
+from router.core.models import BUNDLE_ID, SERVER_NAME, BinaryRule, Effect, Mode, Trust
+
+
+class Form(BaseModel):
+    """Base of the written forms. TOML has types, so nothing needs coercing; only the files read are compiled."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _bundle_id(value: str) -> str:
+    if not BUNDLE_ID.fullmatch(value) or len(value) > 128:
+        raise ValueError(f"{value[:80]!r} is not a bundle id: lower case words joined by dots, such as 'repo.readonly'")
+    return value
+
+
+def _server_name(value: str) -> str:
+    if not SERVER_NAME.fullmatch(value):
+        raise ValueError(f"{value[:80]!r} is not a server name: lower case letters, digits, '-' and '_', at most 64")
+    return value
+
+
+def _env_name(value: str) -> str:
+    if not value.replace("_", "a").isalnum() or value[:1].isdigit() or not value.isascii():
+        raise ValueError(f"{value[:80]!r} is not the name of an environment variable")
+    return value
+
+
+def _without_repetition(value: list[str]) -> list[str]:
+    seen: set[str] = set()
+    for index, item in enumerate(value):
+        if item in seen:
+            raise PydanticCustomError("repeated", "{item} is listed twice", {"item": repr(item[:80]), "index": index})
+        seen.add(item)
+    return value
+
+
+Line = Annotated[str, Field(min_length=1, max_length=2000)]
+Word = Annotated[str, Field(min_length=1, max_length=200)]
+Words = Annotated[list[Word], Field(max_length=1000), AfterValidator(_without_repetition)]
+BundleId = Annotated[str, AfterValidator(_bundle_id)]
+BundleIds = Annotated[list[BundleId], Field(max_length=1000), AfterValidator(_without_repetition)]
+ServerName = Annotated[str, AfterValidator(_server_name)]
+EnvName = Annotated[str, Field(max_length=200), AfterValidator(_env_name)]
+EnvNames = Annotated[list[EnvName], Field(max_length=100), AfterValidator(_without_repetition)]
+Names = Annotated[
+    list[Word],
+    Field(min_length=1, max_length=100),
+    AfterValidator(_without_repetition),
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+]
+"""One name or glob, or a list of them."""
+Effects = Annotated[list[Effect], Field(min_length=1, max_length=4), AfterValidator(_without_repetition)]
+Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+# --- servers.toml --------------------------------------------------------------------------------------------------
+
+
+class WrittenServer(Form):
+    transport: Transport = Field(
+        default="streamable-http",
+        description="How to reach it: over HTTP, as a child process (stdio), over the old HTTP+SSE, or local: "
+        "tools that come with the router.",
+    )
+    trust: Trust = Field(
+        default="untrusted",
+        description="'trusted' only if you would run this server's text past your agent unread. Untrusted servers are "
+        "reached through meta-tools, and bundles name their tools one by one.",
+    )
+    enabled: bool = Field(default=True, description="false takes all its tools away without deleting the entry.")
+    url: Line | None = Field(default=None, description="Where it listens. https, or http on this machine only.")
+    command: Line | None = Field(default=None, description="stdio: the program to start.")
+    args: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=200)] | None = Field(
+        default=None, description="stdio: its arguments. Secrets do not belong here: other users can read them."
+    )
+    headers: dict[Word, Line] | None = Field(
+        default=None, description="HTTP headers. Secrets only as ${ENV_NAME}: 'Bearer ${GITHUB_TOKEN}'."
+    )
+    env: dict[EnvName, Annotated[str, Field(max_length=4096)]] | None = Field(
+        default=None, description="stdio: its environment. Secrets only as ${ENV_NAME}."
+    )
+    include: Annotated[Words, Field(min_length=1)] | None = Field(
+        default=None, description="Only these of its tools exist for us (names or globs)."
+    )
+    exclude: Words = Field(default=[], description="These of its tools do not exist for us (names or globs).")
+    legacy: bool = Field(default=False, description="Must be true for transport 'sse', which MCP has given up.")
+    volatile: Words = Field(default=[], description="Card fields that change at every start and are left out of pins.")
+    ttl_s: float | None = Field(
+        default=None, ge=0, le=86_400, allow_inf_nan=False, description="Seconds its tool list is kept."
+    )
+    timeout_s: float | None = Field(
+        default=None, gt=0, le=3600, allow_inf_nan=False, description="Seconds one call may take."
+    )
+
+
+class ServersFile(Form):
+    """Where tools come from."""
+
+    servers: dict[ServerName, WrittenServer] = Field(default={}, description="One table per server.")
+
+
+# --- bundles.toml --------------------------------------------------------------------------------------------------
+
+
+class WrittenRequires(Form):
+    env: EnvNames = Field(default=[], description="Environment variables that must be set.")
+    binary: Words = Field(default=[], description="Programs that must be on the path.")
+
+
+class WrittenBundle(Form):
+    description: Line = Field(
+        description="In your words: what it is for. The router's model reads this, and only this."
+    )
+    avoid: Annotated[str, Field(max_length=2000)] = Field(default="", description="When not to pick it.")
+    examples: Annotated[list[Line], Field(max_length=100)] = Field(
+        default=[], description="Intents it is right for, as people write them."
+    )
+    tools: Words = Field(default=[], description="'server.tool', or a glob 'server.get_*' where the server is trusted.")
+    bundles: BundleIds = Field(default=[], description="Bundles this one is made of; their tools come with it.")
+    mode: Mode | None = Field(
+        default=None,
+        description="How agents see its tools: each one (direct, the default), by name only until asked for "
+        "(deferred), or behind meta-tools (meta, which untrusted servers need and get by default).",
+    )
+    effects: Effects | None = Field(
+        default=None,
+        description="What its tools can do. Policies rest on it, so a bundle with tools of its own must say it.",
+    )
+    requires: WrittenRequires = Field(
+        default=WrittenRequires(), description="What must be present on this machine, or the bundle is left out."
+    )
+    companions: Words = Field(default=[], description="Tools ('server.tool') that must come along to make sense.")
+    always: bool = Field(default=False, description="true: every step that policy permits it to gets it.")
+    selectable: bool = Field(default=True, description="false: search and the model may not pick it; routes may.")
+    skill: Annotated[str, Field(max_length=400)] | None = Field(
+        default=None, description="A SKILL.md under bundles/ whose text goes with it."
+    )
+    max_tokens: Positive | None = Field(
+        default=None, description="`check` warns when its tools' definitions need more tokens than this."
+    )
+    aliases: BundleIds = Field(default=[], description="Ids it had before.")
+    enabled: bool = Field(default=True, description="false takes it out of use without deleting the entry.")
+
+
+class BundlesFile(Form):
+    """Named sets of tools."""
+
+    bundles: dict[BundleId, WrittenBundle] = Field(default={}, description="One table per bundle.")
+
+
+# --- routes.toml ---------------------------------------------------------------------------------------------------
+
+
+class _Addressed(Form):
+    name: Word = Field(description="What the log calls this row. Unique in the file.")
+    workflow: Names | None = Field(default=None, description="Names or globs; leave out for any.")
+    role: Names | None = Field(default=None, description="Names or globs; leave out for any.")
+    step: Names | None = Field(default=None, description="Names or globs; leave out for any.")
+
+
+class WrittenRoute(_Addressed):
+    bundles: Words | None = Field(default=None, description="What the step gets, in this order. [] gives it nothing.")
+    ask: Annotated[Words, Field(min_length=1)] | None = Field(
+        default=None, description="Bundles (ids or globs) that search and the model may add to those."
+    )
+
+
+class RoutesFile(Form):
+    """Which step gets which bundles. The first row that matches wins."""
+
+    routes: list[WrittenRoute] = Field(default=[], description="Rows in order.")
+
+
+# --- policy.toml ---------------------------------------------------------------------------------------------------
+
+
+class WrittenPolicy(_Addressed):
+    allow: Words | None = Field(
+        default=None, description="What may be seen at most: 'bundle:docs.*', 'tool:docs.fetch'. Absent: only narrows."
+    )
+    deny: Words = Field(default=[], description="What may never be seen. Deny beats allow, whatever the order.")
+    min_trust: Trust | None = Field(default=None, description="'trusted' keeps tools of untrusted servers out.")
+    effects: Effects | None = Field(default=None, description="Only bundles whose effects are all in this list.")
+
+
+class WrittenDocs(Form):
+    hosts: Words = Field(default=[], description="Hosts docs.fetch may read from. Nothing else is reachable.")
+
+
+class WrittenRepo(Form):
+    hard_links: Literal["allow", "refuse"] = Field(
+        default="allow", description="'refuse': files with more than one name are not read (they may live outside)."
+    )
+
+
+class PolicyFile(Form):
+    """Who may see what. All rows that match apply: denials unite, allowances intersect."""
+
+    policies: list[WrittenPolicy] = Field(default=[], description="Rows; order does not matter.")
+    docs: WrittenDocs = Field(default=WrittenDocs(), description="Limits of the docs tools.")
+    repo: WrittenRepo = Field(default=WrittenRepo(), description="Limits of the repo tools.")
+    binaries: list[BinaryRule] = Field(default=[], description="Programs workspace.exec may start, and how.")
+
+
+# --- router.toml: absent keys stay unset, so that two files merge key by key ---------------------------------------
+
+
+class WrittenFallback(Form):
+    order: Annotated[list[FallbackStage], Field(max_length=3), AfterValidator(_without_repetition)] = Field(
+        default=["search", "model", "default"], description="What is tried, in order, when a route asks."
+    )
+    default: BundleIds = Field(default=[], description="The safe set when nothing else answered. [] means none.")
+
+
+class WrittenModel(Form):
+    names: Words = Field(default=[], description="Models to ask, best first. [] asks none.")
+    deadline_s: float = Field(
+        default=10.0, gt=0, le=300, allow_inf_nan=False, description="Seconds one question may take in all."
+    )
+
+
+class WrittenActivation(Form):
+    sticky: bool = Field(default=True, description="Bundles a run has used stay active in later steps.")
+    max_tools: int = Field(
+        default=24, ge=0, le=1000, description="Tools that may be active; the least recently used go first."
+    )
+
+
+class WrittenLimits(Form):
+    recent_steps: int = Field(default=5, ge=0, le=100, description="Earlier steps that search and the model may see.")
+    call_timeout_s: float = Field(
+        default=60.0, gt=0, le=3600, allow_inf_nan=False, description="Seconds one tool call may take."
+    )
+    max_result_chars: int = Field(
+        default=12_000, ge=100, le=10_000_000, description="Characters of a result the agent sees; the rest is stored."
+    )
+    max_result_bytes: int = Field(
+        default=8 * 1024 * 1024, ge=1024, le=1024**3, description="Bytes read of one result at all."
+    )
+    max_argument_bytes: int = Field(
+        default=1024 * 1024, ge=1024, le=64 * 1024**2, description="Bytes of arguments one call may carry."
+    )
+    max_concurrent_calls: int = Field(default=32, ge=1, le=10_000, description="Calls under way at once.")
+
+
+class WrittenLog(Form):
+    durability: Durability = Field(
+        default="process", description="'process' survives a killed process, 'disk' also a power failure (slower)."
+    )
+    redact_env: EnvNames = Field(default=[], description="Further variables whose values are secrets.")
+    diagnostics: Literal["debug", "info", "warning", "error"] = Field(
+        default="warning", description="How much the router says on stderr."
+    )
+
+
+class WrittenCache(Form):
+    capabilities_ttl_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Seconds a look-up of variables and programs holds.",
+    )
+
+
+class RouterFile(Form):
+    """How the router itself behaves."""
+
+    fallback: WrittenFallback = Field(default=WrittenFallback(), description="What happens when a route asks.")
+    model: WrittenModel = Field(default=WrittenModel(), description="The router's own model.")
+    activation: WrittenActivation = Field(default=WrittenActivation(), description="What stays active in a run.")
+    limits: WrittenLimits = Field(default=WrittenLimits(), description="Bounds on calls and results.")
+    log: WrittenLog = Field(default=WrittenLog(), description="Records and diagnostics.")
+    cache: WrittenCache = Field(default=WrittenCache(), description="How long look-ups hold.")
+
+
+FORMS: Final[dict[str, type[Form]]] = {
+    "servers.toml": ServersFile,
+    "bundles.toml": BundlesFile,
+    "routes.toml": RoutesFile,
+    "policy.toml": PolicyFile,
+    "router.toml": RouterFile,
+}
