@@ -1,0 +1,62 @@
+"""The values that shaping takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+Role = Literal["media", "embedded", "full_result"]
+"""`media`: a media block; `embedded`: found inside text or JSON; `full_result`: a result that was cut, whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaFacts:
+    """What bytes are, by their own header: sniffed MIME type, pixels and seconds where the header says."""
+
+    mime_type: str
+    width: int | None = None
+    height: int | None = None
+    duration_s: float | None = None
+
+
+Describe = Callable[[bytes], MediaFacts]
+"""Looks at bytes and says what they are. A value handed in, so that shaping stays pure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes to store. `claimed_type` and `name` are the tool's words: recorded, not believed."""
+
+    data: bytes = field(repr=False)
+    sha256: str
+    role: Role
+    facts: MediaFacts
+    claimed_type: str = ""
+    name: str = ""
+
+    @property
+    def uri(self) -> str:
+        return f"artifact:sha256:{self.sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A result as the model sees it. Every blob is named in the text, or in the full result that the text names.
+
+    `original_bytes`: what the tool gave (text as UTF-8, JSON compact, media as bytes). `kept_bytes`: `text` as UTF-8.
+    `rule`: what was done, joined by `+` in this order: `copies`, `references`, `escapes`, `leading_items`,
+    `head_tail`, `dropped`; `as_is` when nothing was. `flags`: `looks_like_error`.
+    """
+
+    text: str
+    blobs: tuple[Blob, ...] = ()
+    original_bytes: int = 0
+    kept_bytes: int = 0
+    rule: str = "as_is"
+    flags: tuple[str, ...] = ()
+
+    @classmethod
+    def empty(cls) -> Shaped:
+        """For a call that gave nothing because it was cancelled or never made."""
+        return cls("")

@@ -1,0 +1,88 @@
+"""Makes characters visible that a reader can't see and a model can.
+
+What counts: C0 and C1 controls (not newline and tab), bidirectional marks and isolates, zero-width characters,
+tags, variation selectors out of place, line and paragraph separators, lone surrogates, noncharacters.
+What is kept: joiners inside emoji and between letters of scripts that need them, one variation selector behind a
+character that can carry it, and the three flags that are written with tags.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+_SUSPECT: Final = (
+    r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\ud800-\udfff"
+)
+_FLAGS: Final = "|".join(
+    "\U0001f3f4" + "".join(chr(0xE0000 + ord(letter)) for letter in region) + "\U000e007f"
+    for region in ("gbeng", "gbsct", "gbwls")
+)
+_PATTERN: Final = re.compile(rf"\r\n|{_FLAGS}|[{_SUSPECT}]")
+_IS_SUSPECT: Final = re.compile(rf"[{_SUSPECT}]")
+_ASCII_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_ZWNJ, _ZWJ = "\u200c", "\u200d"
+_JOINING: Final = ((0x0600, 0x08FF), (0x0900, 0x0DFF), (0x1000, 0x109F), (0x1780, 0x18AF))
+_KEYCAPS: Final = frozenset("#*0123456789\u00a9\u00ae")
+
+
+def visible(text: str) -> str:
+    """The text with invisible characters written out as `\\u202e` (JSON's own escapes, so JSON stays JSON)."""
+    if text.isascii() and not _ASCII_CONTROL.search(text):
+        return text
+    return _PATTERN.sub(_escape, text)
+
+
+def without_surrogates(text: str) -> str:
+    """The text with lone surrogates replaced by U+FFFD, so that it has a UTF-8 form."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return re.sub(r"[\ud800-\udfff]", "\ufffd", text)
+    return text
+
+
+def _escape(match: re.Match[str]) -> str:
+    found = match[0]
+    if found == "\r\n":
+        return "\n"
+    if len(found) > 1:
+        return found
+    if "\ud800" <= found <= "\udfff":
+        return "\ufffd"
+    if _belongs(match.string, match.start()):
+        return found
+    code = ord(found)
+    if code <= 0xFFFF:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def _belongs(text: str, at: int) -> bool:
+    """True for the joiners and selectors that ordinary writing needs where they stand."""
+    found, before, after = text[at], text[at - 1 : at], text[at + 1 : at + 2]
+    if "\ufe00" <= found <= "\ufe0f":
+        return bool(before) and (before in _KEYCAPS or before >= "\u2000") and not _IS_SUSPECT.match(before)
+    if "\U000e0100" <= found <= "\U000e01ef":
+        return unicodedata.category(before) == "Lo" if before else False
+    if found not in (_ZWNJ, _ZWJ) or not before or not after:
+        return False
+    if before == "\ufe0f":
+        before = text[at - 2 : at - 1]
+    if found == _ZWJ and _is_pictograph(before) and _is_pictograph(after):
+        return True
+    return _is_joining(before) and _is_joining(after)
+
+
+def _is_pictograph(character: str) -> bool:
+    return character != "" and (
+        unicodedata.category(character) == "So" or "\U0001f3fb" <= character <= "\U0001f3ff" or character == "\u2194"
+    )
+
+
+def _is_joining(character: str) -> bool:
+    return character != "" and any(low <= ord(character) <= high for low, high in _JOINING)
