@@ -15,9 +15,9 @@ from router.adapters.runlog.directory import replace_text
 from router.adapters.runlog.segment import Segment, last_of_type, recover
 from router.adapters.runlog.storage import Storage, failed, from_os, translated
 from router.core.catalog import Durability
-from router.core.chain import FILES, File, seal
+from router.core.chain import FILES, File, encode_record, seal_text
 from router.errors import StorageError
-from router.ports import ArtifactStore, Clock, Healed
+from router.ports import ArtifactStore, Clock, Healed, Redactor
 
 HEADER_FILE = "run.json"
 
@@ -48,6 +48,7 @@ class DiskRunLog:
         durability: Durability,
         clock: Clock,
         artifacts: Callable[[str], ArtifactStore],
+        redactor: Redactor | None,
     ) -> None:
         self._storage = storage
         self._write = storage.write
@@ -58,6 +59,7 @@ class DiskRunLog:
         self._durable = durability == "disk"
         self._clock = clock
         self._make_artifacts = artifacts
+        self._redactor = redactor
         self._artifacts: ArtifactStore | None = None
         self._run_id: str = header["run_id"]
         self._segments: dict[str, Segment] = {
@@ -122,7 +124,7 @@ class DiskRunLog:
         segment = self._segments[file]
         if self._durable:
             self._settle_other_files(segment)
-        line, hash_ = seal(record, self._next_seq, self._head)
+        line, hash_ = seal_text(self._encode(record), self._next_seq, self._head)
         length = len(line)
         # A signal handler may raise between any two steps below; the next append then reads the truth from disk.
         self._interrupted = True
@@ -139,6 +141,15 @@ class DiskRunLog:
         self._head = hash_
         self._interrupted = False
         return seq, hash_
+
+    def _encode(self, record: dict[str, Any]) -> str:
+        """The record's JSON without secrets. What the engine redacted is clean; this is for what it missed, so the
+        common case is one look at the whole text. A secret could hide behind an escape (`\\"`): then value by value.
+        """
+        text = encode_record(record)
+        if self._redactor is None or ("\\" not in text and self._redactor.is_clean(text)):
+            return text
+        return encode_record(self._redactor.redact_value(record))
 
     def _misfit(self, segment: Segment, written: int, length: int, found: os.stat_result) -> StorageError:
         """What is wrong after a write that did not fail: the file is gone, part was written, or somebody else wrote."""
@@ -250,21 +261,20 @@ class DiskRunLog:
             return
         try:
             if self._refusal is None:
-                if self._interrupted:
-                    self._recover()
-                self.sync()
-                if self._fstat(self._held.lock).st_nlink:
-                    end = {"closed": self._clock.now(), "head": self._head, "count": self._next_seq}
-                    healed = [{"file": h.file, "saved": h.saved, "bytes": h.bytes} for h in self.healed]
-                    write_header(
-                        self._storage,
-                        self._held.directory,
-                        {**self._header, "healed": self._header["healed"] + healed, **end},
-                        self._path,
-                        durable=self._durable,
-                    )
+                self._write_end()
         finally:
             self.release()
+
+    def _write_end(self) -> None:
+        count = self.next_seq
+        self.sync()
+        with translated("look at", self._path):
+            deleted = not self._fstat(self._held.lock).st_nlink
+        if not deleted:
+            healed = [{"file": h.file, "saved": h.saved, "bytes": h.bytes} for h in self.healed]
+            end = {"closed": self._clock.now(), "head": self._head, "count": count}
+            header = {**self._header, "healed": self._header["healed"] + healed, **end}
+            write_header(self._storage, self._held.directory, header, self._path, durable=self._durable)
 
     def release(self) -> None:
         """Lets go of the descriptors, and so of the lock, without writing anything. Idempotent."""

@@ -25,7 +25,7 @@ from router.core.catalog import Durability
 from router.core.chain import FILES, BadLine, boundary, lines_backward, unseal
 from router.core.models import RUN_ID
 from router.errors import CorruptRun, RequestError
-from router.ports import ArtifactStore, Clock
+from router.ports import ArtifactStore, Clock, Redactor
 
 SCHEMA: Final = "bundle-router.run/1"
 _ATTEMPTS: Final = 20
@@ -35,7 +35,8 @@ class DiskRunStore:
     """Opens the runs of one directory for writing.
 
     `durability`: `process` survives kill -9; `disk` also power loss, for records that `sync()` returned for.
-    `artifacts` makes the artifact store of a run from its path. Nothing is created before the first `open`.
+    `artifacts` makes the artifact store of a run from its path. `redactor` looks at every record once more before it
+    is written. Nothing is created before the first `open`.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class DiskRunStore:
         *,
         clock: Clock,
         artifacts: Callable[[str], ArtifactStore],
+        redactor: Redactor | None = None,
         durability: Durability = "process",
         storage: Storage = POSIX,
     ) -> None:
         self._runs = Path(runs).absolute()
         self._clock = clock
         self._artifacts = artifacts
+        self._redactor = redactor
         self._durability = durability
         self._durable = durability == "disk"
         self._storage = storage
@@ -100,6 +103,7 @@ class DiskRunStore:
                 durability=self._durability,
                 clock=self._clock,
                 artifacts=self._artifacts,
+                redactor=self._redactor,
             )
             undo.pop_all()  # they are the log's now
         try:

@@ -1,0 +1,118 @@
+"""A runs directory in a temporary folder, its writer and its reader."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.adapters.archive import Archive
+from router.adapters.runlog import POSIX, DiskRunLog, DiskRunStore, Storage
+from router.core.canonical import digest, encode
+from router.core.catalog import Durability
+from router.ports import ArtifactStore, Redactor
+
+CATALOG = encode({"schema": "bundle-router.catalog/1", "bundles": []})
+REVISION = digest(CATALOG)
+
+
+@dataclass
+class SetClock:
+    """A clock that shows what it was set to."""
+
+    time: str = "2026-11-21T08:02:00.000000Z"
+
+    def now(self) -> str:
+        return self.time
+
+    def monotonic_ns(self) -> int:
+        return 0
+
+
+def no_artifacts(path: str) -> ArtifactStore:
+    raise AssertionError(f"nobody asked for artifacts of {path}")
+
+
+@dataclass
+class Runs:
+    """One runs directory. `opened` logs are let go of at the end of a test."""
+
+    path: Path
+    clock: SetClock = field(default_factory=SetClock)
+    opened: list[DiskRunLog] = field(default_factory=list)
+
+    @property
+    def archive(self) -> Archive:
+        return Archive(self.path)
+
+    def store(
+        self, *, durability: Durability = "process", storage: Storage = POSIX, redactor: Redactor | None = None
+    ) -> DiskRunStore:
+        return DiskRunStore(
+            self.path,
+            clock=self.clock,
+            artifacts=no_artifacts,
+            durability=durability,
+            storage=storage,
+            redactor=redactor,
+        )
+
+    def open(
+        self,
+        run_id: str = "r-1",
+        *,
+        durability: Durability = "process",
+        storage: Storage = POSIX,
+        catalog: str = CATALOG,
+        redactor: Redactor | None = None,
+    ) -> DiskRunLog:
+        store = self.store(durability=durability, storage=storage, redactor=redactor)
+        log = store.open(run_id, header={"catalog_revision": digest(catalog)}, catalog=catalog)
+        self.opened.append(log)
+        return log
+
+    def record(self, number: int, **more: Any) -> dict[str, Any]:
+        return {"type": "route.decided", "time": self.clock.now(), "number": number, **more}
+
+    def numbers(self, run_id: str = "r-1") -> list[int]:
+        """The `number` of every record of a run, in order."""
+        return [record["number"] for record in self.archive.records(run_id)]
+
+    def bytes(self, name: str, run_id: str = "r-1") -> bytes:
+        return (self.path / run_id / name).read_bytes()
+
+    def release(self) -> None:
+        for log in self.opened:
+            log.release()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Any:
+    made = Runs(tmp_path / "runs")
+    yield made
+    made.release()
+
+
+@pytest.fixture
+def make_runs(tmp_path: Path) -> Any:
+    """A new, empty runs directory at each call: for properties, where one test is many examples."""
+    made: list[Runs] = []
+
+    def make() -> Runs:
+        made.append(Runs(tmp_path / f"runs-{len(made)}"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.release()
+
+
+@pytest.fixture
+def umask() -> Any:
+    """Sets the umask for one test."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)

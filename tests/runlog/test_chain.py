@@ -1,0 +1,206 @@
+"""The pure part: lines, tails, and the walk that names the first bad record."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.chain import (
+    BadLine,
+    Checked,
+    File,
+    Head,
+    boundary,
+    check,
+    genesis,
+    lines_backward,
+    seal,
+    unseal,
+)
+
+NAUGHTY = Path(__file__).parent.parent / "data" / "blns" / "blns.json"
+texts = st.text(st.characters(codec="utf-8", categories=None) | st.sampled_from("\u2028\u2029\x85\x1b\r\n\ud800\u202e"))
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+names = texts.filter(lambda name: name not in ("seq", "prev", "hash"))
+records = st.dictionaries(names, values, min_size=1, max_size=5)
+Layout = list[list[bytes]]
+
+
+@given(records, st.integers(0, 10**9))
+def test_any_record_becomes_one_ascii_line_and_comes_back_whole(record: dict[str, Any], seq: int) -> None:
+    line, hash_ = seal(record, seq, genesis("r"))
+    assert line.isascii()
+    assert len(line.decode("ascii").splitlines()) == 1
+    assert min(line[:-1]) >= 0x20
+    sealed = unseal(line)
+    assert (sealed.seq, sealed.prev, sealed.hash) == (seq, genesis("r"), hash_)
+    assert sealed.record == json.loads(json.dumps(record)) | {"seq": seq, "prev": genesis("r"), "hash": hash_}
+
+
+@pytest.mark.skipif(not NAUGHTY.exists(), reason="the list of naughty strings is not in this checkout")
+def test_every_naughty_string_as_key_and_value_stays_on_its_line() -> None:
+    for text in json.loads(NAUGHTY.read_text("utf-8")):
+        line, _ = seal({f"k{text}": text, "nested": [{text: [text]}]}, 0, "")
+        assert line.count(b"\n") == 1
+        assert unseal(line).record[f"k{text}"] == text
+
+
+@given(records, st.data())
+def test_a_line_with_one_byte_changed_is_not_accepted(record: dict[str, Any], data: st.DataObject) -> None:
+    line, _ = seal(record, 0, genesis("r"))
+    at = data.draw(st.integers(0, len(line) - 2))
+    other = data.draw(st.integers(0, 255).filter(lambda byte: byte != line[at]))
+    with pytest.raises(BadLine):
+        unseal(line[:at] + bytes([other]) + line[at + 1 :])
+
+
+@pytest.mark.parametrize("record", [{}, {"seq": 1}, {"prev": ""}, {"hash": ""}, {"x": float("nan")}])
+def test_what_can_not_be_a_record_is_refused(record: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        seal(record, 0, "")
+
+
+@given(
+    st.lists(st.binary(max_size=9).map(lambda b: b.replace(b"\n", b"")), max_size=9), st.integers(1, 12), st.binary()
+)
+def test_reading_backward_gives_the_lines_in_reverse_for_any_block_size(
+    lines: list[bytes], block: int, rest: bytes
+) -> None:
+    torn = rest.replace(b"\n", b"")
+    whole = b"".join(line + b"\n" for line in lines)
+
+    def read(offset: int, length: int) -> bytes:
+        return (whole + torn)[offset : offset + length]
+
+    end = boundary(read, len(whole + torn), block=block)
+    assert end == len(whole)
+    assert list(lines_backward(read, end, block=block)) == [line + b"\n" for line in reversed(lines)]
+
+
+# --- the walk ------------------------------------------------------------------------------------------------------
+
+
+def layout(sides: Sequence[int]) -> tuple[Layout, Head]:
+    """A run whose record i is in file `sides[i]`."""
+    files: Layout = [[], []]
+    prev = genesis("r")
+    for seq, side in enumerate(sides):
+        line, prev = seal({"type": "x", "text": string.ascii_letters}, seq, prev)
+        files[side].append(line)
+    return files, Head(len(sides), prev)
+
+
+def walk(files: Layout, head: Head | None) -> Checked:
+    names: list[File] = ["routing", "calls"]
+    return check(dict(zip(names, files, strict=True)), "r", head)
+
+
+sides = st.lists(st.integers(0, 1), min_size=2, max_size=8)
+
+
+@given(sides)
+def test_an_untouched_run_is_good_to_its_end(sides: list[int]) -> None:
+    files, head = layout(sides)
+    assert walk(files, head) == Checked(head.count, head.hash, None)
+
+
+@given(sides, st.data())
+def test_a_changed_record_is_named(sides: list[int], data: st.DataObject) -> None:
+    files, head = layout(sides)
+    seq = data.draw(st.integers(0, len(sides) - 1))
+    lines = files[sides[seq]]
+    index = sides[:seq].count(sides[seq])
+    at = data.draw(st.integers(0, len(lines[index]) - 2))
+    lines[index] = lines[index][:at] + bytes([lines[index][at] ^ 1]) + lines[index][at + 1 :]
+    broken = walk(files, data.draw(st.sampled_from([head, None]))).broken
+    assert broken is not None
+    assert (broken.kind, broken.seq, broken.line) == ("changed", seq, index + 1)
+
+
+@given(sides, st.data())
+def test_a_dropped_record_is_named_and_at_the_end_it_is_cut_off(sides: list[int], data: st.DataObject) -> None:
+    files, head = layout(sides)
+    seq = data.draw(st.integers(0, len(sides) - 1))
+    del files[sides[seq]][sides[:seq].count(sides[seq])]
+    broken = walk(files, head).broken
+    assert broken is not None
+    assert (broken.kind, broken.seq) == ("cut_off" if seq == len(sides) - 1 else "dropped", seq)
+
+
+@given(sides, st.data())
+def test_a_cut_off_end_is_named_when_the_run_was_closed_and_not_knowable_otherwise(
+    sides: list[int], data: st.DataObject
+) -> None:
+    _, head = layout(sides)
+    keep = data.draw(st.integers(0, len(sides) - 1))
+    shorter, _ = layout(sides[:keep])
+    broken = walk(shorter, head).broken
+    assert broken is not None
+    assert (broken.kind, broken.seq) == ("cut_off", keep)
+    assert walk(shorter, None).broken is None
+
+
+@given(sides, st.data())
+def test_two_records_that_changed_places_are_named(sides: list[int], data: st.DataObject) -> None:
+    files, head = layout(sides)
+    lines = files[0] if len(files[0]) > 1 else files[1]
+    if len(lines) < 2:
+        return
+    first = data.draw(st.integers(0, len(lines) - 2))
+    second = data.draw(st.integers(first + 1, len(lines) - 1))
+    seq = unseal(lines[first]).seq
+    lines[first], lines[second] = lines[second], lines[first]
+    broken = walk(files, head).broken
+    assert broken is not None
+    assert (broken.kind, broken.seq, broken.line) == ("reordered", seq, second + 1)
+
+
+@given(sides, st.data())
+def test_a_record_that_stands_twice_is_named(sides: list[int], data: st.DataObject) -> None:
+    files, _ = layout(sides)
+    side = sides[0]
+    index = data.draw(st.integers(0, len(files[side]) - 1))
+    files[side].insert(index, files[side][index])
+    broken = walk(files, None).broken
+    assert broken is not None
+    assert (broken.kind, broken.seq, broken.line) == ("repeated", unseal(files[side][index]).seq, index + 2)
+
+
+def test_a_record_added_after_the_run_was_closed_is_named() -> None:
+    _, head = layout([0, 0, 1])
+    longer, _ = layout([0, 0, 1, 1])
+    broken = walk(longer, head).broken
+    assert broken is not None
+    assert (broken.kind, broken.seq, broken.file, broken.line) == ("added", 3, "calls", 2)
+
+
+def test_a_record_rewritten_together_with_its_hash_breaks_the_chain_behind_it() -> None:
+    files, head = layout([0, 0, 0])
+    files[0][1], _ = seal({"type": "forged"}, 1, unseal(files[0][0]).hash)
+    broken = walk(files, head).broken
+    assert broken is not None
+    assert (broken.kind, broken.seq) == ("changed", 2)
+
+
+def test_a_last_record_rewritten_together_with_its_hash_does_not_fit_the_closed_run() -> None:
+    files, head = layout([0, 0, 0])
+    files[0][2], _ = seal({"type": "forged"}, 2, unseal(files[0][1]).hash)
+    broken = walk(files, head).broken
+    assert broken is not None
+    assert (broken.kind, broken.seq) == ("changed", 2)
+
+
+def test_the_records_of_one_run_do_not_pass_for_anothers() -> None:
+    files, _ = layout([0])
+    assert check({"routing": files[0]}, "another", None).broken is not None

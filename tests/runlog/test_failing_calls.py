@@ -1,0 +1,251 @@
+"""Every call to the operating system fails once, in every way, and nothing acknowledged is lost (F-03, F-04)."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from router.adapters.runlog import POSIX
+from router.errors import RunInUse, StorageError
+
+COUNTED = ("open", "mkdir", "fchmod", "fstat", "stat", "pread", "write", "ftruncate", "fdatasync", "fsync", "replace")
+
+
+class FailingStorage:
+    """The real calls, of which number `fail_at` (and, if `lasting`, all like it from there on) goes wrong.
+
+    `how` is an errno, or `short` for a write that takes only half.
+    """
+
+    def __init__(self, fail_at: int | None, how: int | str, *, only: tuple[str, ...] = COUNTED, lasting: bool = False):
+        self.fail_at = fail_at
+        self.how = how
+        self.only = only
+        self.lasting = lasting
+        self.no_truncating = False
+        self.calls: list[str] = []
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        if self.no_truncating:
+            raise OSError(errno.EIO, "injected")
+        self.__getattr__("ftruncate")(fd, length)
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(POSIX, name)
+        return real if name not in self.only else lambda *args, **kwargs: self._call(name, real, args, kwargs)
+
+    def _call(self, name: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self.calls.append(name)
+        number = len(self.calls) - 1
+        if self.fail_at is None or not (number == self.fail_at or (self.lasting and number > self.fail_at)):
+            return real(*args, **kwargs)
+        if self.how == "short":
+            return real(args[0], args[1][: len(args[1]) // 2]) if name == "write" else real(*args, **kwargs)
+        assert isinstance(self.how, int)
+        raise OSError(self.how, "injected")
+
+
+def work(runs: Any, storage: FailingStorage, durability: str) -> tuple[list[int], list[StorageError]]:
+    """Opens a run, appends, syncs and closes. Returns the numbers acknowledged and the errors met."""
+    acknowledged: list[int] = []
+    errors: list[StorageError] = []
+    log = None
+    for _ in range(2):  # the second time is the caller's next step, without a restart
+        try:
+            log = runs.open(storage=storage, durability=durability)
+            break
+        except StorageError as error:
+            errors.append(error)
+    if log is None:
+        return acknowledged, errors
+    for number in range(6):
+        try:
+            log.append("routing" if number % 3 else "calls", runs.record(number))
+            log.sync()
+            acknowledged.append(number)
+        except StorageError as error:
+            errors.append(error)
+    try:
+        log.close()
+    except StorageError as error:
+        errors.append(error)
+    return acknowledged, errors
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+@pytest.mark.parametrize("how", [errno.EIO, errno.ENOSPC, "short"])
+def test_whichever_call_fails_the_run_reopens_with_every_acknowledged_record(
+    make_runs: Any, durability: str, how: int | str
+) -> None:
+    rehearsal = FailingStorage(None, how)
+    assert work(make_runs(), rehearsal, durability) == ([0, 1, 2, 3, 4, 5], [])
+    for k, name in enumerate(rehearsal.calls):
+        if how == "short" and name != "write":
+            continue
+        runs = make_runs()
+        acknowledged, errors = work(runs, FailingStorage(k, how), durability)
+        where = f"call {k} ({name}) of {len(rehearsal.calls)}"
+        assert all(error.kind and error.advice for error in errors), where
+        runs.open().close()
+        kept = runs.numbers()
+        assert set(acknowledged) <= set(kept), where
+        if name not in ("fdatasync", "fsync"):
+            assert kept == acknowledged, where
+            assert len(acknowledged) >= 5, where  # one failure costs one record, and no restart
+        assert runs.archive.verify("r-1").ok, where
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (errno.ENOSPC, "disk_full"),
+        (errno.EDQUOT, "disk_full"),
+        (errno.EFBIG, "disk_full"),
+        (errno.EROFS, "read_only"),
+        (errno.EIO, "io_error"),
+        (errno.ESTALE, "deleted"),
+    ],
+)
+def test_a_failed_write_says_what_kind_of_trouble_it_is_and_the_next_may_succeed(
+    runs: Any, code: int, kind: str
+) -> None:
+    storage = FailingStorage(None, code, only=("write",))
+    log = runs.open(storage=storage)
+    log.append("routing", runs.record(0))
+    before = runs.bytes("routing.jsonl")
+    storage.fail_at = len(storage.calls)
+    with pytest.raises(StorageError) as error:
+        log.append("routing", runs.record(1))
+    assert error.value.kind == kind
+    assert runs.bytes("routing.jsonl") == before
+    assert log.append("routing", runs.record(2))[0] == 1
+    assert runs.numbers() == [0, 2]
+
+
+def test_a_short_write_is_cut_back_to_the_record_boundary(runs: Any) -> None:
+    storage = FailingStorage(None, "short", only=("write",))
+    log = runs.open(storage=storage)
+    log.append("routing", runs.record(0))
+    before = runs.bytes("routing.jsonl")
+    storage.fail_at = len(storage.calls)
+    with pytest.raises(StorageError) as error:
+        log.append("routing", runs.record(1))
+    assert error.value.kind == "short_write"
+    assert runs.bytes("routing.jsonl") == before
+    log.append("routing", runs.record(2))
+    assert runs.archive.verify("r-1").ok
+
+
+def test_a_file_that_can_not_be_cut_back_takes_no_more_records_until_it_is_opened_again(runs: Any) -> None:
+    storage = FailingStorage(None, "short", only=("write",))
+    log = runs.open(storage=storage)
+    log.append("routing", runs.record(0))
+    storage.fail_at = len(storage.calls)
+    storage.no_truncating = True
+    with pytest.raises(StorageError, match="could not be cut back"):
+        log.append("routing", runs.record(1))
+    storage.no_truncating = False
+    with pytest.raises(StorageError, match="could not be cut back") as error:
+        log.append("routing", runs.record(2))
+    assert "open it again" in error.value.advice
+    log.close()
+    assert runs.archive.summary("r-1").state == "ended"
+    again = runs.open()
+    assert len(again.healed) == 1
+    again.append("routing", runs.record(3))
+    assert runs.numbers() == [0, 3]
+
+
+def test_after_a_failed_fdatasync_nothing_is_acknowledged_and_it_is_not_tried_again(runs: Any) -> None:
+    storage = FailingStorage(None, errno.EIO, only=("fdatasync",))
+    log = runs.open(storage=storage, durability="disk")
+    log.append("routing", runs.record(0))
+    log.sync()
+    storage.fail_at = len(storage.calls)
+    log.append("routing", runs.record(1))
+    for _ in range(3):
+        with pytest.raises(StorageError, match="did not take it"):
+            log.sync()
+        with pytest.raises(StorageError, match="did not take it"):
+            log.append("routing", runs.record(2))
+    assert len(storage.calls) == storage.fail_at + 1
+    log.close()
+    assert runs.archive.summary("r-1").state == "ended"
+
+
+# --- group commit --------------------------------------------------------------------------------------------------
+
+
+class GatedStorage:
+    """A storage whose `fdatasync` waits at a gate, and counts."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.gate = threading.Semaphore(0)
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(POSIX, name)
+
+    def fdatasync(self, fd: int) -> None:
+        self.count += 1
+        self.entered.release()
+        assert self.gate.acquire(timeout=30)
+        POSIX.fdatasync(fd)
+
+
+def test_callers_that_come_while_a_commit_runs_share_the_next_one(runs: Any) -> None:
+    storage = GatedStorage()
+    log = runs.open(storage=storage, durability="disk")
+    log.append("routing", runs.record(0))
+    first = threading.Thread(target=log.sync)
+    first.start()
+    assert storage.entered.acquire(timeout=30)
+    waiting = []
+    for number in range(1, 9):
+        log.append("routing", runs.record(number))  # after the running commit began: it does not cover these
+        waiting.append(threading.Thread(target=log.sync))
+        waiting[-1].start()
+    storage.gate.release()
+    first.join(timeout=30)
+    assert not first.is_alive()
+    assert storage.entered.acquire(timeout=30)
+    assert all(thread.is_alive() for thread in waiting)
+    storage.gate.release(10)
+    for thread in waiting:
+        thread.join(timeout=30)
+    # All nine records by two commits; a third where a caller reached its sync only after the second began.
+    assert storage.count <= 3
+    count = storage.count
+    log.sync()
+    assert storage.count == count
+
+
+def test_without_durability_disk_nothing_is_synced(runs: Any) -> None:
+    storage = FailingStorage(None, errno.EIO, only=("fdatasync", "fsync"))
+    log = runs.open(storage=storage)
+    log.append("routing", runs.record(0))
+    log.append("calls", runs.record(1))
+    log.sync()
+    log.close()
+    assert storage.calls == []
+
+
+def test_a_lasting_failure_to_open_leaves_a_run_that_opens_later(make_runs: Any) -> None:
+    rehearsal = FailingStorage(None, errno.ENOSPC)
+    make_runs().open(storage=rehearsal)
+    for k in range(len(rehearsal.calls)):
+        runs = make_runs()
+        with pytest.raises(StorageError):
+            runs.open(storage=FailingStorage(k, errno.ENOSPC, lasting=True))
+        try:
+            log = runs.open()
+        except RunInUse:
+            pytest.fail(f"call {k} left the lock behind")
+        log.append("routing", runs.record(0))
+        log.close()
+        assert runs.archive.verify("r-1").ok
