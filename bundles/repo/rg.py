@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
@@ -44,14 +45,16 @@ _OPTIONS: Final = (
 def search(binary: str, query: Ripgrep, root: Root, context: ToolContext) -> Generator[FileHits, None, None]:
     """Implements `bundles.repo.hits.Engine`, once bound to the absolute path of the binary."""
     _check_scope(query, root)
+    prefix = root.path.rstrip("/") + "/"
     command = Command(
-        argv=(binary, *_OPTIONS, *_query_options(query), "--", "./" if query.path == "." else f"./{query.path}"),
+        # Absolute: with a relative folder rg 13 misapplies the .gitignore files above it.
+        argv=(binary, *_OPTIONS, *_query_options(query), "--", prefix + ("" if query.path == "." else query.path)),
         cwd=root.path,
         env={"LC_ALL": "C.UTF-8", "PATH": "", "HOME": "/nonexistent"},
         readable=(root.fd,),
     )
     with started(command, context) as child:
-        yield from _files(_events(child))
+        yield from _files(_events(child), os.fsencode(prefix))
         _check_end(child, query)
 
 
@@ -89,7 +92,7 @@ def _events(child: Child) -> Iterator[dict[str, Any]]:
             raise ToolFailure("rg gave a line that is too long", code="too_large", advice="narrow it with a glob")
 
 
-def _files(events: Iterator[dict[str, Any]]) -> Iterator[FileHits]:
+def _files(events: Iterator[dict[str, Any]], prefix: bytes) -> Iterator[FileHits]:
     lines: list[Line] = []
     for event in events:
         kind, data = event["type"], event["data"]
@@ -100,7 +103,7 @@ def _files(events: Iterator[dict[str, Any]]) -> Iterator[FileHits]:
         elif kind == "end":
             # A NUL byte anywhere makes it binary, also when rg had matched lines before it came to it.
             if lines and data["binary_offset"] is None:
-                yield FileHits(_bytes(data["path"]).decode("utf-8", "surrogateescape").removeprefix("./"), tuple(lines))
+                yield FileHits(os.fsdecode(_bytes(data["path"]).removeprefix(prefix)), tuple(lines))
             lines = []
 
 

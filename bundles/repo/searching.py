@@ -56,11 +56,7 @@ def _pick_engine(context: ToolContext) -> Engine:
 
 def _check_pattern(query: Ripgrep) -> None:
     """Refuses what the two engines would not agree on, or could not be told."""
-    try:
-        raw = query.pattern.encode("utf-8")
-        (query.glob or "").encode("utf-8")
-    except UnicodeEncodeError:
-        raise bad_pattern("it is not valid Unicode") from None
+    raw = query.pattern.encode("utf-8")  # pydantic has refused lone surrogates
     if len(raw) > _MAX_PATTERN_BYTES:
         raise bad_pattern(f"it has {len(raw):,} bytes, more than {_MAX_PATTERN_BYTES:,}")
     if "\0" in query.pattern or "\0" in (query.glob or ""):
