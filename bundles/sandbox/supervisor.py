@@ -51,15 +51,19 @@ class Supervisor:
         self._program = os.fork()
         if self._program == 0:
             self._be_program()
-        self._wait(wake)
-        self._end_all(wake)
+        try:
+            self._wait(wake)
+        finally:
+            self._end_all(wake)
         self._report(leftovers=self._leftovers)
 
     def _holds(self, name: str) -> bool:
         return any(statement.held for statement in self._statements if statement.name == name)
 
     def _report(self, **fields: Any) -> None:
-        os.write(self._plan.report_fd, json.dumps(fields).encode("ascii") + b"\n")
+        """To the router. One that is gone must not keep this process from ending the program."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._plan.report_fd, json.dumps(fields).encode("ascii") + b"\n")
 
     def _watch_children(self) -> int:
         """A descriptor that becomes readable when a child ends."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -18,13 +19,16 @@ def private_folder() -> Iterator[str]:
             (folder / name).mkdir()
         yield str(folder)
     finally:
-        shutil.rmtree(folder, onerror=_open_and_retry)
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            _make_removable(folder)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _open_and_retry(remove: Callable[[str], object], path: str, _: object) -> None:
-    """A program may have taken its own folders' permissions away. What still can't be removed is left to the system."""
-    with suppress(OSError):
-        Path(path).parent.chmod(0o700)
-        if not Path(path).is_symlink():
-            Path(path).chmod(0o700)
-        remove(path)
+def _make_removable(folder: Path) -> None:
+    """A program may have taken its own folders' permissions away. Nothing of it runs any more, so nothing moves."""
+    folder.chmod(0o700)
+    for parent, folders, _ in os.walk(folder):
+        for name in folders:
+            if not (path := Path(parent, name)).is_symlink():
+                path.chmod(0o700)

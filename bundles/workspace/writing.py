@@ -18,6 +18,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -55,10 +56,7 @@ class WriteFileArguments(Frozen):
 
 def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutput:
     """Writes the file and returns its digest. Raises ToolFailure, and then the file is as it was."""
-    try:
-        content = arguments.content.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ToolFailure(f"the content can't be written as UTF-8: {error.reason}", code="invalid_content") from None
+    content = arguments.content.encode("utf-8")
     if len(content) > MAX_CONTENT:
         raise ToolFailure(f"the content has {len(content):,} bytes, more than {MAX_CONTENT:,}", code="too_large")
     with Root(context.workspace, hard_links=context.settings.hard_links) as root:
@@ -103,19 +101,17 @@ def _parent_folder(root: Root, parent: str) -> Iterator[int]:
     try:
         inside = os.path.relpath(Path(f"/proc/self/fd/{descriptor}").readlink(), root.path)
         _refuse_git(PurePosixPath(inside).parts, inside)
-        if _is_git_folder(descriptor):
-            raise ToolFailure(f"{parent!r} is a git directory, which is not written by tools", code="git_internals")
+        _refuse_git_directories(root, inside)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _is_git_folder(descriptor: int) -> bool:
-    """A bare repository, or a worktree's or submodule's git directory under another name."""
-    try:
-        return all(os.stat(name, dir_fd=descriptor) for name in ("HEAD", "objects", "refs"))
-    except OSError:
-        return False
+def _refuse_git_directories(root: Root, inside: str) -> None:
+    """Bare repositories, and git directories under another name, are known by what they hold."""
+    for folder in accumulate(PurePosixPath(inside).parts, "{}/{}".format):
+        if all(root.entry(f"{folder}/{name}") for name in ("HEAD", "objects", "refs")):
+            raise ToolFailure(f"{folder!r} is a git directory, which is not written by tools", code="git_internals")
 
 
 def _open_or_make(root: Root, parent: str) -> int:

@@ -1,0 +1,116 @@
+"""What the tests of `workspace` share: a workspace, a rule that runs any Python, and a way to see what is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundles.sandbox.plan import FACILITIES
+from bundles.workspace.execution import ExecArguments, execute
+from router.core.models import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext
+
+PYTHON_FROM_STDIN = BinaryForm(words=("-",), positionals="(?s).*", max_positionals=1000, paths=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What one program gave: the text for the model, the record, and what the statements said."""
+
+    text: str
+    record: dict[str, Any]
+    failed: bool
+
+    def held(self, name: str) -> bool:
+        return any(row["held"] for row in self.record["isolation"] if row["name"] == name)
+
+    def need(self, name: str) -> None:
+        """Skips the test, with the program's own statement as the reason, where this protection is missing."""
+        for row in self.record["isolation"]:
+            if row["name"] == name and not row["held"]:
+                pytest.skip(f"{name} is not available here: {row['detail']}")
+
+
+class Runner:
+    """Runs Python source in one workspace under changeable limits."""
+
+    def __init__(self, workspace: Path) -> None:
+        self.workspace = workspace
+
+    def __call__(
+        self,
+        source: str,
+        *args: str,
+        facilities: tuple[str, ...] = FACILITIES,
+        timeout_s: float = 60,
+        max_bytes: int = 1 << 20,
+        cancelled: Callable[[], bool] = lambda: False,
+        cwd: str = ".",
+        **rule: Any,
+    ) -> Ran:
+        python = BinaryRule(name="python", path="@python", forms=(PYTHON_FROM_STDIN,), **rule)
+        context = ToolContext(
+            workspace=str(self.workspace),
+            settings=LocalSettings(binaries=(python,)),
+            timeout_s=timeout_s,
+            max_bytes=max_bytes,
+            cancelled=cancelled,
+        )
+        arguments = ExecArguments(binary="python", args=("-", *args), stdin=source, cwd=cwd)
+        output = execute(arguments, context, facilities=facilities)
+        text, data = output.blocks
+        assert isinstance(text, Text)
+        assert isinstance(data, Data)
+        return Ran(text.text, data.value, output.failed)
+
+
+def processes_with(marker: str) -> list[int]:
+    """Processes of this machine, other than this one, whose command line holds the marker."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(entry.name) != os.getpid() and marker.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool], *, within_s: float = 20) -> bool:
+    """Whether the condition came true in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def run(workspace: Path) -> Runner:
+    if sys.platform != "linux":
+        pytest.skip("programs are only started on Linux")
+    return Runner(workspace)
+
+
+@pytest.fixture
+def alive() -> Callable[[str], list[int]]:
+    return processes_with
+
+
+@pytest.fixture
+def eventually() -> Callable[..., bool]:
+    return wait_until
