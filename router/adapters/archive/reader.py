@@ -161,12 +161,10 @@ class Archive:
         lengths = files.sizes(path)
         streams = [files.records(path / name, lengths[name]) for name in FILES.values()]
         heads = [next(stream, None) for stream in streams]
-        while any(head is not None for head in heads):
-            _, at = min((head["seq"], i) for i, head in enumerate(heads) if head is not None)
-            record = heads[at]
+        while waiting := [(head["seq"], at, head) for at, head in enumerate(heads) if head is not None]:
+            _, at, record = min(waiting, key=lambda head: head[:2])
+            yield record
             heads[at] = next(streams[at], None)
-            if record is not None:
-                yield record
 
     def last_decision(self, run_id: str) -> dict[str, Any] | None:
         """The last `route.decided` record, from the end of the file. Raises UnknownRun, CorruptRun."""

@@ -1,0 +1,358 @@
+"""Reading runs: what a person and a program see of them, without a byte of them changing."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.adapters.archive import prune
+from router.core.canonical import digest
+from router.core.chain import genesis, seal
+from router.errors import CorruptRun, RunInUse, UnknownRun
+
+
+def snapshot(path: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def filled(runs: Any, run_id: str = "r-1", *, close: bool = True, records: int = 6) -> None:
+    log = runs.open(run_id)
+    for number in range(records):
+        log.append("calls" if number in (1, 2, 4) else "routing", runs.record(number))
+    (log.close if close else log.release)()
+
+
+def rewrite(runs: Any, name: str, change: Any) -> None:
+    path = runs.path / "r-1" / name
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+
+
+def test_records_of_both_files_come_in_the_order_they_happened(runs: Any) -> None:
+    filled(runs)
+    assert [(r["seq"], r["number"]) for r in runs.archive.records("r-1")] == [(i, i) for i in range(6)]
+
+
+def test_unknown_fields_and_record_types_are_handed_on(runs: Any) -> None:
+    log = runs.open()
+    log.append("routing", {"type": "from.the.future", "schema": "bundle-router.decision/9", "new": [{"x": None}]})
+    assert next(runs.archive.records("r-1"))["new"] == [{"x": None}]
+    assert runs.archive.last_decision("r-1") is None
+
+
+def test_a_line_that_is_no_record_is_reported_and_not_skipped(runs: Any) -> None:
+    filled(runs)
+    rewrite(runs, "routing.jsonl", lambda lines: [lines[0], b"rubbish\n", *lines[1:]])
+    seen: list[int] = []
+    with pytest.raises(CorruptRun, match=r"routing\.jsonl:2: it is not JSON"):
+        seen.extend(record["number"] for record in runs.archive.records("r-1"))
+    assert seen == [0]
+    rewrite(runs, "routing.jsonl", lambda lines: [lines[0], lines[3], lines[2]])
+    with pytest.raises(CorruptRun, match=r"routing\.jsonl:3: record 3 comes after 5"):
+        list(runs.archive.records("r-1"))
+
+
+def test_reading_changes_nothing_not_even_a_torn_end(runs: Any) -> None:
+    filled(runs, close=False)
+    with (runs.path / "r-1" / "tool-calls.jsonl").open("ab") as file:
+        file.write(b'{"half":')
+    before = snapshot(runs.path)
+    report = runs.archive.verify("r-1")
+    assert report.ok
+    assert [(t.file, t.bytes) for t in report.torn] == [("tool-calls.jsonl", 8)]
+    assert len(list(runs.archive.records("r-1"))) == 6
+    assert runs.archive.last_decision("r-1")["number"] == 5
+    runs.archive.runs()
+    prune(runs.archive, now="2030-01-01T00:00:00Z", older_than_s=1, dry_run=True)
+    assert snapshot(runs.path) == before
+
+
+def test_runs_are_listed_newest_first_with_their_state(runs: Any) -> None:
+    filled(runs, "closed")
+    runs.clock.time = "2026-11-22T00:00:00Z"
+    filled(runs, "ended", close=False)
+    runs.clock.time = "2026-11-23T00:00:00Z"
+    log = runs.open("open")
+    (runs.path / "bad").mkdir()
+    (runs.path / "link").symlink_to("closed")
+    (runs.path / ".gitkeep").touch()
+    assert [(run.run_id, run.state, run.records) for run in runs.archive.runs()] == [
+        ("open", "open", None),
+        ("ended", "ended", None),
+        ("closed", "closed", 6),
+        ("bad", "unreadable", None),
+    ]
+    assert runs.archive.summary("open").pid == os.getpid()
+    assert runs.archive.summary("closed").bytes == sum(map(len, snapshot(runs.path / "closed").values()))
+    log.close()
+
+
+@pytest.mark.parametrize("run_id", ["none", "", "..", "link", "a/b"])
+def test_a_run_that_is_not_there_is_unknown(runs: Any, run_id: str) -> None:
+    filled(runs)
+    (runs.path / "link").symlink_to("r-1")
+    for ask in (runs.archive.summary, runs.archive.verify, runs.archive.last_decision, runs.archive.catalog):
+        with pytest.raises(UnknownRun):
+            ask(run_id)
+
+
+def test_there_are_no_runs_where_there_is_no_directory(runs: Any) -> None:
+    assert runs.archive.runs() == []
+    assert prune(runs.archive, now="2030-01-01T00:00:00Z", max_bytes=0).deleted == ()
+
+
+# --- verify --------------------------------------------------------------------------------------------------------
+
+DAMAGE: list[tuple[str, str, Any, tuple[str, int, str, int]]] = [
+    (
+        "a byte of a value",
+        "routing.jsonl",
+        lambda lines: [lines[0], lines[1].replace(b'"number":3', b'"number":4'), *lines[2:]],
+        ("changed", 3, "routing.jsonl", 2),
+    ),
+    (
+        "a byte of the hash",
+        "tool-calls.jsonl",
+        lambda lines: [lines[0], lines[1][:-4] + bytes([lines[1][-4] ^ 1]) + lines[1][-3:], lines[2]],
+        ("changed", 2, "tool-calls.jsonl", 2),
+    ),
+    (
+        "a newline inside",
+        "routing.jsonl",
+        lambda lines: [lines[0], lines[1][:9] + b"\n" + lines[1][9:], *lines[2:]],
+        ("changed", 3, "routing.jsonl", 2),
+    ),
+    ("a line deleted", "routing.jsonl", lambda lines: [lines[0], *lines[2:]], ("dropped", 3, "tool-calls.jsonl", 3)),
+    ("the first line deleted", "routing.jsonl", lambda lines: lines[1:], ("dropped", 0, "tool-calls.jsonl", 1)),
+    ("the last line deleted", "routing.jsonl", lambda lines: lines[:-1], ("cut_off", 5, "", 0)),
+    ("a file emptied", "tool-calls.jsonl", lambda lines: [], ("dropped", 1, "routing.jsonl", 2)),
+    ("lines swapped", "tool-calls.jsonl", lambda ls: [ls[1], ls[0], ls[2]], ("reordered", 1, "tool-calls.jsonl", 2)),
+    ("a line doubled", "routing.jsonl", lambda ls: [ls[0], ls[0], *ls[1:]], ("repeated", 0, "routing.jsonl", 2)),
+    (
+        "a line added behind",
+        "routing.jsonl",
+        lambda ls: [*ls, seal({"type": "x"}, 6, digest("x"))[0]],
+        ("added", 6, "routing.jsonl", 4),
+    ),
+    ("the end torn", "routing.jsonl", lambda ls: [*ls[:-1], ls[-1][:40]], ("cut_off", 5, "", 0)),
+    ("bytes added", "tool-calls.jsonl", lambda ls: [*ls, b"{"], ("added", 6, "tool-calls.jsonl", 0)),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "found"), [case[1:] for case in DAMAGE], ids=[case[0] for case in DAMAGE])
+def test_verify_names_the_first_bad_record_of_a_closed_run(
+    runs: Any, name: str, change: Any, found: tuple[str, int, str, int]
+) -> None:
+    filled(runs)
+    assert runs.archive.verify("r-1").ok
+    rewrite(runs, name, change)
+    report = runs.archive.verify("r-1")
+    assert not report.ok
+    broken = report.broken
+    assert (broken.kind, broken.seq, broken.file, broken.line) == found
+    assert broken.detail
+
+
+def test_verify_finds_every_single_byte_that_is_changed(runs: Any) -> None:
+    filled(runs, records=4)
+    path = runs.path / "r-1" / "routing.jsonl"
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 2]) + whole[at + 1 :])
+        broken = runs.archive.verify("r-1").broken
+        assert broken is not None, at
+        # A last newline that is gone leaves a torn line behind a run that is then too short.
+        assert broken.seq == (0 if whole[:at].count(b"\n") == 0 else 3), at
+
+
+def test_verify_says_what_it_can_not_know_of_a_run_that_was_not_closed(runs: Any) -> None:
+    filled(runs, close=False)
+    rewrite(runs, "routing.jsonl", lambda lines: lines[:-1])
+    report = runs.archive.verify("r-1")
+    assert report.ok
+    assert report.records == 5
+    assert any("can't be known" in note for note in report.notes)
+
+
+def test_verify_does_not_take_the_records_of_another_run(runs: Any) -> None:
+    filled(runs, "r-0")
+    (runs.path / "r-0").rename(runs.path / "r-1")
+    report = runs.archive.verify("r-1")
+    assert (report.broken.kind, report.broken.seq) == ("changed", 0)
+    assert any("belongs to run 'r-0'" in problem for problem in report.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.json", "{"),
+        ("run.json", '{"closed": "x"}'),
+        ("catalog.json", '{"schema": "bundle-router.catalog/1", "bundles": [1]}'),
+        ("catalog.json", "no"),
+        ("catalog.json", None),
+    ],
+)
+def test_verify_looks_at_the_header_and_the_catalogs_too(runs: Any, name: str, text: str | None) -> None:
+    filled(runs)
+    path = runs.path / "r-1" / name
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+    report = runs.archive.verify("r-1")
+    assert not report.ok
+    assert any(name in problem for problem in report.problems)
+
+
+def test_verify_mentions_what_was_healed_before(runs: Any) -> None:
+    filled(runs, close=False)
+    with (runs.path / "r-1" / "routing.jsonl").open("ab") as file:
+        file.write(b"{")
+    runs.open().close()
+    report = runs.archive.verify("r-1")
+    assert report.ok
+    assert any("routing.jsonl.torn-1" in note for note in report.notes)
+    assert runs.archive.summary("r-1").healed == 1
+
+
+def test_a_run_that_is_being_written_reads_and_verifies_without_gaps(runs: Any) -> None:
+    log = runs.open()
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set() and number < 20_000:
+            log.append("routing" if number % 2 else "calls", runs.record(number))
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(30):
+            report = runs.archive.verify("r-1")
+            assert report.broken is None
+            numbers = runs.numbers()
+            assert numbers == list(range(len(numbers)))
+            assert len(numbers) >= report.records
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_line_without_end_does_not_fill_the_memory(runs: Any, tmp_path: Path) -> None:
+    filled(runs, close=False)
+    path = runs.path / "r-1" / "routing.jsonl"
+    with path.open("ab") as file:
+        file.truncate(path.stat().st_size + 80 * 1024 * 1024)  # sparse zeros, no newline
+    report = runs.archive.verify("r-1")
+    assert (report.broken.kind, report.broken.seq) == ("changed", 6)
+
+
+# --- prune ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(runs: Any) -> Any:
+    """Runs that ended on the 1st, 2nd and 3rd; the second was not closed."""
+    for day in (1, 2, 3):
+        runs.clock.time = f"2026-11-0{day}T00:00:00Z"
+        filled(runs, f"r-{day}", close=day != 2)
+    return runs
+
+
+def test_prune_deletes_what_is_older_and_a_dry_run_deletes_nothing(three: Any) -> None:
+    limit: dict[str, Any] = {"now": "2026-11-04T00:00:00Z", "older_than_s": 36 * 3600}
+    planned = prune(three.archive, dry_run=True, **limit)
+    assert planned.deleted == ("r-1", "r-2")
+    assert three.archive.run_ids() == ["r-1", "r-2", "r-3"]
+    assert prune(three.archive, **limit) == planned
+    assert three.archive.run_ids() == ["r-3"]
+    assert planned.freed_bytes > 0
+
+
+def test_prune_by_size_takes_the_oldest_first(three: Any) -> None:
+    each = three.archive.summary("r-3").bytes
+    done = prune(three.archive, now="2026-11-04T00:00:00Z", max_bytes=each)
+    assert done.deleted == ("r-1", "r-2")
+
+
+def test_prune_never_deletes_an_open_run(three: Any) -> None:
+    log = three.open("r-1")
+    done = prune(three.archive, now="2030-01-01T00:00:00Z", older_than_s=0)
+    assert done.deleted == ("r-2", "r-3")
+    assert done.kept == (("r-1", "it is open"),)
+    log.append("routing", three.record(9))
+    log.close()
+    assert three.archive.verify("r-1").ok
+
+
+def test_prune_goes_by_recorded_times_and_keeps_what_has_none(three: Any) -> None:
+    for path in three.path.rglob("*"):
+        os.utime(path, (0, 0))
+    (three.path / "r-2" / "run.json").unlink()
+    (three.path / "r-2" / "routing.jsonl").unlink()
+    done = prune(three.archive, now="2026-11-04T00:00:00Z", max_bytes=0)
+    assert done.deleted == ("r-1", "r-3")
+    assert done.kept == (("r-2", "its time can't be read"),)
+
+
+def test_a_clock_set_back_prunes_nothing_by_age(three: Any) -> None:
+    assert prune(three.archive, now="2020-01-01T00:00:00Z", older_than_s=0).deleted == ()
+
+
+def test_prune_follows_no_links(three: Any, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    (three.path / "r-1" / "inside").symlink_to(precious)
+    (three.path / "linked").symlink_to(precious)
+    done = prune(three.archive, now="2030-01-01T00:00:00Z", older_than_s=0)
+    assert done.deleted == ("r-1", "r-2", "r-3")
+    assert (precious / "file").read_text() == "kept"
+    assert (three.path / "linked").is_symlink()
+
+
+def test_a_deletion_that_was_interrupted_is_no_run_and_is_ended_by_the_next(three: Any) -> None:
+    (three.path / "r-1").rename(three.path / ".deleting-r-1")
+    assert three.archive.run_ids() == ["r-2", "r-3"]
+    assert three.open("r-1").next_seq == 0
+    prune(three.archive, now="2026-11-04T00:00:00Z", older_than_s=10**9)
+    assert not (three.path / ".deleting-r-1").exists()
+
+
+def test_prune_wants_a_limit_and_a_time(runs: Any) -> None:
+    with pytest.raises(ValueError):
+        prune(runs.archive, now="2026-11-04T00:00:00Z")
+    with pytest.raises(ValueError):
+        prune(runs.archive, now="yesterday", older_than_s=1)
+
+
+def test_opening_runs_while_others_prune_them_always_gives_a_run_that_is_there(runs: Any) -> None:
+    stop = threading.Event()
+
+    def keep_pruning() -> None:
+        while not stop.is_set():
+            prune(runs.archive, now="2030-01-01T00:00:00Z", older_than_s=0)
+
+    pruner = threading.Thread(target=keep_pruning)
+    pruner.start()
+    opened = 0
+    try:
+        for number in range(150):
+            try:
+                log = runs.open()
+            except RunInUse:
+                continue
+            opened += 1
+            log.append("routing", runs.record(number))
+            assert json.loads(runs.bytes("run.json"))["run_id"] == "r-1"
+            assert runs.bytes("routing.jsonl").count(genesis("r-1").encode()) == 1
+            log.close()
+    finally:
+        stop.set()
+        pruner.join()
+    assert opened > 0
