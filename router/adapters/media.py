@@ -262,9 +262,9 @@ def _markup(head: str) -> str | None:
     root = head[prolog.end() :] if prolog else head
     if re.match(r"(?i)<svg[\s/>]", root):
         return "image/svg+xml"
-    if _HTML.match(root):
-        return "text/html"
-    return "application/xml" if head.lstrip().startswith("<?xml") else None
+    if head.lstrip().startswith("<?xml"):
+        return "text/html" if re.match(r"(?i)<(?:html|!doctype\s+html)[\s>]", root) else "application/xml"
+    return "text/html" if _HTML.match(root) else None
 
 
 def _is_json(data: bytes) -> bool:

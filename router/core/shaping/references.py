@@ -35,7 +35,7 @@ _RUN: Final = re.compile(rf"[A-Za-z0-9+/_-]{{{LONG},}}+={{0,2}}")
 _SLASHED_RUN: Final = re.compile(rf"(?:[A-Za-z0-9+_-]|\\?/){{{LONG},}}+={{0,2}}")
 _LINES: Final = re.compile(r"(?m)^(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n){3,}+[ \t]{0,16}[A-Za-z0-9+/]{0,80}={0,2}")
 _DATA_URI: Final = re.compile(
-    r"data:(?P<type>[a-z]{1,20}/[a-z0-9.+-]{1,80})?(?:;[a-z0-9_.-]{1,40}=[^;,\s\"']{0,80}){0,4};base64,"
+    r"data:(?P<type>[a-z]{1,20}\\?/[a-z0-9.+-]{1,80})?(?:;[a-z0-9_.-]{1,40}=[^;,\s\"']{0,80}){0,4};base64,"
     r"(?P<payload>[A-Za-z0-9+/_%-]+(?:\\/[A-Za-z0-9+/_%-]*)*={0,2})",
     re.IGNORECASE,
 )
@@ -49,7 +49,6 @@ _STARTS: Final = re.compile(
 """How the base64 of common media begins: where a payload may start inside a run. `describe` has the last word."""
 _WHOLE: Final = re.compile(r"[A-Za-z0-9+/_-]{64,}+={0,2}")
 _ALPHABET: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
-_HEX: Final = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _STANDARD, _URL_SAFE = re.compile(r"[+/]"), re.compile(r"[_-]")
 _MIME: Final = re.compile(r"[a-z0-9]{1,30}/[a-z0-9.+-]{1,80}")
 _PERCENT: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -138,7 +137,7 @@ class References:
         data = _decode(payload[:end])
         if not data or not (len(payload) >= LONG or self._is_media(data) or self._looks > MAX_LOOKS):
             return match[0]
-        return self._refer(data, "embedded", claimed=match["type"] or "") + payload[end:]
+        return self._refer(data, "embedded", claimed=(match["type"] or "").replace("\\", "")) + payload[end:]
 
     def _of_plain_uri(self, match: re.Match[str]) -> str:
         data = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), match["payload"].encode("utf-8", "replace"))
@@ -155,8 +154,6 @@ class References:
 
     def _of_run(self, match: re.Match[str]) -> str:
         run = match[0].replace("\\/", "/")
-        if _HEX.fullmatch(run):
-            return match[0]
         parts, changed, start = [], False, 0
         while start < len(run):
             end = _segment_end(run, start) if self._looks <= MAX_LOOKS else len(run)

@@ -84,7 +84,7 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
         return _Piece(full, shown, value, escaped=shown != raw)
     text = block.text if isinstance(block, Text) else block.value
     whole = without_surrogates(text)
-    full = references.text(whole)
+    full = references.text(whole) if isinstance(block, Text) else references.value(whole)
     margin = 2 * max_chars + _MARGIN  # escaping halves at most (`\r\n`), so each margin can fill the cap alone
     ends = [full] if len(full) <= 2 * margin else [full[:margin], full[-margin:]]
     parts = [visible(end) for end in ends]

@@ -1,0 +1,78 @@
+"""Recorded results of real servers, shaped: one golden file per case."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.adapters.media import describe
+from router.core.models import Block, Data, Media, Text
+from router.core.shaping import Shaped, shape
+from router.core.shaping.symptoms import looks_like_error
+
+RECORDED = Path(__file__).parent.parent / "data" / "results"
+CASES = sorted(path.stem for path in RECORDED.glob("*__*.json"))
+
+DRESSED_AS_SUCCESS = {
+    "context7__resolve-library-id__offline",
+    "everything__get-annotated-message",
+    "stripe-local__retrieve_balance__offline",
+}
+"""Results whose text is a failure although the server did not say so, by reading all of them."""
+
+
+def blocks_of(result: Mapping[str, Any]) -> tuple[Block, ...]:
+    """An MCP result as blocks, in order, the structured value last."""
+    blocks: list[Block] = []
+    for item in result.get("content", []):
+        resource = item.get("resource", {})
+        if item["type"] == "text":
+            blocks.append(Text(item["text"]))
+        elif item["type"] in ("image", "audio"):
+            blocks.append(Media(base64.b64decode(item["data"]), item["mimeType"]))
+        elif "blob" in resource:
+            blocks.append(Media(base64.b64decode(resource["blob"]), resource.get("mimeType", ""), resource["uri"]))
+        elif "text" in resource:
+            blocks.append(Text(resource["text"]))
+        else:
+            blocks.append(Data(item))
+    if "structuredContent" in result:
+        blocks.append(Data(result["structuredContent"]))
+    return tuple(blocks)
+
+
+def written(shaped: Shaped) -> str:
+    head = [
+        f"rule: {shaped.rule}",
+        f"flags: {', '.join(shaped.flags) or '-'}",
+        f"bytes: {shaped.original_bytes} -> {shaped.kept_bytes}",
+        *(f"artifact: {b.role} {b.facts.mime_type} {len(b.data)} bytes {b.sha256}" for b in shaped.blobs),
+    ]
+    return "\n".join([*head, "", shaped.text, ""])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_recorded_result_is_shaped_as_its_golden_file_says(case: str) -> None:
+    recorded = json.loads((RECORDED / f"{case}.json").read_text("utf-8"))
+    found = written(shape(blocks_of(recorded["result"]), recorded["max_chars"], describe))
+    golden = RECORDED / f"{case}.golden.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(found, "utf-8")
+    assert found == golden.read_text("utf-8")
+
+
+def test_there_are_golden_cases() -> None:
+    assert len(CASES) >= 30
+
+
+def test_failures_are_flagged_whether_or_not_the_server_said_so_and_nothing_else_is() -> None:
+    rows = json.loads((RECORDED / "first_words.json").read_text("utf-8"))
+    failed = {row["result"] for row in rows if row["said_error"]} | DRESSED_AS_SUCCESS
+    flagged = {row["result"] for row in rows if looks_like_error(row["first_text"])}
+    assert flagged == failed

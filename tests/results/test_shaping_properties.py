@@ -1,0 +1,134 @@
+"""What holds of every shaped result, whatever the blocks."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from router.adapters.media import describe
+from router.core.models import Block, Data, Media, Text
+from router.core.shaping import shape, visible
+
+SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+WAV = b"RIFF\x24\x01\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x40\x1f\0\0\1\0\x08\0data\0\1\0\0"
+NOTICE = re.compile(
+    r"\n?\[[\d,]+ of [\d,]+ characters left out here\]\n|\n\[[^\[\]\n]*[\d,]+ of [\d,]+ items shown\]"
+    r"|\n\[full result: [^\n]*\]|\n\[artifacts in the part left out: [^\n]*\]"
+)
+
+# repeated short noise stands in for large media: what matters is the header, the length and the alphabet
+media = st.builds(
+    lambda head, tail, times: head + tail * times,
+    st.sampled_from([PNG, WAV]),
+    st.binary(min_size=1, max_size=64),
+    st.integers(1, 40),
+)
+words = st.text(max_size=60) | st.text(alphabet='abc \n[]{}":,\\/+-_=%dt;', max_size=200)
+
+
+def carried(data: bytes, how: int) -> Block:
+    """The bytes in one of the ways that servers send them."""
+    encoded = base64.b64encode(data).decode()
+    ways: list[Block] = [
+        Media(data, "image/png"),
+        Text(f"before data:image/png;base64,{encoded} after"),
+        Text(f"raw: {encoded}\nafter"),
+        Text(json.dumps({"image": encoded}, indent=2)),
+        Text(json.dumps({"image": f"data:a/b;base64,{encoded}"}).replace("/", "\\/")),
+        Text(base64.urlsafe_b64encode(data).decode().rstrip("=")),
+        Data({"type": "image", "data": encoded, "mimeType": "image/png"}),
+        Data([[{"x": encoded}], f"see data:audio/wav;base64,{encoded}"]),
+        Data({encoded: base64.encodebytes(data).decode()}),
+    ]
+    return ways[how]
+
+
+blocks = st.lists(
+    st.builds(carried, media, st.integers(0, 8))
+    | st.builds(Text, words)
+    | st.builds(Text, st.builds(lambda text, times: text * times, words, st.integers(1, 200)))
+    | st.builds(Data, st.lists(st.dictionaries(st.text(max_size=8), st.integers() | words, max_size=4), max_size=40)),
+    max_size=6,
+)
+
+
+def payloads(found: list[Block]) -> list[str]:
+    """The base64 of every media that `carried` could have put there, in both alphabets."""
+    datas = [block.data for block in found if isinstance(block, Media)]
+    texts = [json.dumps(b.value) if isinstance(b, Data) else b.text for b in found if not isinstance(b, Media)]
+    runs = [run for text in texts for run in re.findall(r"[A-Za-z0-9+/_-]{256,}", text.replace("\\/", "/"))]
+    return [*(base64.b64encode(data).decode() for data in datas), *(run for run in runs if "iVBOR" in run[:300])]
+
+
+@SETTINGS
+@given(blocks, st.integers(200, 3000))
+@example([carried(PNG * 20, 4)], 200)
+def test_no_long_run_of_a_medias_base64_survives(found: list[Block], max_chars: int) -> None:
+    text = shape(found, max_chars, describe).text.replace("\\/", "/")
+    for run in re.findall(r"[A-Za-z0-9+/_-]{256,}", text):
+        assert not any(run[:256] in payload for payload in payloads(found))
+
+
+@SETTINGS
+@given(blocks, st.integers(1, 3000))
+def test_what_is_kept_never_exceeds_the_cap(found: list[Block], max_chars: int) -> None:
+    shaped = shape(found, max_chars, describe)
+    if shaped.text != "[the tool returned nothing]":
+        assert len(NOTICE.sub("", shaped.text)) <= max_chars
+    assert len(shaped.text) <= max(max_chars, 27) + 3000
+
+
+@SETTINGS
+@given(blocks, st.integers(1, 3000))
+def test_every_artifact_is_named_in_the_text(found: list[Block], max_chars: int) -> None:
+    shaped = shape(found, max_chars, describe)
+    assert len({blob.sha256 for blob in shaped.blobs}) == len(shaped.blobs)
+    assert all(blob.sha256 in shaped.text for blob in shaped.blobs)
+
+
+@SETTINGS
+@given(blocks, st.integers(1, 3000))
+def test_the_same_blocks_give_the_same_result(found: list[Block], max_chars: int) -> None:
+    assert shape(found, max_chars, describe) == shape(list(found), max_chars, describe)
+
+
+@SETTINGS
+@given(st.text(max_size=300))
+def test_shaping_short_text_a_second_time_changes_nothing(text: str) -> None:
+    once = shape([Text(text)], 12_000, describe).text
+    assert shape([Text(once)], 12_000, describe).text == once
+
+
+@SETTINGS
+@given(st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=200))
+def test_printable_ascii_is_never_changed(text: str) -> None:
+    assert shape([Text(text)], 12_000, describe).text == text
+
+
+@SETTINGS
+@given(st.text())
+def test_visible_text_has_a_utf8_form_and_is_stable(text: str) -> None:
+    seen = visible(text)
+    seen.encode("utf-8")
+    assert visible(seen) == seen
+
+
+@SETTINGS
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+        max_leaves=30,
+    ).filter(lambda value: isinstance(value, list | dict))
+)
+def test_a_value_and_its_text_are_shown_once(value: Any) -> None:
+    alone = shape([Data(value)], 12_000, describe).text
+    assert shape([Text(json.dumps(value, indent=2)), Data(value)], 12_000, describe).text == alone
