@@ -284,19 +284,28 @@ class Engine:
         """The open run, or the one on disk, opened to go on with. Raises UnknownRun."""
         return self._runs.get(run_id) or self._open_run(run_id, None)
 
+    def _current(self, run_id: str) -> Current:
+        """Where a run stands. Read from its directory, without opening it, when it is not open here."""
+        run = self._runs.get(run_id)
+        current = None
+        if run is not None:
+            with run.lock:
+                current = run.current
+        elif (record := self._store.last_decision(run_id)) is not None:
+            current = Current(step_from(record), decision_from(record), facts_from(record))
+        if current is None:
+            raise UnknownRun(f"run {run_id!r} has no decision yet", advice="call route() for its first step")
+        return current
+
     def toolset(self, run_id: str, form: str) -> Toolset:
         """See `Router.tools`."""
         if form not in FORMATS:
             raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
-        run = self.run(run_id)
-        with run.lock:
-            current = run.current
-        if current is None:
-            raise RequestError(f"run {run_id!r} has no decision yet", advice="call route() for its first step")
+        current = self._current(run_id)
         facts = replace(self.facts(), grants=current.facts.grants)
         exposed = permitted_tools(self.catalog, facts, current.step, current.decision.bundle_ids)
         cards = [(self.catalog.cards[name], bundle) for name, bundle in exposed.items() if name in self.catalog.cards]
-        chosen: Format = form  # type: ignore[assignment]  # checked against FORMATS above
+        chosen: Format = form
         return Toolset(
             tools=listing(cards, self._names, chosen),
             guidance="",

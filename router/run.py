@@ -367,7 +367,7 @@ def _finish(
     record |= {
         "outcome": outcome,
         "code": code,
-        "result": shaped.text,
+        "result": None if outcome == "cancelled" else shaped.text,
         "artifacts": [
             {"uri": s.uri, "sha256": s.sha256, "mime_type": s.mime_type, "bytes": s.bytes, "role": blob.role}
             for s, blob in zip(stored, shaped.blobs, strict=False)
@@ -376,6 +376,7 @@ def _finish(
             "original_bytes": shaped.original_bytes,
             "kept_bytes": shaped.kept_bytes,
             "rule": shaped.rule,
+            "flags": list(shaped.flags),
         },
         "elapsed_ms": round(elapsed_ms, 3),
         "cached": False,

@@ -15,7 +15,7 @@ from router.core.exposure import Toolset
 from router.core.models import Activation, Decision, LocalTool, Step
 from router.engine import Engine
 from router.portal import Portal, refuse_running_loop
-from router.ports import Clock, Diagnostics, Redactor, RunStore, Selector
+from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore, Selector
 from router.run import Deps, Result
 
 LocalServers = Mapping[str, Sequence[LocalTool]]
@@ -29,13 +29,13 @@ def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[L
     return servers, cards_of(servers, counted_tokens())
 
 
-def load_catalog(config: str | Path = "config", *, local: LocalServers | None = None) -> Catalog:
-    """Reads and checks a config folder over the shipped one. Raises ConfigError with every problem."""
+def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:
+    """Reads and checks a config folder over the shipped one (None: that alone). Raises ConfigError."""
     from router.adapters.configfiles import read_config
     from router.core.config import load
 
     _, cards = local_cards(local)
-    return load(read_config(config), cards)
+    return load(read_config(config), cards=cards)
 
 
 def open_redactor(catalog: Catalog) -> Redactor:
@@ -50,11 +50,15 @@ def open_redactor(catalog: Catalog) -> Redactor:
 def open_store(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor) -> RunStore:
     """The writer of a runs directory."""
     from router.adapters.artifacts import RunArtifacts
+    from router.adapters.media import describe
     from router.adapters.runlog import DiskRunStore
 
-    return DiskRunStore(
-        runs, clock=clock, artifacts=RunArtifacts, redactor=redactor, durability=catalog.settings.log.durability
-    )
+    durability = catalog.settings.log.durability
+
+    def artifacts(run_dir: str) -> ArtifactStore:
+        return RunArtifacts(run_dir, describe=describe, durable=durability == "disk")
+
+    return DiskRunStore(runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability)
 
 
 def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:
@@ -86,7 +90,7 @@ class Router:
     @classmethod
     def open(
         cls,
-        config: str | Path = "config",
+        config: str | Path | None = "config",
         *,
         runs: str | Path = "runs",
         workspace: str | Path | None = None,
@@ -94,7 +98,7 @@ class Router:
         local: LocalServers | None = None,
         selector: Selector | None = None,
     ) -> Self:
-        """Reads the config and gets ready; contacts nobody and writes nothing yet.
+        """Reads the config (None: the shipped one alone) and gets ready; contacts nobody and writes nothing yet.
 
         `runs` is where run directories go. `workspace` is the root that local tools are confined to (the current
         folder by default). `local` adds local tool servers by name, `selector` answers what the mapping can't.
@@ -110,7 +114,7 @@ class Router:
 
         del development  # nothing shipped so far needs it: stdio servers will
         servers, cards = local_cards(local)
-        catalog = load(read_config(config), cards)
+        catalog = load(read_config(config), cards=cards)
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         if not root.is_dir():
             raise RequestError(f"the workspace {str(root)!r} is not a folder", advice="name one that exists")

@@ -140,12 +140,13 @@ class LocalSessions:
         try:
             output = entry.run(arguments, context)
         except ToolFailure as failure:
-            advice = f" {failure.advice}" if failure.advice else ""
+            advice = f"; {failure.advice}" if failure.advice else ""
             outcome: Outcome = "timeout" if failure.code == "timeout" else "tool_error"
             return RawResult((Text(failure.message + advice),), outcome, failure.code)
         except Exception as defect:  # noqa: BLE001 - the boundary of rule 3
             self._diagnostics.event("error", "tool.crashed", tool=entry.name, error=defect)
-            text = f"The tool {entry.name!r} failed unexpectedly ({type(defect).__name__}); the operator's log has the details."
+            what = type(defect).__name__
+            text = f"The tool {entry.name!r} failed unexpectedly ({what}); the operator's log has the details."
             return RawResult((Text(text),), "tool_error", "crashed")
         return RawResult(output.blocks, "tool_error" if output.failed else "ok", "failed" if output.failed else "")
 

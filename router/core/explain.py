@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router.core.catalog import Catalog
-from router.core.decide import Question, decide, give_up, plan_for
-from router.core.models import Activation, Code, Decision, Facts, Reason, Step
+from router.core.catalog import Bundle, Catalog
+from router.core.decide import Plan, Question, decide, give_up, plan_for
+from router.core.models import Activation, Code, Decision, Facts, LeftOut, Reason, Step
 from router.core.policy import Check, checks
 
 
@@ -84,21 +84,32 @@ def _chain(
     # A bundle stands as long as one of its tools does, so it is judged by the best of them.
     judged = tool or next(iter((*plan.verdict(id_, facts).tools, *bundle.tools)), "")
     made = [Check("unknown_bundle", True, ""), *checks(catalog, plan.ceiling, facts, bundle, judged)]
+    made.append(_mapping_check(plan, decision, candidates, bundle))
     chosen = next((c for c in decision.bundles if c.id == id_), None)
     refused = next((row for row in decision.left_out if row.id == id_ and row.tool in (None, tool)), None)
     if chosen is not None and (refused is None or tool is None):
-        made.append(Check("not_mapped", True, f"{chosen.reason}: {chosen.evidence}"))
         return Chain(id_, tool, tuple(made), chosen.reason, None, "")
     failed = next((check for check in made if not check.passed), None)
-    if failed is None and refused is not None:
-        failed = Check(refused.code, False, refused.detail)
-        made.append(failed)
     if failed is None:
-        detail = "a candidate: search or the model may pick it" if id_ in candidates else _not_mapped(decision)
-        failed = Check("not_mapped", False, detail)
+        # Permitted and asked for, and still not shown: a budget or the activation's cap stood in the way.
+        row = refused or LeftOut(id_, "not_selected", "a candidate that nobody picked")
+        failed = Check(row.code, False, row.detail)
         made.append(failed)
     return Chain(id_, tool, tuple(made), None, failed.code, failed.detail)
 
 
-def _not_mapped(decision: Decision) -> str:
-    return f"route {decision.route!r} does not name it" if decision.route else "no route covers this step"
+def _mapping_check(plan: Plan, decision: Decision, candidates: tuple[str, ...], bundle: Bundle) -> Check:
+    """Whether anything brings the bundle to this step at all."""
+    route = plan.route
+    names = {bundle.id, *bundle.aliases}
+    if route is not None and names & set(route.bundles):
+        return Check("not_mapped", True, f"route {route.name!r} names it")
+    if bundle.always:
+        return Check("not_mapped", True, "it is shown always")
+    if bundle.id in candidates:
+        return Check("not_mapped", True, "a candidate: search or the model may pick it")
+    if any(chosen.id == bundle.id for chosen in decision.bundles):
+        return Check("not_mapped", True, "it is the declared default")
+    return Check(
+        "not_mapped", False, f"route {route.name!r} does not name it" if route else "no route covers this step"
+    )

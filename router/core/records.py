@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
+
+from pydantic import TypeAdapter
 
 from router.core.canonical import digest, encode
+from router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
 from router.core.models import (
     Activation,
     Answer,
@@ -24,6 +27,7 @@ from router.core.models import (
     Facts,
     Grant,
     LeftOut,
+    LocalSettings,
     ModelUse,
     Reply,
     Step,
@@ -34,6 +38,7 @@ DECISION_SCHEMA: Final = "bundle-router.decision/1"
 CALL_SCHEMA: Final = "bundle-router.call/1"
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 
 def policy_json(policy: StepPolicy | None) -> Json | None:
@@ -234,3 +239,23 @@ def reply_from(record: Mapping[str, Any]) -> Reply | None:
         dropped=tuple((row["id"], row["code"]) for row in value.get("dropped", ())),
     )
     return Reply(value.get("key", ""), answer, None, model)
+
+
+# --- catalogs ------------------------------------------------------------------------------------------------------
+
+
+def catalog_from(value: Mapping[str, Any]) -> Catalog:
+    """The catalog that a `catalog.json` holds. Raises pydantic's ValidationError on what is not one."""
+
+    def each(kind: type[T], rows: str) -> tuple[T, ...]:
+        return TypeAdapter(tuple[kind, ...]).validate_python(value.get(rows, ()))  # type: ignore[valid-type]  # a runtime type
+
+    return Catalog(
+        servers={server.name: server for server in each(Server, "servers")},
+        bundles={bundle.id: bundle for bundle in each(Bundle, "bundles")},
+        routes=each(Route, "routes"),
+        policies=each(Policy, "policies"),
+        settings=TypeAdapter(Settings).validate_python(value.get("settings", {})),
+        local=LocalSettings.model_validate(value.get("local", {})),
+        cards={card.name: card for card in each(Card, "cards")},
+    )

@@ -1,0 +1,45 @@
+"""`bundle-router check`: is the config valid, and what in it is dead or risky."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from router.cli.arguments import add_config, add_json, config_folder
+from router.cli.output import print_json, say
+
+SUMMARY = "validate the config, and report what is legal but dead or risky"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when something is dead or risky")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from router.adapters.configfiles import read_config
+    from router.core.config import check, load
+    from router.wiring import local_cards
+
+    _, cards = local_cards()
+    files = read_config(config_folder(arguments))
+    problems = check(files, cards=cards)
+    errors = [problem for problem in problems if problem.level == "error"]
+    if arguments.json:
+        revision = None if errors else load(files, cards=cards).revision
+        print_json({"valid": not errors, "catalog_revision": revision, "problems": [asdict(p) for p in problems]})
+    else:
+        for problem in problems:
+            say(str(problem) if problem.level == "error" else f"{problem.level}: {problem}")
+        if errors:
+            say(f"{len(errors)} problem{'s' if len(errors) != 1 else ''}: the config can't be used")
+        else:
+            catalog = load(files, cards=cards)
+            say(
+                f"valid: {len(catalog.bundles)} bundles, {len(catalog.routes)} routes, {len(catalog.policies)} "
+                f"policies, {len(catalog.servers)} servers; revision {catalog.revision}"
+            )
+    if errors:
+        return 2
+    return 1 if problems and arguments.strict else 0

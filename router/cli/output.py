@@ -1,0 +1,84 @@
+"""What people and programs read: plain lines, tables, JSON. Nothing is printed that could steer a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from router.core.shaping import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, indented for a terminal and on one line for a pipe."""
+    indent = 2 if sys.stdout.isatty() else None
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=True, default=str) + "\n")
+
+
+def say(text: str = "") -> None:
+    """A line of text, controls and invisible characters escaped."""
+    sys.stdout.write(visible(text) + "\n")
+
+
+def console() -> Console:
+    """Colour and boxes on a terminal; plain text, never wrapped, in a pipe."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    return Console(
+        highlight=False, soft_wrap=not terminal, width=None if terminal else 10_000, emoji=False, markup=False
+    )
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+    """A table: boxed and coloured on a terminal, aligned columns in a pipe. A column named `…>` is right-aligned."""
+    heads = [name.removesuffix(">") for name in columns]
+    right = [name.endswith(">") for name in columns]
+    cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        _plain_table(heads, right, cells, title)
+        return
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for head, is_right in zip(heads, right, strict=True):
+        made.add_column(Text(head, style="bold"), justify="right" if is_right else "left", overflow="fold")
+    for row in cells:
+        made.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+    console().print(made)
+
+
+_GOOD = frozenset(("ok", "yes", "mapping", "mapped", "identical"))
+_BAD = frozenset(("denied", "tool_error", "timeout", "policy_denied", "capability_missing", "no", "changed", "broken"))
+
+
+def _style(cell: str) -> str:
+    return "green" if cell in _GOOD else "red" if cell in _BAD else ""
+
+
+def _plain_table(heads: Sequence[str], right: Sequence[bool], cells: Sequence[Sequence[str]], title: str) -> None:
+    widths = [max(len(row[i]) for row in (heads, *cells)) for i in range(len(heads))]
+    if title:
+        sys.stdout.write(title + "\n")
+    for row in (heads, *cells):
+        line = "  ".join(
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(row, widths, right, strict=True)
+        )
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def heading(text: str) -> None:
+    """A line that stands out on a terminal."""
+    if sys.stdout.isatty():
+        from rich.text import Text
+
+        console().print(Text(visible(text), style="bold"))
+    else:
+        say(text)

@@ -1,0 +1,86 @@
+"""`bundle-router replay`: every recorded decision, taken again."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from router.cli.arguments import add_json, add_runs
+from router.cli.output import print_json, say, table
+from router.core.catalog import Catalog
+from router.core.records import catalog_from
+from router.core.replay import Replayed, replay
+from router.errors import CorruptRun
+
+SUMMARY = "take recorded decisions again, under the config they were taken with or another, and compare"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_ids", nargs="*", metavar="run", help="run ids (default: all)")
+    parser.add_argument("--config", help="the config to replay against (default: the one each decision was taken with)")
+    add_runs(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status 1 when any decision comes out with other bundles, or, under its own config, otherwise at all."""
+    from router.adapters.archive import Archive
+    from router.wiring import load_catalog
+
+    archive = Archive(arguments.runs)
+    given = load_catalog(arguments.config) if arguments.config else None
+    counts: Counter[str] = Counter()
+    differing: list[Replayed] = []
+    for run_id in arguments.run_ids or archive.run_ids():
+        for replayed in _replays(archive, run_id, given):
+            counts[replayed.outcome] += 1
+            if replayed.outcome in ("changed", "asks_anew") or (given is None and replayed.outcome != "identical"):
+                differing.append(replayed)
+    if arguments.json:
+        print_json({"counts": dict(counts), "differing": [_row(item) for item in differing]})
+    else:
+        _show(counts, differing)
+    return 1 if differing else 0
+
+
+def _replays(archive: Any, run_id: str, given: Catalog | None) -> Iterator[Replayed]:
+    own: dict[str, Catalog] = {}
+    for record in archive.records(run_id):
+        if record.get("type") != "route.decided":
+            continue
+        try:
+            revision = record["catalog_revision"]
+            if given is None and revision not in own:
+                own[revision] = catalog_from(archive.catalog(run_id, revision))
+            yield replay(record, given if given is not None else own[revision])
+        except (KeyError, TypeError, ValidationError) as error:
+            raise CorruptRun(
+                f"record {record.get('seq')} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"
+            ) from None
+
+
+def _row(item: Replayed) -> dict[str, object]:
+    names = ("run_id", "seq", "workflow", "role", "step", "outcome")
+    return {**{name: getattr(item, name) for name in names}, "gained": list(item.gained), "lost": list(item.lost)}
+
+
+def _show(counts: Counter[str], differing: list[Replayed]) -> None:
+    total = sum(counts.values())
+    say(
+        f"{total} decisions: "
+        + (", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.most_common()) or "none")
+    )
+    gained: Counter[str] = Counter(id_ for item in differing for id_ in item.gained)
+    lost: Counter[str] = Counter(id_ for item in differing for id_ in item.lost)
+    for id_, n in gained.most_common():
+        say(f"  {n} gained {id_}")
+    for id_, n in lost.most_common():
+        say(f"  {n} lost {id_}")
+    if differing:
+        rows = [(i.run_id, i.seq, f"{i.workflow} / {i.role} / {i.step}", i.outcome, " ".join(f"+{g}" for g in i.gained),
+                 " ".join(f"-{x}" for x in i.lost)) for i in differing[:50]]  # fmt: skip
+        table(("run", "seq>", "step", "outcome", "gained", "lost"), rows)

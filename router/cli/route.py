@@ -1,0 +1,69 @@
+"""`bundle-router route`: one decision, recorded."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from datetime import UTC, datetime
+from secrets import token_hex
+
+from router.cli.arguments import add_config, add_json, add_runs, add_step, add_workspace, config_folder, step_from
+from router.cli.output import print_json, say, table
+from router.core.models import Decision
+from router.core.records import outcome_json
+
+SUMMARY = "decide what a step may see, and write it to the run directory"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    add_step(parser)
+    parser.add_argument("--run", help="run id (default: a new one)")
+    parser.add_argument("--parent-run", help="the run this one is a sub-agent of")
+    parser.add_argument("--no-inherit", action="store_true", help="a sub-agent that starts with nothing active")
+    parser.add_argument("--principal", default="", help="who asks")
+    add_config(parser)
+    add_runs(parser)
+    add_workspace(parser)
+    add_json(parser)
+
+
+def new_run_id() -> str:
+    """Sorts by time, and does not repeat."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from router.wiring import Router
+
+    step = step_from(
+        arguments,
+        arguments.run or new_run_id(),
+        parent_run_id=arguments.parent_run,
+        inherit=not arguments.no_inherit,
+        principal=arguments.principal,
+    )
+    with Router.open(config_folder(arguments), runs=arguments.runs, workspace=arguments.workspace) as router:
+        decision = router.route_sync(step)
+    if arguments.json:
+        print_json({"decision": outcome_json(decision), **_identity(decision)})
+    else:
+        show(decision)
+        say(f"recorded in {arguments.runs}/{decision.run_id}/routing.jsonl as record {decision.seq}")
+    return 0
+
+
+def _identity(decision: Decision) -> dict[str, object]:
+    names = ("run_id", "seq", "decision_id", "catalog_revision", "input_digest")
+    values = asdict(decision)
+    return {name: values[name] for name in names}
+
+
+def show(decision: Decision) -> None:
+    """A decision for people: what is shown and why, what is not and why not."""
+    say(f"{decision.source}{' (degraded)' if decision.degraded else ''}: {decision.justification}")
+    if decision.bundles:
+        table(("bundle", "reason", "evidence"), [(c.id, c.reason, c.evidence) for c in decision.bundles])
+    if decision.left_out:
+        table(("left out", "code", "detail"), [(r.tool or r.id, r.code, r.detail) for r in decision.left_out])
+    e = decision.exposure
+    say(f"{e.tools} of {e.all_tools} tools, {e.tokens:,} of {e.all_tokens:,} tokens")

@@ -1,0 +1,36 @@
+"""`bundle-router tools`: what a run's current decision shows."""
+
+from __future__ import annotations
+
+import argparse
+
+from router.cli.arguments import add_config, add_json, add_runs, config_folder
+from router.cli.output import print_json, say, table
+from router.core.exposure import FORMATS
+
+SUMMARY = "list the tools that a run's current decision shows, and what they cost"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run", required=True, help="run id")
+    parser.add_argument("--format", choices=FORMATS, default="openai", help="form of the definitions with --json")
+    add_config(parser)
+    add_runs(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from router.wiring import Router
+
+    with Router.open(config_folder(arguments), runs=arguments.runs) as router:
+        toolset = router.tools_sync(arguments.run, format=arguments.format)
+    if arguments.json:
+        print_json({"tools": toolset.tools, "guidance": toolset.guidance, "tokens": toolset.tokens})
+        return 0
+    table(
+        ("tool", "exposed as", "bundle", "tokens>"), [(t.name, t.exposed, t.bundle, t.tokens) for t in toolset.active]
+    )
+    say(
+        f"{len(toolset.active)} tools (cap {toolset.cap}), {toolset.tokens:,} tokens; all tools: {toolset.all_tokens:,}"
+    )
+    return 0

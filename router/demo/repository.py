@@ -1,0 +1,107 @@
+"""The repository the demo works on: the one it stands in, or a small one it makes."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+
+_FILES: Final = {
+    "README.md": "# Slug\n\nTurns titles into URL slugs.\n",
+    "slug.py": '''"""Turns titles into URL slugs."""
+
+
+def slugify(title: str) -> str:
+    """Lower case, words joined by hyphens."""
+    words = "".join(c if c.isalnum() else " " for c in title.lower()).split()
+    return "-".join(words)
+''',
+    "test_slug.py": """import unittest
+
+from slug import slugify
+
+
+class SlugTest(unittest.TestCase):
+    def test_words_are_joined_by_hyphens(self):
+        self.assertEqual(slugify("Hello, wide World"), "hello-wide-world")
+""",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A folder under git, an image in it, and whether the demo made it."""
+
+    root: Path
+    image: str
+    made: bool
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """What git printed, or None when it failed or is not there."""
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def standing_in(folder: Path) -> Repository | None:
+    """The repository around `folder` if the demo can show everything on it: it holds a small image."""
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    tracked = _git(Path(top.strip()), "ls-files", "-z") if top else None
+    if top is None or tracked is None:
+        return None
+    root = Path(top.strip())
+    for name in tracked.split("\0"):
+        if name.lower().endswith(IMAGE_SUFFIXES) and (root / name).is_file() and (root / name).stat().st_size < 2**20:
+            return Repository(root, name, made=False)
+    return None
+
+
+def make(root: Path) -> Repository:
+    """Writes a small repository with one commit: a module, its test, a chart, and a log too long to show whole."""
+    root.mkdir(parents=True)
+    for name, text in _FILES.items():
+        (root / name).write_text(text, encoding="utf-8")
+    (root / "build.log").write_text("".join(f"{n:05d} compiled module_{n % 97:02d}\n" for n in range(4000)), "utf-8")
+    (root / "chart.png").write_bytes(bar_chart((3, 5, 4, 8, 6, 9, 7, 12)))
+    _git(root, "init", "--quiet")
+    _git(root, "add", ".")
+    _git(
+        root,
+        "-c",
+        "user.name=demo",
+        "-c",
+        "user.email=demo@localhost",
+        "commit",
+        "--quiet",
+        "-m",
+        "Turn titles into slugs",
+    )
+    return Repository(root, "chart.png", made=True)
+
+
+def bar_chart(values: tuple[int, ...], *, width: int = 160, height: int = 90) -> bytes:
+    """A bar chart as an 8-bit greyscale PNG (RFC 2083), without a drawing library."""
+    column = width // len(values)
+    rows = []
+    for y in range(height):
+        bars = bytearray(b"\xf4" * width)
+        for index, value in enumerate(values):
+            if height - y <= value * height // (max(values) + 1):
+                start = index * column + 2
+                bars[start : start + column - 4] = b"\x40" * (column - 4)
+        rows.append(b"\0" + bytes(bars))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    pixels = zlib.compress(b"".join(rows), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")

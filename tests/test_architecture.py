@@ -1,0 +1,148 @@
+"""The layers, kept. Imports point one way, the core is pure, and each heavy library has one owner.
+
+Standard library only. Imports inside functions count: a cycle that is loaded late is still a cycle.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+LAYERS: dict[str, set[str]] = {
+    # layer: what it may import of this project (itself included where it is more than one module)
+    "errors": set(),
+    "core": {"core", "errors"},
+    "ports": {"core", "errors"},
+    "run": {"ports", "core", "errors"},
+    "engine": {"run", "ports", "core", "errors"},
+    "portal": {"errors"},
+    "adapters": {"ports", "core", "errors", "bundles"},
+    "wiring": {"engine", "run", "portal", "adapters", "ports", "core", "errors"},
+    "testing": {"wiring", "engine", "run", "ports", "core", "errors"},
+    "demo": {"wiring", "run", "core", "errors"},
+    "cli": {"cli", "demo", "wiring", "run", "adapters", "core", "errors"},
+    "__init__": {"wiring", "run", "core", "errors"},
+    "__main__": {"cli"},
+    "bundles": {"bundles", "errors", "core"},
+}
+OWNERS = {
+    "structlog": {"router/adapters/diagnostics.py"},
+    "sqlmodel": {"router/adapters/index.py"},
+    "sqlalchemy": {"router/adapters/index.py"},
+    "pyarrow": {"router/adapters/export.py"},
+    "puremagic": {"router/adapters/media.py"},
+    "imagesize": {"router/adapters/media.py"},
+    "rich": {"router/cli/output.py"},
+    "markdownify": {"bundles/docs/markdown.py"},
+    "re2": {"router/adapters/redaction/automata.py", "bundles/repo/regexes.py", "bundles/workspace/grammar.py"},
+    "litellm": {"router/adapters/llm.py"},
+    "instructor": {"router/adapters/llm.py"},
+    "mcp": {"router/adapters/mcp.py"},
+    "bm25s": {"router/adapters/ranking.py"},
+    "Stemmer": {"router/adapters/ranking.py"},
+}
+PURE = {
+    "__future__", "ast", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum",
+    "fnmatch", "functools", "hashlib", "heapq", "html", "ipaddress", "itertools", "json", "math", "operator", "re", "statistics",
+    "string", "struct", "tomllib", "types", "typing", "unicodedata", "urllib.parse", "pydantic", "pydantic_core",
+}  # fmt: skip
+
+MODULES = sorted(path.relative_to(ROOT) for folder in ("router", "bundles") for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {name_of(path): path for path in MODULES}
+
+
+def layer_of(module: str) -> str:
+    first, _, rest = module.partition(".")
+    return first if first == "bundles" else rest.partition(".")[0] or "__init__"
+
+
+def imports_of(path: Path) -> set[str]:
+    """Dotted names imported anywhere in the module, `from x import y` as `x.y` where that is a module."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            found.update(name if name in NAMES else str(node.module) for name in whole)
+    return found
+
+
+IMPORTS = {name: imports_of(path) for name, path in NAMES.items()}
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_imports_point_one_way(module: str) -> None:
+    layer = layer_of(module)
+    own = [name for name in IMPORTS[module] if name.split(".")[0] in ("router", "bundles") and name != "router"]
+    for imported in own:
+        assert layer_of(imported) in LAYERS[layer] | {layer}, f"{module} ({layer}) imports {imported}"
+        if layer == "adapters" and layer_of(imported) == "adapters":
+            assert imported.split(".")[2] == module.split(".")[2], (
+                f"adapters never import each other: {module}, {imported}"
+            )
+        if layer == "bundles" and imported.startswith("router"):
+            assert imported in ("router.errors", "router.core.models"), f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize("module", [name for name in NAMES if layer_of(name) in ("core", "errors")])
+def test_the_core_is_pure(module: str) -> None:
+    outside = {name for name in IMPORTS[module] if not name.startswith("router")}
+    assert {n for n in outside if n not in PURE and n.split(".")[0] not in PURE} == set()
+    tree = ast.parse((ROOT / NAMES[module]).read_text(encoding="utf-8"))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert not called & {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+def test_there_are_no_import_cycles() -> None:
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " → ".join((*trail[trail.index(module) :], module))
+        if module in done:
+            return
+        for imported in sorted(IMPORTS[module] & NAMES.keys() - {"router"}):
+            # `from package.sub import x` inside the package's own __init__ is the package, not a cycle.
+            if imported != module:
+                visit(imported, (*trail, module))
+        done.add(module)
+
+    for module in NAMES:
+        if module != "router":
+            visit(module, ())
+
+
+@pytest.mark.parametrize("library", OWNERS)
+def test_each_heavy_library_has_its_owners(library: str) -> None:
+    users = {str(NAMES[name]) for name, imported in IMPORTS.items() if library in {i.split(".")[0] for i in imported}}
+    assert users <= OWNERS[library]
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    script = "import sys, router; print([m for m in ('litellm','instructor','mcp','sqlmodel','structlog','re2','rich') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_public_names_are_exactly_the_written_list() -> None:
+    import router
+
+    assert len(router.__all__) <= 18
+    assert sorted(router.__all__) == sorted(router._HOMES)
+    for name in router.__all__:
+        assert getattr(router, name) is not None
