@@ -30,7 +30,7 @@ TARGET = ROOT / "router/adapters/redaction/gitleaks.json"
 
 NAME = re.compile(r"\[\\w\.-\]\{0,50\}\?(?:\(\?i:\[\\w\.-\]\{0,50\}\?)?(\(\?:.*?\))\(\?:\[ \\t\\w\.-\]\{0,20\}\)")
 VALUE = r"""(?:[\w.=+/-]{8}|[0-9]{5,16}:A|"[a-z0-9=_-]{8})"""
-ASSIGNMENT = r"""(?i:NAMES)[ \t\w.-]*[\s'"]*(?:=|>|:|\|\||,)[\x60'"\s=]*"""
+ASSIGNMENT = r"""(?i:NAMES)[ \t\w.-]*[\s'"]*[=>:|?,][=>:|\x60'"\s]*"""
 
 WEAK_SHAPES = {"vault-service-token", "sourcegraph-access-token", "facebook-access-token", "curl-auth-user"}
 """Rules without a prefix of their own that keep their entropy threshold."""

@@ -18,7 +18,13 @@ from router.adapters.redaction.automata import pattern
 
 ESCAPED: Final = r"""%[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])"""
 """Occurs in every text that `unescaped` would change in a way that matters."""
-BASE64_RUN: Final = r"[A-Za-z0-9+/_-]{24,}"
+FORM: Final = r"=[\w.*~%-]*\+"
+"""A parameter of a form, where `+` stands for a space."""
+_GROUP: Final = r"[CDI-Za-f][AC-HQS-Xgi-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_-]"
+BASE64_TEXT: Final = rf"(?:{_GROUP}){{4}}"
+"""Base64 of printable ASCII. Its high bits leave each place of a group of four few characters, which tells it from
+digests, identifiers and pictures, and says where the groups begin."""
+BASE64_RUN: Final = r"[A-Za-z0-9+/_-]{16,}"
 FOLDED: Final = r"[A-Za-z0-9+/_-]{48,}(?:\r?\n|\\n)[ \t]*[A-Za-z0-9+/_-]{4}"
 
 WRITTEN: Final = r"[\t\n\r -~]{12,}"
@@ -27,7 +33,6 @@ _ESCAPE: Final = re.compile(rb'%([0-9A-Fa-f]{2})|\\(?:u([0-9A-Fa-f]{4})|(["\\/bf
 _SIMPLE: Final = {98: b"\b", 102: b"\f", 110: b"\n", 114: b"\r", 116: b"\t"}
 _FOLD: Final = re.compile(rb"(?<=[A-Za-z0-9+/_-]{48})(?:\r?\n|\\n)[ \t]*(?=[A-Za-z0-9+/_-]{4})")
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
-_HEX: Final = b"0123456789abcdefABCDEF-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +87,32 @@ def unescaped(data: bytes) -> View:
     return _replaced(data, _ESCAPE, _unescape)
 
 
+def unescaped_form(data: bytes) -> View:
+    """The same, with `+` read as a space."""
+    return unescaped(data.replace(b"+", b" "))
+
+
 def unfolded(data: bytes) -> View:
     """With the lines of folded base64 joined."""
     return _replaced(data, _FOLD, lambda match: b"")
 
 
 def base64_decoded(data: bytes) -> Iterator[View]:
-    """Each run of base64 (either alphabet), decoded from each of the four places where a group may begin.
+    """The written text in each run of base64, of either alphabet.
 
-    A run glued to a path or a name begins where nobody can tell, so every place is tried. Digests and UUIDs are
-    hexadecimal and are passed over.
+    A run may be glued to a path or a name, so its groups begin where text comes out, not where the run does.
     """
     for spans in pattern(BASE64_RUN).spans(data):
         start, end = spans[0]
         run = data[start:end]
-        if not run.translate(None, _HEX):
-            continue
+        places = {found[0][0] % 4 for found in pattern(BASE64_TEXT).spans(run)}
         run = run.translate(_URL_SAFE)
-        for offset in range(4):
+        for offset in sorted(places):
             yield from _written(run, offset, start + offset)
 
 
 def _written(run: bytes, offset: int, at: int) -> Iterator[View]:
-    """What is written text in one decoding of a run; the rest is noise of a wrong place or a picture's bytes."""
+    """What is written text in one decoding of a run."""
     length = len(run) - offset
     whole = length - length % 4
     # A last group of two or three characters still holds one or two bytes; one character holds none.

@@ -71,7 +71,8 @@ class Allowance:
 
     target: str
     regexes: tuple[str, ...]
-    stopwords: tuple[bytes, ...]
+    stopwords: str
+    """One regex for all of them; empty when there are none."""
 
     def covers(self, secret: bytes, match: bytes) -> bool:
         if self.target == "secret":
@@ -79,8 +80,7 @@ class Allowance:
                 return True
         elif any(pattern(regex).search(match) for regex in self.regexes):
             return True
-        lowered = secret.lower()
-        return any(word in lowered for word in self.stopwords)
+        return bool(self.stopwords) and pattern(self.stopwords).search(secret.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def _loaded() -> dict[str, Any]:
 
 def _allowances(entries: list[dict[str, Any]]) -> tuple[Allowance, ...]:
     return tuple(
-        Allowance(entry["target"], tuple(entry["regexes"]), tuple(word.encode() for word in entry["stopwords"]))
+        Allowance(entry["target"], tuple(entry["regexes"]), "|".join(map(literal, entry["stopwords"])))
         for entry in entries
     )
 
@@ -210,8 +210,8 @@ class RuleBook:
         probes.append(NAMED_STRUCTURE)
         self._finders = finders
         self._keywords = Keywords(word for entry in loaded["rules"] for word in entry["keywords"])
-        self._escaped, self._folded, self._base64 = range(len(probes), len(probes) + 3)
-        self._set = PatternSet([*probes, encodings.ESCAPED, encodings.FOLDED, encodings.BASE64_RUN])
+        self._escaped, self._form, self._folded, self._base64 = range(len(probes), len(probes) + 4)
+        self._set = PatternSet([*probes, encodings.ESCAPED, encodings.FORM, encodings.FOLDED, encodings.BASE64_TEXT])
         if not self._set.matching(PROOF):
             raise RuntimeError("the redaction automaton does not find a known token; it may lack memory")
         self.labels = frozenset(
@@ -245,6 +245,8 @@ class RuleBook:
     def _views(self, data: bytes, candidates: list[int]) -> Iterator[encodings.View]:
         if self._escaped in candidates:
             yield encodings.unescaped(data)
+        if self._form in candidates:
+            yield encodings.unescaped_form(data)
         if self._folded in candidates:
             yield encodings.unfolded(data)
         if self._base64 in candidates:

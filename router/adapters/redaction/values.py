@@ -16,6 +16,7 @@ MAX_DEPTH: Final = 500
 """Levels that are walked. Deeper values are replaced: what was not looked at is not shown."""
 TOO_DEEP: Final = "too-deep"
 
+_LEAVES: Final = (list, tuple, int, float, type(None))
 _REFERENCE = re.compile(r"(?:\w+ )?\$\{?\w+\}?")
 """`${GITHUB_TOKEN}`, `Bearer $TOKEN`: says where a secret comes from, and holds none."""
 
@@ -32,7 +33,7 @@ def plain_strings(value: Any) -> list[str] | None:
         for node in level:
             if isinstance(node, str):
                 strings.append(node)
-            elif isinstance(node, (dict, Mapping)):
+            elif _is_object(node):
                 for key, item in node.items():
                     if isinstance(key, str):
                         strings.append(key)
@@ -63,7 +64,7 @@ def rebuilt(value: Any, redact: Callable[[str], str], named: str, is_placeholder
         elif isinstance(node, str):
             kept = not secret or not node or is_placeholder(node) or _REFERENCE.fullmatch(node)
             into[at] = redact(node) if kept else named
-        elif isinstance(node, (dict, Mapping)):
+        elif _is_object(node):
             into[at] = _opened_object(node, redact, work, depth, secret)
         elif isinstance(node, (list, tuple)):
             items: list[Any] = [None] * len(node)
@@ -99,6 +100,11 @@ def _opened_object(
         goes = (isinstance(key, str) and is_secret_name(key)) or key == named
         work.append((item, opened, new, goes and not isinstance(item, Mapping), depth + 1))
     return opened
+
+
+def _is_object(node: Any) -> bool:
+    # Asking an abstract class about a number costs more than the rest of the walk.
+    return isinstance(node, dict) or (not isinstance(node, _LEAVES) and isinstance(node, Mapping))
 
 
 def _goes_whole(item: Any) -> bool:

@@ -1,0 +1,154 @@
+"""S-17: a secret of every kind, in every place a record may carry it, leaves no trace."""
+
+from __future__ import annotations
+
+import base64
+import json
+import traceback
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from router.adapters.redaction import SecretRedactor
+
+ENV = {"VENDOR_KEY": "correct horse/battery+staple", "QUOTED": 'q"uo\\te\nd-välue', "SHORT": "8080"}
+
+KINDS: dict[str, tuple[str, str]] = {
+    # kind: (the secret, the text it stands in)
+    "github token": ("ghp_" + "aB3dE5gH7" * 4, "{}"),
+    "gitlab token": ("glpat-" + "x7Kp2Qm9Vn4Lr8Ts1Zw6", "{}"),
+    "aws access key": ("AKIA" + "Z7QW3ER5TY2UIOPK", "{}"),
+    "anthropic key": ("sk-ant-api03-" + "aZ9_" * 23 + "bAA", "{}"),
+    "stripe key": ("sk_live_" + "4eC39HqLyjWDarjtT1zdp7dc", "{}"),
+    "slack token": ("xoxb-" + "123456789012-1234567890123-AbCdEfGhIjKl", "{}"),
+    "json web token": (
+        "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
+        "{}",
+    ),
+    "bearer header": ("mF_9.B5f-4.1JqM", "Authorization: Bearer {}"),
+    "basic header": (base64.b64encode(b"aladdin:opensesame").decode(), "Authorization: Basic {}"),
+    "token header": ("9944b09199c62bcf9418ad846dd0e4bb", "authorization: token {}"),
+    "proxy header": ("cHJveHk6c2VjcmV0MTIz", "Proxy-Authorization: Basic {}"),
+    "schemeless header": ("k2j4h5k2j3h4k5j2", "Authorization: {}"),
+    "digest header": ("6629fae49393a05397450978507c4ef1", 'Authorization: Digest username="m", response="{}"'),
+    "curl header": ("mF_9.B5f-4.1JqM", "curl -sS -H 'Authorization: Bearer {}' https://api.example.com/v1"),
+    "curl user": ("s3cr3tpa55", 'curl -u "admin:{}" https://api.example.com'),
+    "header as a dict": ("mF_9.B5f-4.1JqM", "{{'Authorization': 'Bearer {}'}}"),
+    "bearer alone": ("2YotnFZFEjr1zCsicMWpAA", "sent Bearer {} twice"),
+    "cookie": ("d41d8cd98f00b204", "Cookie: theme=dark1; sid={}; lang=en"),
+    "set-cookie": ("d41d8cd98f00b204", "Set-Cookie: sid={}; Path=/; HttpOnly"),
+    "url user info": ("hunter2", "https://bob:{}@example.com/path"),
+    "url token": ("x1y2z3x1y2z3x1y2z3", "https://{}@git.example.com/a.git"),
+    "dsn": ("p4ss", "postgresql://u:{}@db.internal:5432/app"),
+    "dsn with a raw at sign": ("p@ss:w0rd", "mysql://u:{}@db/app"),
+    "go dsn": ("hunter2", "root:{}@tcp(127.0.0.1:3306)/app"),
+    "query parameter": ("abc123", "https://example.com/cb?state=7&access_token={}&x=1"),
+    "signed url": ("Zm9vYmFyYmF6cXV4MTIzNA", "https://blob.example.com/f?sv=2024&sig={}"),
+    "private key": (
+        "MIIEpAIBAAKCAQEA1c7Pq9kVf3\nXo2v5u8x/A?D(G+KbPeShVm".replace("?D(", "ab"),
+        "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\n",
+    ),
+    "cut private key": ("MIIEpAIBAAKCAQEA1c7Pq9kVf3", "-----BEGIN PRIVATE KEY-----\n{}"),
+    "password in json": ("hunter2", '{{"user": "bob", "password": "{}"}}'),
+    "password in yaml": ("hunter2!x", "user: bob\npassword: {}\n"),
+    "environment assignment": ("abcd1234", "export DB_PASSWORD={} && make"),
+    "command line": ("hunter2x", "tool --verbose --api-key {} run"),
+    "generic key": ("q7T9xV2mK4pL8nR3wZ6s", "service_api_key = '{}'"),
+    "environment value": (ENV["VENDOR_KEY"], "the value {} of a variable"),
+    "environment value with escapes": (ENV["QUOTED"], "the value {} of a variable"),
+}
+
+
+def traceback_of(text: str) -> str:
+    try:
+        raise ValueError(text)
+    except ValueError:
+        return traceback.format_exc()
+
+
+def padded_base64(lead: str) -> Callable[[str], str]:
+    return lambda text: "data " + base64.b64encode((lead + " " + text + " tail").encode()).decode() + " end"
+
+
+PLACES: dict[str, Callable[[str], str]] = {
+    "plain": lambda text: f"before\n{text}\nafter",
+    "json": lambda text: json.dumps({"note": text, "n": 1}),
+    "json not ascii": lambda text: json.dumps({"note": text, "n": "é"}, ensure_ascii=False),
+    "json in json": lambda text: json.dumps({"arguments": json.dumps({"note": text})}),
+    "shell": lambda text: f"$ run <<'EOF'\n{text}\nEOF",
+    "traceback": traceback_of,
+    "base64, first place": padded_base64(""),
+    "base64, second place": padded_base64("x"),
+    "base64, third place": padded_base64("xy"),
+    "base64 url-safe": lambda text: base64.urlsafe_b64encode(f"~~{text} ~~~".encode()).decode().rstrip("="),
+    "base64 glued to a path": lambda text: "files/v1/" + base64.b64encode(f"{text} ".encode()).decode(),
+    "base64 folded": lambda text: base64.encodebytes(f"{'header ' * 6}{text} {'tail ' * 20}".encode()).decode(),
+    "url-encoded": lambda text: quote(text, safe=""),
+    "url-encoded form": lambda text: "note=" + quote_plus(text) + "&n=1",
+    "json, url-encoded": lambda text: quote(json.dumps({"note": text})),
+    "json, base64": lambda text: base64.b64encode(json.dumps({"note": text}).encode()).decode(),
+}
+
+
+def traces(secret: str) -> set[str]:
+    """The secret as it could still be read, in any spelling."""
+    found = {secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote(secret), quote_plus(secret)}
+    raw = secret.encode()
+    for lead in range(3):
+        encoded = base64.b64encode(b"\0" * lead + raw).decode()
+        core = encoded[-(-lead * 8 // 6) : (lead + len(raw)) * 8 // 6]
+        if len(core) >= 6:
+            found |= {core, core.replace("+", "-").replace("/", "_")}
+    return found
+
+
+@pytest.fixture(scope="module")
+def redactor() -> SecretRedactor:
+    return SecretRedactor(ENV)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_trace_of_a_secret_is_left(redactor: SecretRedactor, kind: str, place: str) -> None:
+    secret, template = KINDS[kind]
+    text = PLACES[place](template.format(secret))
+
+    redacted = redactor.redact(text)
+
+    assert "[redacted:" in redacted
+    assert not [trace for trace in traces(secret) if trace in redacted]
+    assert not redactor.is_clean(text)
+    assert redactor.redact(redacted) == redacted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stands_around_a_secret_is_kept(redactor: SecretRedactor, kind: str) -> None:
+    secret, template = KINDS[kind]
+    redacted = redactor.redact(f"first line\n{template.format(secret)}\n\nlast (line)")
+    assert redacted.startswith("first line\n")
+    assert redacted.endswith("(line)")
+
+
+def test_a_value_of_the_environment_is_named_after_its_variable(redactor: SecretRedactor) -> None:
+    assert redactor.redact(f"<{ENV['VENDOR_KEY']}>") == "<[redacted:env:VENDOR_KEY]>"
+
+
+def test_values_under_eight_characters_are_left_alone(redactor: SecretRedactor) -> None:
+    assert redactor.redact("listening on 8080") == "listening on 8080"
+
+
+def test_the_longer_of_two_values_that_overlap_is_named() -> None:
+    redactor = SecretRedactor({"PART": "abcdefgh", "WHOLE": "abcdefgh-ijkl"})
+    assert redactor.redact("abcdefgh-ijkl abcdefgh") == "[redacted:env:WHOLE] [redacted:env:PART]"
+
+
+def test_redacted_json_is_still_json(redactor: SecretRedactor) -> None:
+    for secret, template in KINDS.values():
+        text = json.dumps({"note": template.format(secret), "after": [1, "é"]})
+        assert json.loads(redactor.redact(text))["after"] == [1, "é"]
+
+
+def test_a_token_inside_something_that_looks_like_a_placeholder_is_found(redactor: SecretRedactor) -> None:
+    token = KINDS["github token"][0]
+    assert token not in redactor.redact(f"[redacted:{token}] [redacted:env:{token}]")

@@ -1,0 +1,112 @@
+"""Every rule of gitleaks is at work: samples made from its own regex are found, whatever was done to make it fast."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import string
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from re import _constants, _parser  # type: ignore[attr-defined]  # the standard library's own regex parser
+from typing import Any
+
+import pytest
+
+from router.adapters.redaction import SecretRedactor
+from router.adapters.redaction.automata import pattern
+from router.adapters.redaction.rules import RuleBook
+
+ROOT = Path(__file__).parents[2]
+RULES: list[dict[str, Any]] = json.loads((ROOT / "router/adapters/redaction/gitleaks.json").read_text("utf-8"))["rules"]
+PRINTABLE = [ord(c) for c in string.ascii_letters + string.digits + string.punctuation + " "]
+
+
+def sample(regex: str, chance: random.Random) -> str:
+    """A text that the regex matches. Case flags are ignored: what they allow is not needed."""
+    plain = regex.replace("[[:alnum:]]", "[A-Za-z0-9]").replace(r"\z", r"\Z").replace("(?s:.)", ".")
+    plain = re.sub(r"\(\?-?i:", "(?:", plain).replace("(?i)", "")
+    return "".join(map(chr, _drawn(_parser.parse(plain), chance)))
+
+
+def _drawn(tree: Sequence[Any], chance: random.Random) -> list[int]:
+    drawn: list[int] = []
+    for kind, argument in tree:
+        if kind is _constants.LITERAL:
+            drawn.append(argument)
+        elif kind in (_constants.IN, _constants.ANY, _constants.NOT_LITERAL):
+            drawn.append(chance.choice(_allowed(kind, argument)))
+        elif kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+            least, most, inner = argument
+            for _ in range(chance.randint(least, min(int(most), least + 3))):
+                drawn += _drawn(inner, chance)
+        elif kind is _constants.SUBPATTERN:
+            drawn += _drawn(argument[3], chance)
+        elif kind is _constants.BRANCH:
+            drawn += _drawn(chance.choice(argument[1]), chance)
+        else:
+            assert kind is _constants.AT, kind
+    return drawn
+
+
+def _allowed(kind: Any, argument: Any) -> list[int]:
+    if kind is _constants.ANY:
+        return PRINTABLE
+    if kind is _constants.NOT_LITERAL:
+        return [code for code in PRINTABLE if code != argument]
+    allowed: set[int] = set()
+    negated = False
+    for item, value in argument:
+        if item is _constants.NEGATE:
+            negated = True
+        elif item is _constants.LITERAL:
+            allowed.add(value)
+        elif item is _constants.RANGE:
+            allowed.update(range(value[0], value[1] + 1))
+        else:
+            inverse = value in (_constants.CATEGORY_NOT_SPACE, _constants.CATEGORY_NOT_WORD)
+            one = {"WORD": r"\w", "SPACE": r"\s", "DIGIT": r"\d"}[str(value).rpartition("_")[2]]
+            allowed.update(code for code in PRINTABLE if bool(re.match(one, chr(code), re.ASCII)) != inverse)
+    return sorted(set(PRINTABLE) - allowed if negated else allowed & set(range(128)))
+
+
+@pytest.fixture(scope="module")
+def book() -> RuleBook:
+    return RuleBook({})
+
+
+@pytest.fixture(scope="module")
+def redactor() -> SecretRedactor:
+    return SecretRedactor()
+
+
+def test_the_shipped_rules_are_what_the_generator_makes_of_gitleaks() -> None:
+    script = ROOT / "tests/redaction/generate_secret_rules.py"
+    assert subprocess.run([sys.executable, str(script), "--check"], check=False).returncode == 0
+
+
+def test_all_221_rules_with_a_regex_are_there() -> None:
+    assert len({rule["id"] for rule in RULES}) == len(RULES) == 221
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["id"]))
+def test_a_rule_redacts_samples_of_its_own_regex(
+    rule: dict[str, Any], book: RuleBook, redactor: SecretRedactor
+) -> None:
+    chance = random.Random(rule["id"])
+    redacted = 0
+    for _ in range(40):
+        text = f"# {rule['keywords'][0]}\n{sample(rule['regex'], chance)}\n"
+        data = text.encode()
+        if not any(True for _ in pattern(rule["regex"]).spans(data)):
+            continue  # an end or a word boundary that the sampler does not draw
+        assert book.suspicious(data), text  # no probe is narrower than its rule
+        redacted += redactor.redact(text) != text
+    assert redacted
+
+
+def test_the_example_keys_of_documentation_are_left_alone(redactor: SecretRedactor) -> None:
+    text = "aws_access_key_id AKIAIOSFODNN7EXAMPLE"
+    assert redactor.redact(text) == text

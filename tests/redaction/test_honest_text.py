@@ -1,0 +1,56 @@
+"""Honest text stays as it is, and the same object: redaction that eats a log is switched off by whoever reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.adapters.redaction import SecretRedactor
+
+HERE = Path(__file__).parent
+TOOLS: list[dict[str, Any]] = json.loads((HERE / "data/livemcp_tools.json").read_text("utf-8"))["tools"]
+STRINGS: list[str] = json.loads((HERE.parent / "data/blns/blns.json").read_text("utf-8"))
+
+HONEST = [
+    "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "commit 4b825dc642cb6eb9a060e54bf8d69288fbee4904 by author@example.com",
+    "run 123e4567-e89b-12d3-a456-426614174000 of workflow feature, step edit",
+    "src/components/navigation/sidebar/index.test.tsx and router/adapters/redaction/__init__.py",
+    "Authorization: required for all endpoints; a bearer token is needed",
+    "Authorization: Bearer ${GITHUB_TOKEN}",
+    "Authorization: Bearer <token>",
+    "the password: must be longer than eight characters",
+    "rotate the API key, then revoke the secret and the access token",
+    "ssh://git@github.com/org/repo.git and https://example.com:8443/a@2x.png",
+    "rename max_tokens to token_limit in settings.py",
+    '{"next_page_token": "CAUQAA", "tokens": 1200, "key": "value"}',
+    "curl -sS https://example.com/a?page=2&sort=asc",
+    "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+    "GITHUB_TOKEN=$GITHUB_TOKEN make && echo ${API_KEY}",
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg",
+]
+
+
+@pytest.fixture(scope="module")
+def redactor() -> SecretRedactor:
+    return SecretRedactor({"VENDOR_KEY": "not-in-any-of-these"})
+
+
+@pytest.mark.parametrize("text", HONEST)
+def test_text_that_only_talks_about_secrets_is_left_alone(redactor: SecretRedactor, text: str) -> None:
+    assert redactor.redact(text) is text
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: f"{tool['server']}.{tool['tool']}")
+def test_definitions_of_real_tools_are_left_alone(redactor: SecretRedactor, tool: dict[str, Any]) -> None:
+    text = json.dumps(tool)
+    assert redactor.redact(text) is text
+    assert redactor.redact_value(tool) is tool
+
+
+def test_naughty_strings_are_left_alone(redactor: SecretRedactor) -> None:
+    assert redactor.redact_many(STRINGS) == STRINGS
+    assert redactor.redact_value({"strings": STRINGS}) == {"strings": STRINGS}
