@@ -473,11 +473,12 @@ def test_a_deleted_run_that_nobody_appends_to_closes_without_coming_back(runs: A
     assert not runs.path.exists()
 
 
-def test_another_programs_bytes_in_the_file_stop_the_log(runs: Any) -> None:
+@pytest.mark.parametrize("change", [lambda text: text + b"hello\n", lambda text: b""])
+def test_another_programs_changes_to_the_file_stop_the_log(runs: Any, change: Any) -> None:
     log = runs.open()
     log.append("routing", runs.record(0))
-    with (runs.path / "r-1" / "routing.jsonl").open("ab") as file:
-        file.write(b"hello\n")
+    path = runs.path / "r-1" / "routing.jsonl"
+    path.write_bytes(change(path.read_bytes()))
     for _ in range(2):
         with pytest.raises(StorageError, match="another program"):
             log.append("routing", runs.record(1))

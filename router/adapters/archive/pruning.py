@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -18,6 +19,8 @@ from router.errors import CorruptRun, StorageError, UnknownRun
 
 _DELETING: Final = ".deleting-"
 """Before the id of a run that is being deleted; no run id starts with a dot."""
+
+_TRIES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def _delete(root: Path, run_id: str) -> bool:
             os.write(lock, b"%d\n" % os.getpid())
             doomed = root / f"{_DELETING}{run_id}"
             path.rename(doomed)
-            shutil.rmtree(doomed)
+            _remove(doomed)
         except BlockingIOError:
             return False
         finally:
@@ -113,9 +116,23 @@ def _delete(root: Path, run_id: str) -> bool:
 
 def _finish_deletions(root: Path) -> None:
     for left in sorted(root.glob(f"{_DELETING}*")):
-        # FileNotFoundError: another prune is at it.
-        with _explained(left), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(left)
+        with _explained(left):
+            _remove(left)
+
+
+def _remove(path: Path) -> None:
+    """Deletes a directory that is no run any more; more than once where a writer, which was opening the run before it
+    was renamed, still puts a file into it (it will notice, and begin a new run)."""
+    for attempt in range(_TRIES):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return  # another prune is at it
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or attempt == _TRIES - 1:
+                raise
+        else:
+            return
 
 
 @contextmanager

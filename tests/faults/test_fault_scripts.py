@@ -1,0 +1,23 @@
+"""Each fault script, a few rounds of it; `python tests/faults/NAME.py` runs all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("name", ["kill9", "two_writers", "disk_full", "gone_directory", "syscall_faults"])
+def test_what_is_promised_under_this_fault_holds(name: str) -> None:
+    command = [sys.executable, str(HERE / f"{name}.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["broken"] == []
+    if "skipped" in summary:
+        pytest.skip(summary["skipped"])
