@@ -34,12 +34,16 @@ _ADDRESS_SPACE: Final = 8 << 30
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is started: `argv[0]` is an absolute path. `readable` lists what it may read when it can be confined."""
+    """What is started: `argv[0]` is an absolute path. `readable` lists what it may read when it can be confined.
+
+    `confined=False` leaves Landlock out, to show that what stands in front of it holds alone.
+    """
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
     readable: tuple[str | int, ...]
+    confined: bool = True
 
 
 @dataclass(slots=True)
@@ -92,7 +96,8 @@ def _timeout() -> ToolFailure:
 @contextmanager
 def started(command: Command, context: ToolContext) -> Iterator[Child]:
     """Starts the command; on leaving, whatever still runs of its process group is killed and reaped."""
-    process = _popen_confined(command) if _starts_confined(command.argv[0]) else _popen(command)
+    confine = command.confined and _starts_confined(command.argv[0])
+    process = _popen_confined(command) if confine else _popen(command)
     try:
         _limit(process.pid)
         yield Child(process, time.monotonic() + context.timeout_s, context.cancelled)

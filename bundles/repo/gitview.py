@@ -81,6 +81,7 @@ class GitView:
     folder: str
     root: Root
     context: ToolContext
+    confined: bool = True
 
     def run(self, *arguments: str, max_bytes: int) -> tuple[bytes, bool, Child]:
         """git's standard output, whether it was cut, and the child. Raises ToolFailure when git fails."""
@@ -89,6 +90,7 @@ class GitView:
             cwd=self.root.path,
             env=self._environment(),
             readable=(self.root.fd, self.folder),
+            confined=self.confined,
         )
         out, cut, child = output_of(command, self.context, max_bytes=max_bytes)
         if not cut and child.code != 0:
@@ -120,7 +122,7 @@ class GitView:
 
 
 @contextmanager
-def repository(root: Root, context: ToolContext) -> Iterator[GitView]:
+def repository(root: Root, context: ToolContext, *, confined: bool = True) -> Iterator[GitView]:
     """The repository whose top is the workspace. Raises ToolFailure `no_repository`, `repository_refused`, …"""
     binary = find_binary("git", outside=root.path)
     if binary is None:
@@ -128,7 +130,7 @@ def repository(root: Root, context: ToolContext) -> Iterator[GitView]:
     own, common = _locate(root)
     _check_objects(root, common)
     with tempfile.TemporaryDirectory(prefix="bundle-router-git-") as folder:
-        view = GitView(binary, folder, root, context)
+        view = GitView(binary, folder, root, context, confined)
         _write_view(root, own, common, Path(folder))
         _carry_config(root, common, view)
         yield view
@@ -276,6 +278,11 @@ _EXPLAINED: Final[Sequence[tuple[str, str, str]]] = (
     ("does not have any commits yet", "no_commits", "the repository has no commits yet"),
     ("unknown revision", "unknown_revision", "there is no such revision"),
     ("bad object", "missing_object", "an object is missing (a partial or damaged clone; nothing is fetched)"),
+    (
+        "unsupported file type",
+        "not_a_file",
+        "a tracked file was replaced by a pipe, socket or device: name another path",
+    ),
     ("unable to read", "missing_object", "an object is missing (a partial or damaged clone; nothing is fetched)"),
     ("Could not read", "missing_object", "an object is missing (a partial or damaged clone; nothing is fetched)"),
 )

@@ -92,11 +92,11 @@ class GitDiff(Frozen):
 _COMMIT: Final = "--format=%x00%h%x1f%ad%x1f%an <%ae>%x1f%D%x1f%s"
 
 
-def git_log(arguments: GitLog, context: ToolContext) -> ToolOutput:
+def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -> ToolOutput:
     """Runs `repo.git_log`."""
     with (
         Root(context.workspace, hard_links=context.settings.hard_links) as root,
-        repository(root, context) as view,
+        repository(root, context, confined=confined) as view,
     ):
         out, cut, _ = view.run(
             "log",
@@ -145,11 +145,11 @@ def _commit_text(item: str) -> str:
 # --- diff -----------------------------------------------------------------------------------------------------------
 
 
-def git_diff(arguments: GitDiff, context: ToolContext) -> ToolOutput:
+def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True) -> ToolOutput:
     """Runs `repo.git_diff`."""
     with (
         Root(context.workspace, hard_links=context.settings.hard_links) as root,
-        repository(root, context) as view,
+        repository(root, context, confined=confined) as view,
     ):
         sides = [_commit(view, side) for side in (arguments.base, arguments.target) if side is not None]
         reads_files = not arguments.staged and arguments.target is None

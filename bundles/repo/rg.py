@@ -31,7 +31,7 @@ _OPTIONS: Final = (
     "--no-search-zip",
     "--no-mmap",  # a file cut short while mapped would kill it
     "--hidden",
-    "--no-ignore-dot",
+    "--no-ignore-dot",  # rg 13 still honours .rgignore, rg 14 no longer does
     "--no-ignore-exclude",
     "--no-ignore-global",
     "--no-require-git",

@@ -152,6 +152,17 @@ def test_path_and_glob_narrow_the_search(
     assert [line for line in shown[1:] if not line.startswith("  ")] == files
 
 
+def test_only_gitignore_files_count_and_they_do_without_a_repository(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / ".git" / "info").mkdir(parents=True)
+    for name, content in ((".gitignore", "a\n"), (".ignore", "b\n"), (".git/info/exclude", "c\n")):
+        (tmp_path / name).write_text(content)
+    for name in "abc":
+        (tmp_path / name).write_text("hit\n")
+    assert [line for line in find(engine, tmp_path, "hit")[1:] if line[0] != " "] == ["b", "c"]
+    shutil.rmtree(tmp_path / ".git")
+    assert [line for line in find(engine, tmp_path, "hit")[1:] if line[0] != " "] == ["b", "c"]
+
+
 def test_empty_lines_are_found_and_the_end_of_a_file_is_none(engine: Engine, project: Path) -> None:
     assert find(engine, project, "^$", path="blank.txt")[1:] == ["blank.txt", "  1: ", "  2: "]
 
