@@ -55,6 +55,7 @@ class Supervisor:
             self._wait(wake)
         finally:
             self._end_all(wake)
+            target.remove_cgroups(self._plan)
         self._report(leftovers=self._leftovers)
 
     def _holds(self, name: str) -> bool:

@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
+import time
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ from bundles.sandbox import landlock, linux
 from bundles.sandbox.namespaces import reason
 from bundles.sandbox.plan import Plan, Statement
 
+_REMOVE_TRIES: Final = 100
 CANT_START: Final = 127
 """Exit status of a process that could not become the program; what it reported before says why."""
 
@@ -31,6 +34,19 @@ def join_cgroups(plan: Plan) -> bool:
     except OSError:
         return False
     return bool(plan.cgroups)
+
+
+def remove_cgroups(plan: Plan) -> None:
+    """Empty groups are removed here, so that none stays when the router is killed. EBUSY: not quite empty yet."""
+    for group in plan.cgroups:
+        for _ in range(_REMOVE_TRIES):
+            try:
+                Path(group).rmdir()
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    time.sleep(0.01)
+                    continue
+            break
 
 
 def limit(plan: Plan) -> None:

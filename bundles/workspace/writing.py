@@ -66,7 +66,7 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
         with _parent_folder(root, parent or ".") as folder, _one_at_a_time:
             before = _check_existing(folder, name, relative, arguments)
             try:
-                _replace(folder, name, content, before)
+                replace_or_create(folder, name, content, before)
             except FileExistsError:
                 raise _exists(relative) from None
             except OSError as error:
@@ -162,7 +162,7 @@ def _digest(folder: int, name: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _replace(folder: int, name: str, content: bytes, before: os.stat_result | None) -> None:
+def replace_or_create(folder: int, name: str, content: bytes, before: os.stat_result | None) -> None:
     """A new file keeps the mode of the one it replaces. Where there was none, one that came meanwhile is kept."""
     temporary = f".{secrets.token_hex(8)}.bundle-router-new"
     mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from bundles.sandbox.plan import FACILITIES
 from bundles.workspace import TOOLS
 from bundles.workspace.execution import BinariesArguments, ExecArguments, execute, list_binaries
-from router.core.models import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext
+from router.core.models import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext, ToolOutput
 from router.errors import ToolFailure
 
 EVERYWHERE = pytest.mark.parametrize(
@@ -126,6 +126,7 @@ def test_the_environment_is_clean(run: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert set(seen) == {"PATH", "HOME", "TMPDIR", "LANG", "PASSED_ON", "FIXED"}
     assert seen["PATH"] == "/usr/local/bin:/usr/bin:/bin"
     assert seen["FIXED"] == "1=2"
+    assert "LD_PRELOAD" not in ran.text  # nor did the launcher get it: the loader would complain on stderr
 
 
 def test_home_and_temporary_files_are_its_own_and_gone_afterwards(
@@ -179,6 +180,28 @@ def test_a_folder_outside_the_workspace_is_refused(run: Any, workspace: Path, cw
     with pytest.raises(ToolFailure) as caught:
         run("print(1)", cwd=cwd)
     assert caught.value.code == code
+
+
+def test_an_argument_that_leads_outside_through_a_link_is_refused(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.py").write_text("secret")
+    (workspace / "link.py").symlink_to("../secret.py")
+    (workspace / "sub").mkdir()
+    (workspace / "sub" / "link.py").symlink_to("../../secret.py")
+    (workspace / "inner.py").write_text("x = 1")
+    (workspace / "sub" / "inner.py").symlink_to("../inner.py")
+    form = BinaryForm(words=("-m", "py_compile"), positionals=".+", max_positionals=1)
+    rule = BinaryRule(name="python", path="@python", forms=(form,))
+    context = ToolContext(str(workspace), LocalSettings(binaries=(rule,)), timeout_s=30, max_bytes=100_000)
+
+    def compile_file(name: str, cwd: str) -> ToolOutput:
+        return execute(ExecArguments(binary="python", args=("-m", "py_compile", name), cwd=cwd), context)
+
+    for name, cwd in (("link.py", "."), ("sub/link.py", "."), ("link.py", "sub")):
+        with pytest.raises(ToolFailure) as caught:
+            compile_file(name, cwd)
+        assert caught.value.code == "outside_workspace"
+    assert not compile_file("inner.py", "sub").failed
+    assert compile_file("missing.py", ".").failed
 
 
 def test_every_argument_arrives_as_it_was_given(run: Any, workspace: Path) -> None:
@@ -395,6 +418,7 @@ def test_a_killed_router_takes_its_programs_with_it(
         assert alive(marker)
         router.send_signal(signal.SIGKILL)
     assert eventually(lambda: not alive(marker))
+    assert eventually(lambda: not list(Path("/sys/fs/cgroup").glob(f"**/bundle-router-{router.pid}-*")))
 
 
 def test_no_zombie_and_no_descriptor_stays(run: Any, workspace: Path) -> None:

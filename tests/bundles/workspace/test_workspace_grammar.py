@@ -38,6 +38,7 @@ def refused(rule: BinaryRule, *arguments: str) -> grammar.Refused:
         "python -m pytest -q -x tests/test_a.py::test_b[1-a] tests",
         "python -m pytest -k 'not slow' --maxfail=1 --tb=short",
         "python -m unittest discover -s tests -v",
+        "python -m unittest -v tests.test_a.Case.test_b",
         "python -m py_compile a.py src/b.py",
         "python -m compileall -q .",
         "git status --short --branch",
@@ -77,7 +78,7 @@ def test_shipped_rules_accept_everyday_commands(command: str) -> None:
         ("python", ["-m", "pytest", "../outside"], 2, "relative to the working folder"),
         ("python", ["-m", "pytest", "a/../../outside"], 2, "relative to the working folder"),
         ("python", ["-m", "pytest", "/etc/x.py::test"], 2, "relative to the working folder"),
-        ("python", ["-m", "unittest", "-s", "../x"], 3, "relative to the working folder"),
+        ("python", ["-m", "unittest", "discover", "-s", "../x"], 4, "relative to the working folder"),
         ("python", ["-m", "py_compile", "a.py", "b.txt"], 3, "must match"),
         ("python", ["-m", "pytest", "a; touch x"], 2, "must match"),
         ("python", ["-m", "pytest", "$(touch x)"], 2, "must match"),
@@ -181,6 +182,7 @@ def test_shipped_rules_have_no_problems() -> None:
 def test_usage_names_every_form() -> None:
     assert [line.split(" [")[0] for line in grammar.usage(SHIPPED["python"])] == [
         "python -m pytest",
+        "python -m unittest discover",
         "python -m unittest",
         "python -m py_compile",
         "python -m compileall",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from bundles.workspace.writing import MAX_CONTENT, WriteFileArguments, write_file
+from bundles.workspace.writing import MAX_CONTENT, WriteFileArguments, replace_or_create, write_file
 from router.core.models import Data, LocalSettings, Text, ToolContext
 from router.errors import ToolFailure
 
@@ -179,6 +179,18 @@ def attempt(workspace: Path) -> str:
     except ToolFailure as failure:
         return failure.code
     return "ok"
+
+
+def test_a_file_that_appears_after_the_check_is_not_overwritten(workspace: Path) -> None:
+    (workspace / "a").write_text("theirs")
+    folder = os.open(workspace, os.O_PATH | os.O_DIRECTORY)
+    try:
+        with pytest.raises(FileExistsError):
+            replace_or_create(folder, "a", b"mine", None)
+    finally:
+        os.close(folder)
+    assert (workspace / "a").read_text() == "theirs"
+    assert listing(workspace) == ["a"]
 
 
 def test_two_writers_of_a_new_file_do_not_both_win(workspace: Path) -> None:
