@@ -29,7 +29,7 @@ MAX_TEXT: Final = 1_048_576
 PIECE: Final = 20_000
 """Characters of a page in one result."""
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
-_TEXT: Final = re.compile(
+_TEXT: Final = re.compile(  # the empty alternative at the end: a page without a type is tried as text
     r"text/.+|application/(json|xml|yaml|x-yaml|toml|javascript|x-javascript|ecmascript|x-sh|sql|x-ndjson|graphql"
     r"|.+\+json|.+\+yaml|(?!svg).+\+xml)|"
 )
@@ -59,9 +59,7 @@ def answer_search(site: str, query: str, limit: int, context: ToolContext, netwo
     ranked = rank(index.entries, query)
     hits = resolve_hits(index, ranked, limit)
     lines = [f"Index: {index.url} ({index.kind}, {len(index.entries)} entries{', cut' if index.cut else ''})"]
-    lines.append(
-        f"{len(hits)} of {len(ranked)} entries that match {query!r}, best first" if hits else "Nothing matches."
-    )
+    lines.append(f"{len(hits)} of {len(ranked)} matches for {query!r}, best first" if hits else "Nothing matches.")
     for number, hit in enumerate(hits, 1):
         kind = f" ({hit.kind})" if hit.kind else ""
         lines += ["", f"{number}. {hit.title[:200]}{kind}", f"   {hit.url}"]
@@ -110,7 +108,7 @@ def _read(page: Page, asked: Url, section: str | None, offset: int, fetcher: Fet
     start, end, name = 0, len(text), ""
     if section is not None:
         start, end = find_section(headings, section, len(text))
-        name = section
+        name = " ".join(section.split())
     elif anchor is not None:
         start, end = section_at(headings, anchor, len(text))
         name = f"#{asked.fragment or page.url.fragment}"
@@ -153,7 +151,7 @@ def _text_of(page: Page, anchor: str, fetcher: Fetcher) -> tuple[str, str, int |
 
     anchor = unquote(anchor)
     made = to_markdown(text, base=str(page.url), anchor=anchor, keeps_image=keeps_image, deadline=fetcher.deadline)
-    return made.title, clean_text(made.markdown), made.anchor
+    return made.title, made.markdown, made.anchor
 
 
 def _provenance(page: Page, asked: Url) -> list[str]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, takewhile, zip_longest
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from bs4 import BeautifulSoup, Tag
-from bs4.element import NavigableString, PreformattedString
+from bs4.element import NavigableString, PageElement, PreformattedString
 
 from bundles.docs.deadline import Deadline
 
@@ -26,6 +26,8 @@ ANCHOR_MARK: Final = "\ue0a0"
 MAX_DEPTH: Final = 80
 """Levels of nesting that are kept; below it only text is. Bounds recursion and indentation."""
 MAX_SPAN: Final = 20
+MAX_MARK_SEARCH: Final = 1_000
+"""Elements after an anchor among which the first text is looked for."""
 MAX_LINK: Final = 2048
 
 
@@ -51,7 +53,6 @@ _PERMALINKS: Final = frozenset({"", "¶", "#", "§", "🔗", "\u200b"})
 _LANGUAGE: Final = re.compile(r"(?:highlight|language|lang)-([A-Za-z0-9+#-]{1,20})")
 _NO_LANGUAGE: Final = frozenset({"default", "none", "text", "plaintext", "notranslate", "source"})
 _LINKABLE: Final = frozenset({"http", "https", "mailto"})
-_HOLDS_TEXT: Final = words("h1 h2 h3 h4 h5 h6 dt dd li p td th section div article span a code")
 _KEPT_ATTRIBUTES: Final = {
     "a": ("href",),
     "img": ("src", "alt"),
@@ -64,10 +65,14 @@ _KEPT_ATTRIBUTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is to be written of a page: its title (one line), and the element that holds it, cleaned."""
+    """What is to be written of a page: its title (one line), and the element that holds it, cleaned.
+
+    `marked`: the asked anchor is there, and `ANCHOR_MARK` stands before its text.
+    """
 
     title: str
     main: Tag
+    marked: bool
 
 
 def read_content(
@@ -79,10 +84,10 @@ def read_content(
     element of id `anchor` gets an `ANCHOR_MARK`. Raises the deadline's ToolFailure.
     """
     deadline.check("reading the page")
-    soup = BeautifulSoup(html, "lxml")
+    soup = BeautifulSoup(html.replace(ANCHOR_MARK, ""), "lxml")
     title = _squeeze(soup.title.get_text()) if soup.title else ""
     main = _main_of(soup)
-    target = _find_anchor(main, anchor)
+    marked = bool(anchor) and _mark_anchor(main, anchor)
     for step in (_flatten, _drop_noise, _shape_code, _shape_signatures, _shape_boxes, _shape_tabs, _rename, _number):
         deadline.check("cleaning the page")
         step(main)
@@ -93,11 +98,9 @@ def read_content(
         _shape_link(link, base)
     deadline.check("cleaning the page")
     _tidy_text(main)
-    if target is not None:
-        _mark(target)
     for tag in main.find_all(True):
         _keep_attributes(tag)
-    return Content(title.replace(ANCHOR_MARK, ""), main)
+    return Content(title.replace(ANCHOR_MARK, ""), main, marked)
 
 
 def _main_of(soup: BeautifulSoup) -> Tag:
@@ -141,10 +144,25 @@ def _base_of(soup: BeautifulSoup, page: str) -> str:
     return (_absolute(_attribute(base, "href"), page) if base else None) or page
 
 
-def _find_anchor(main: Tag, anchor: str) -> Tag | None:
-    if not anchor:
-        return None
-    return main.find(id=anchor) or main.find("a", attrs={"name": anchor})
+def _mark_anchor(main: Tag, anchor: str) -> bool:
+    """Puts the mark before the first text at or after the anchor, where it changes nothing about how it is written."""
+    target = main.find(id=anchor) or main.find("a", attrs={"name": anchor})
+    for element in islice(target.next_elements if target else (), MAX_MARK_SEARCH):
+        if _is_text(element) and not any(_is_noise(parent) for parent in _parents_below(main, element)):
+            text = str(element)
+            start = len(text) - len(text.lstrip())
+            element.replace_with(text[:start] + ANCHOR_MARK + text[start:])
+            return True
+    return False
+
+
+def _is_text(element: object) -> bool:
+    plain = isinstance(element, NavigableString) and not isinstance(element, PreformattedString)
+    return plain and bool(str(element).strip())
+
+
+def _parents_below(main: Tag, element: PageElement) -> Iterator[Tag]:
+    return takewhile(lambda parent: parent is not main, element.parents)
 
 
 def _flatten(main: Tag) -> None:
@@ -304,22 +322,12 @@ def _tidy_text(main: Tag) -> None:
     for text in list(main.find_all(string=True)):
         if not isinstance(text, NavigableString):
             continue
-        plain = text.replace(ANCHOR_MARK, "")
         if text.find_parent("pre") is None:
-            inner = _squeeze(plain)
-            lead = " " if plain[:1].isspace() else ""
-            tail = " " if plain[-1:].isspace() and inner else ""
-            plain = f"{lead}{inner}{tail}"
-        if plain != text:
-            text.replace_with(plain)
-
-
-def _mark(target: Tag) -> None:
-    mark = NavigableString(ANCHOR_MARK)
-    if target.name in _HOLDS_TEXT:
-        target.insert(0, mark)
-    elif target.parent is not None:
-        target.insert_before(mark)
+            inner = _squeeze(text)
+            lead = " " if text[:1].isspace() else ""
+            tail = " " if text[-1:].isspace() and inner else ""
+            if text != (plain := f"{lead}{inner}{tail}"):
+                text.replace_with(plain)
 
 
 def _keep_attributes(tag: Tag) -> None:

@@ -135,7 +135,7 @@ def read_llms(body: bytes) -> list[Entry] | None:
 
 
 def read_sitemap(body: bytes) -> list[Entry] | None:
-    """`sitemap.xml`: bare URLs, titled by the words of their paths. A sitemap of sitemaps has entries of kind `sitemap`.
+    """`sitemap.xml`: bare URLs, titled by the words of their paths. One of sitemaps has entries of kind `sitemap`.
 
     Read with one expression, not an XML parser: no entities, no external references.
     """

@@ -26,6 +26,7 @@ from markdownify import MarkdownConverter
 
 from bundles.docs.content import ANCHOR_MARK, NavigableString, Tag, read_content, words
 from bundles.docs.deadline import Deadline
+from bundles.docs.pages import clean_text
 from router.errors import ToolFailure
 
 MAX_MARKDOWN: Final = 4_194_304
@@ -55,8 +56,8 @@ def to_markdown(
     content = read_content(html, base=base, anchor=anchor, keeps_image=keeps_image, deadline=deadline)
     written: str = _Writer(deadline).convert_soup(content.main)
     lines = (line.rstrip() for line in written.split("\n"))
-    markdown = "\n".join(lines).strip("\n")
-    at = markdown.find(ANCHOR_MARK)
+    markdown = clean_text("\n".join(lines)).strip("\n")  # again: character references may stand for controls
+    at = markdown.find(ANCHOR_MARK) if content.marked else -1
     return Converted(content.title, markdown.replace(ANCHOR_MARK, ""), at if at >= 0 else None)
 
 

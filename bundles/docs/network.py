@@ -16,11 +16,12 @@ import queue
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_address
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from bundles.docs.addresses import refusal
 from bundles.docs.deadline import Deadline
@@ -60,11 +61,16 @@ class Network:
         """
         addresses = self._checked(host, deadline)
         plain = self._connect(host, addresses, deadline)
-        try:
-            return _shake_hands(plain, self.connector.tls, host, deadline)
-        except BaseException:  # closes the socket on the way out, whatever the reason; always raised on
-            plain.close()
-            raise
+        with ExitStack() as undo:
+            undo.enter_context(plain)
+            # Ragged ends are errors: without close_notify a body that ends with the connection may have been cut.
+            wrapped = self.connector.tls.wrap_socket(
+                plain, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=False
+            )
+            undo.enter_context(wrapped)  # `plain` is detached now: closing it no longer closes the connection
+            _shake_hands(wrapped, host, deadline)
+            undo.pop_all()
+            return wrapped
 
     def _checked(self, host: str, deadline: Deadline) -> Sequence[str]:
         addresses = self.resolver.resolve(host, deadline)
@@ -94,20 +100,16 @@ class Network:
         )
 
 
-def _shake_hands(plain: socket.socket, tls: ssl.SSLContext, host: str, deadline: Deadline) -> ssl.SSLSocket:
+def _shake_hands(wrapped: ssl.SSLSocket, host: str, deadline: Deadline) -> None:
     doing = f"setting up TLS with {host}"
     try:
-        # Ragged ends are errors: without close_notify a body that ends with the connection may have been cut.
-        wrapped = tls.wrap_socket(
-            plain, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=False
-        )
         while True:
             wrapped.settimeout(deadline.slice(doing))
             try:
                 wrapped.do_handshake()
             except TimeoutError:
                 continue
-            return wrapped
+            return
     except ssl.SSLCertVerificationError as error:
         raise ToolFailure(
             f"the certificate of {host!r} is not valid: {error.verify_message}",
@@ -121,7 +123,8 @@ def _shake_hands(plain: socket.socket, tls: ssl.SSLContext, host: str, deadline:
 class SystemResolver:
     """The operating system's resolver, in a thread of its own, because `getaddrinfo` knows no timeout."""
 
-    def __init__(self) -> None:
+    def __init__(self, look_up: Callable[..., list[Any]] = socket.getaddrinfo) -> None:
+        self._getaddrinfo = look_up
         self._slots = threading.BoundedSemaphore(MAX_LOOKUPS)
 
     def resolve(self, host: str, deadline: Deadline) -> Sequence[str]:
@@ -144,7 +147,7 @@ class SystemResolver:
 
     def _look_up(self, host: str, answers: queue.SimpleQueue[tuple[str, ...] | OSError]) -> None:
         try:
-            found = socket.getaddrinfo(host, PORT, type=socket.SOCK_STREAM)
+            found = self._getaddrinfo(host, PORT, type=socket.SOCK_STREAM)
             answers.put(tuple(dict.fromkeys(str(entry[4][0]) for entry in found)))
         except OSError as error:
             answers.put(error)

@@ -13,7 +13,8 @@ from router.errors import ToolFailure
 _CONTROLS: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0 and C1, but newline and tab
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks and overrides of writing direction
-    "\ufeff\ufff9-\uffff\ud800-\udfff\U000e0000-\U000e007f]"  # byte order marks, lone surrogates, tag characters
+    "\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"  # byte order marks, annotations, lone surrogates
+    "\U000e0000-\U000e007f]"  # tag characters
 )
 _META_CHARSET: Final = re.compile(rb"""<meta[^<>]{0,200}?charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9_.:-]{1,40})""", re.I)
 _CHARSETS: Final = re.compile(

@@ -29,7 +29,7 @@ MAX_WORDS: Final = 16
 _ABSENT: Final = frozenset(
     {"not_found", "http_error", "host_not_allowed", "invalid_url", "too_many_redirects", "unsupported_encoding"}
 )
-"""Ways in which a site says that it has no such index. Any other failure ends the search: the network's, the deadline's."""
+"""How a site says that it has no such index. Any other failure (the network's, the deadline's) ends the search."""
 _WORD: Final = re.compile(r"[^\W_]+")
 
 
