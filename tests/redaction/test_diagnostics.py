@@ -131,7 +131,7 @@ def test_no_secret_is_written(form: Shape) -> None:
         "client": Client(),
         "error": ValueError(f"refused {TOKEN} of correct horse/battery+staple"),
         "data": {TOKEN: [f"x{TOKEN}", b"token " + TOKEN.encode()]},
-        "cut": "x " * 1_995 + TOKEN,
+        "cut": "x " * 1_985 + TOKEN,
     }
     (line,) = lines_of(form, ("warning", f"x {TOKEN}", fields))
     for secret in (TOKEN[:12], "hunter2", "battery"):

@@ -93,7 +93,10 @@ class SecretRedactor:
 
 
 def _merged(hits: list[Hit], data: bytes) -> list[Hit]:
-    """Overlapping hits as one, named by the one of the lowest rank; whole characters only."""
+    """Overlapping hits as one, named by the one of the lowest rank.
+
+    Widened to whole characters: the rules work on bytes, and half a character could not be decoded again.
+    """
     merged: list[Hit] = []
     for hit in sorted(hits):
         start, end = hit.start, hit.end
