@@ -318,7 +318,7 @@ def why_not(catalog: Catalog, facts: Facts, current: Current, tool: str) -> tupl
     shown = set(current.decision.bundle_ids)
     first: tuple[Code, str] | None = None
     for bundle in sorted(holders, key=lambda b: b.id not in shown):
-        verdict = plan.verdict(bundle.id, facts)
+        verdict = plan.verdicts.of(bundle.id, facts)
         for row in verdict.refused:
             if row.tool == tool:
                 first = first or (row.code, row.detail)

@@ -37,7 +37,6 @@ OWNERS = {
     "sqlalchemy": {"router/adapters/index.py"},
     "pyarrow": {"router/adapters/export.py"},
     "puremagic": {"router/adapters/media.py"},
-    "imagesize": {"router/adapters/media.py"},
     "rich": {"router/cli/output.py"},
     "markdownify": {"bundles/docs/markdown.py"},
     "re2": {"router/adapters/redaction/automata.py", "bundles/repo/regexes.py", "bundles/workspace/grammar.py"},

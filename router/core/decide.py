@@ -17,8 +17,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from router.core import activation as sticky_set
@@ -47,93 +48,119 @@ from router.core.policy import Ceiling, Verdict, ceiling_of, static_verdict, wit
 UNTRUSTED_ORIGINS: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union"))
 """Origins that text in an intent may have had a hand in: a mapped route ignores stickiness that came from them."""
 
-_MAX_PLANS: Final = 1024
-_MAX_VERDICTS: Final = 100_000
+_MAX_PLANS: Final = 4096
+_MAX_VERDICTS: Final = 200_000
 
 
-class Plan:
-    """What the catalog alone says about one address: its route, its ceiling, and verdicts as they are asked for.
+class Verdicts:
+    """What one ceiling makes of the catalog's bundles, worked out as it is asked for.
 
+    Shared by all addresses under the same policies, so that steps with names of their own don't each pay for it.
     A cache, never an input: everything in it can be computed again from the catalog.
     """
 
-    __slots__ = ("_catalog", "_selectable", "_verdicts", "ceiling", "route")
+    __slots__ = ("_candidates", "_catalog", "_selectable", "_static", "ceiling")
 
-    def __init__(
-        self, catalog: Catalog, address: Address, policy: StepPolicy | None, grants: tuple[Grant, ...]
-    ) -> None:
+    def __init__(self, catalog: Catalog, ceiling: Ceiling) -> None:
         self._catalog = catalog
-        self._verdicts: dict[str, Verdict] = {}
+        self._static: dict[str, Verdict] = {}
         self._selectable: tuple[Bundle, ...] | None = None
-        self.route = _indexes(catalog).mapping.match(address)
-        self.ceiling: Ceiling = ceiling_of(catalog, address, policy, grants)
+        self._candidates: dict[object, Candidates] = {}
+        self.ceiling = ceiling
 
-    def verdict(self, id_: str, facts: Facts) -> Verdict:
+    def of(self, id_: str, facts: Facts) -> Verdict:
         bundle = self._catalog.bundle(id_)
         if bundle is None:
             return Verdict(id_, code="unknown_bundle", detail="no bundle has this id")
         return self._judge(bundle, facts)
 
     def _judge(self, bundle: Bundle, facts: Facts) -> Verdict:
-        known = self._verdicts.get(bundle.id)
+        known = self._static.get(bundle.id)
         if known is None:
-            known = self._verdicts[bundle.id] = static_verdict(self._catalog, self.ceiling, bundle)
+            known = self._static[bundle.id] = static_verdict(self._catalog, self.ceiling, bundle)
         return with_facts(known, facts, bundle)
 
-    def candidates(self, facts: Facts, ask: tuple[str, ...] | None, but: Iterable[str]) -> tuple[str, ...]:
-        """Permitted bundles a selector may pick, in id order: those `ask` covers (None: all), without `but`."""
+    def candidates(self, facts: Facts, ask: tuple[str, ...] | None, but: tuple[str, ...]) -> Candidates:
+        """Permitted bundles a selector may pick: those `ask` covers (None: all), without `but`."""
+        key = (facts.capabilities, facts.unavailable, facts.drifted, ask, but)
+        found = self._candidates.get(key)
+        if found is None:
+            if len(self._candidates) >= 16:
+                self._candidates.clear()
+            found = self._candidates[key] = Candidates(tuple(self._pickable(facts, ask, frozenset(but))))
+        return found
+
+    def _pickable(self, facts: Facts, ask: tuple[str, ...] | None, but: frozenset[str]) -> Iterator[str]:
         if self._selectable is None:
-            ceiling, catalog = self.ceiling, self._catalog
-            self._selectable = tuple(
-                bundle
-                for bundle in catalog.bundles.values()
-                if bundle.selectable and not bundle.always and static_verdict(catalog, ceiling, bundle).permitted
-            )
-        excluded = set(but)
-        return tuple(
-            bundle.id
-            for bundle in self._selectable
-            if bundle.id not in excluded
-            and (ask is None or first_match(ask, bundle.id) is not None)
-            and self._judge(bundle, facts).permitted
-        )
+            self._selectable = tuple(b for b in self._catalog.bundles.values() if b.selectable and not b.always)
+        for bundle in self._selectable:
+            asked = bundle.id not in but and (ask is None or first_match(ask, bundle.id) is not None)
+            if asked and self._judge(bundle, facts).permitted:
+                yield bundle.id
 
     @property
     def weight(self) -> int:
-        return len(self._verdicts) + len(self._selectable or ())
+        return len(self._static)
 
 
-@dataclass(slots=True)
+class Candidates:
+    """Permitted bundle ids in id order. `key` is their digest: equal keys, the same choice."""
+
+    __slots__ = ("__dict__", "ids")
+
+    def __init__(self, ids: tuple[str, ...]) -> None:
+        self.ids = ids
+
+    @cached_property
+    def key(self) -> str:
+        return digest_of(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the catalog alone says about one address: its route, and what its ceiling makes of the bundles."""
+
+    route: Route | None
+    verdicts: Verdicts
+
+
+PlanKey = tuple[Address, StepPolicy | None, tuple[Grant, ...]]
+
+
 class _Indexes:
-    """Per-catalog look-ups, built once. Kept on the catalog, outside its value."""
+    """Look-ups of one catalog, kept on it outside its value."""
 
-    mapping: Mapping
-    all_tools: int
-    all_tokens: int
-    plans: dict[tuple[Address, StepPolicy | None, tuple[Grant, ...]], Plan] = field(default_factory=dict)
+    def __init__(self, catalog: Catalog) -> None:
+        tools = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
+        self.all_tools = len(tools)
+        self.all_tokens = sum(card.tokens for card in catalog.cards.values())
+        self._catalog = catalog
+        self._mapping = Mapping(catalog.routes)
+        self._plans: dict[PlanKey, Plan] = {}
+        self._verdicts: dict[Ceiling, Verdicts] = {}
+
+    def plan(self, key: PlanKey) -> Plan:
+        known = self._plans.get(key)
+        if known is None:
+            if len(self._plans) >= _MAX_PLANS or sum(v.weight for v in self._verdicts.values()) > _MAX_VERDICTS:
+                self._plans, self._verdicts = {}, {}
+            address, policy, grants = key
+            ceiling = ceiling_of(self._catalog, address, policy, grants)
+            verdicts = self._verdicts.setdefault(ceiling, Verdicts(self._catalog, ceiling))
+            known = self._plans[key] = Plan(self._mapping.match(address), verdicts)
+        return known
 
 
 def _indexes(catalog: Catalog) -> _Indexes:
     found = catalog.memo.get("indexes")
-    if isinstance(found, _Indexes):
-        return found
-    tools = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
-    tokens = sum(card.tokens for card in catalog.cards.values())
-    built = _Indexes(Mapping(catalog.routes), len(tools), tokens)
-    catalog.memo["indexes"] = built
-    return built
+    if not isinstance(found, _Indexes):
+        found = catalog.memo["indexes"] = _Indexes(catalog)
+    return found
 
 
 def plan_for(catalog: Catalog, step: Step, grants: tuple[Grant, ...]) -> Plan:
     """The plan of the step's address, from the cache where it is known."""
-    indexes = _indexes(catalog)
-    key = ((step.workflow, step.role, step.step), step.policy, grants)
-    plan = indexes.plans.get(key)
-    if plan is None:
-        if len(indexes.plans) >= _MAX_PLANS or sum(p.weight for p in indexes.plans.values()) > _MAX_VERDICTS:
-            indexes.plans.clear()
-        plan = indexes.plans[key] = Plan(catalog, *key)
-    return plan
+    return _indexes(catalog).plan(((step.workflow, step.role, step.step), step.policy, grants))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +175,16 @@ class Question:
     activation: Activation
     step: Step
     route: Route | None
-    candidates: tuple[str, ...]
+    permitted: Candidates
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return self.permitted.ids
 
     @property
     def key(self) -> str:
         """Equal keys: the same choice is put. (What the step says is the step's, and recorded with it.)"""
-        return digest_of(self.candidates)
+        return self.permitted.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +203,10 @@ def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -
     if route is not None and route.ask is None:
         return _settled(catalog, facts, activation, step, _Settling(route, _mapped(route), "mapping"))
     if catalog.settings.fallback.order != ("default",):
-        but = [bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_))] if route else ()
-        candidates = plan.candidates(facts, route.ask if route else None, but)
-        if len(candidates) >= 2:
-            return Question(catalog, facts, activation, step, route, candidates)
+        but = tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_))) if route else ()
+        permitted = plan.verdicts.candidates(facts, route.ask if route else None, but)
+        if len(permitted.ids) >= 2:
+            return Question(catalog, facts, activation, step, route, permitted)
     return _unanswered(catalog, facts, activation, step, route, failure=None, model=None)
 
 
@@ -258,7 +289,7 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
     shown = _Shown(catalog, step)
     needs = [*how.needs, *(_Need(bundle.id, "always", "always = true") for bundle in catalog.always)]
     for need in needs:
-        shown.add(plan.verdict(need.id, facts), need.reason, need.evidence)
+        shown.add(plan.verdicts.of(need.id, facts), need.reason, need.evidence)
     needed = [(chosen.id, chosen.reason) for chosen in shown.bundles]
     source: Source = how.source
     if source == "default" and not any(reason == "default" for _, reason in needed):
@@ -316,7 +347,7 @@ def _add_sticky(
             continue
         reason: Reason = "inherited" if entry.inherited else "sticky"
         whence = "from the parent run" if entry.inherited else "from an earlier step"
-        shown.add(plan.verdict(entry.id, facts), reason, f"{whence} ({entry.origin})")
+        shown.add(plan.verdicts.of(entry.id, facts), reason, f"{whence} ({entry.origin})")
 
 
 def _note_unheard(shown: _Shown, plan: Plan, facts: Facts, answer: Answer) -> None:
@@ -325,7 +356,7 @@ def _note_unheard(shown: _Shown, plan: Plan, facts: Facts, answer: Answer) -> No
         shown.leave_out(LeftOut(id_, code))
     for id_ in dict.fromkeys(answer.ids):
         if id_ not in shown.ids:
-            verdict = plan.verdict(id_, facts)
+            verdict = plan.verdicts.of(id_, facts)
             shown.leave_out(
                 LeftOut(id_, "not_selected", "not a candidate at this step")
                 if verdict.permitted
@@ -414,7 +445,7 @@ def permitted_tools(catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequ
     plan = plan_for(catalog, step, facts.grants)
     tools: dict[str, str] = {}
     for id_ in bundle_ids:
-        for tool in plan.verdict(id_, facts).tools:
+        for tool in plan.verdicts.of(id_, facts).tools:
             tools.setdefault(tool, id_)
     return tools
 

@@ -82,8 +82,8 @@ def _chain(
     bundle = catalog.bundles[id_]
     plan = plan_for(catalog, step, facts.grants)
     # A bundle stands as long as one of its tools does, so it is judged by the best of them.
-    judged = tool or next(iter((*plan.verdict(id_, facts).tools, *bundle.tools)), "")
-    made = [Check("unknown_bundle", True, ""), *checks(catalog, plan.ceiling, facts, bundle, judged)]
+    judged = tool or next(iter((*plan.verdicts.of(id_, facts).tools, *bundle.tools)), "")
+    made = [Check("unknown_bundle", True, ""), *checks(catalog, plan.verdicts.ceiling, facts, bundle, judged)]
     made.append(_mapping_check(plan, decision, candidates, bundle))
     chosen = next((c for c in decision.bundles if c.id == id_), None)
     refused = next((row for row in decision.left_out if row.id == id_ and row.tool in (None, tool)), None)

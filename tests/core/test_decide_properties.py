@@ -184,8 +184,8 @@ def test_whatever_is_asked_or_answered_the_result_is_within_what_policy_permits(
     plan = plan_for(catalog, step, facts.grants)
     for id_ in decision.bundle_ids:
         assert id_ in may
-        assert set(plan.verdict(id_, facts).tools) == may[id_]
-    assert {id_ for id_ in catalog.bundles if plan.verdict(id_, facts).permitted} == set(may)
+        assert set(plan.verdicts.of(id_, facts).tools) == may[id_]
+    assert {id_ for id_ in catalog.bundles if plan.verdicts.of(id_, facts).permitted} == set(may)
 
 
 @given(catalogs(), facts_, activations, steps, replies, patterns.filter(bool))
@@ -198,7 +198,7 @@ def test_a_denial_always_wins_and_narrowing_never_widens(
     plan = plan_for(narrowed, step, facts.grants)
     decision = taken(narrowed, facts, before, step, reply)
     for id_ in decision.bundle_ids:
-        tools = set(plan.verdict(id_, facts).tools)
+        tools = set(plan.verdicts.of(id_, facts).tools)
         assert tools == narrow[id_]
         assert tools <= wide[id_]
 

@@ -1,0 +1,169 @@
+"""What a mapped decision costs, as ratios: `python tests/benchmarks/decisions.py [--json]`.
+
+The floor is what no logger can do without: JSON-encode, sha256 and one write() of the very same records, measured in
+the same process, in turns with the decisions, so that a noisy machine moves both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from router.adapters.clock import SystemClock
+from router.adapters.redaction import SecretRedactor
+from router.adapters.runlog import DiskRunStore
+from router.core.canonical import encode
+from router.core.catalog import Bundle, Catalog, Policy, Route
+from router.core.models import Step
+from router.engine import Engine
+from router.run import Deps
+from router.testing import FakeCapabilities, FakeDiagnostics, MemoryArtifacts, small_catalog
+from router.core.shaping import MediaFacts
+from router.wiring import Router
+
+
+def catalog_of(bundles: int, routes: int) -> Catalog:
+    """`bundles` bundles of three tools, `routes` routes to distinct addresses, one policy that allows all of them."""
+    made = {
+        f"team{n % 50}.set{n}": Bundle(
+            f"team{n % 50}.set{n}",
+            f"what set {n} is for",
+            tuple(f"server{n % 40}.tool{n}_{k}" for k in range(3)),
+            effects=("read",),
+        )
+        for n in range(bundles)
+    }
+    ids = sorted(made)
+    rows = [
+        Route(
+            f"route{n}",
+            (f"flow{n % 20}",),
+            (f"role{n % 25}",),
+            (f"step{n}",),
+            (ids[n % bundles], ids[(n * 7 + 1) % bundles]),
+        )
+        for n in range(routes)
+    ]
+    return small_catalog(made, routes=rows, policies=[Policy("all", allow=("team*",))])
+
+
+def router_over(catalog: Catalog, runs: str) -> Router:
+    """A router with the real log and redactor, and nothing else real."""
+    clock, redactor = SystemClock(), SecretRedactor({"GITHUB_TOKEN": "ghp_" + "x" * 36})
+    store = DiskRunStore(runs, clock=clock, artifacts=lambda path: MemoryArtifacts(), redactor=redactor)
+    deps = Deps(clock, redactor, FakeDiagnostics(), {}, lambda data: MediaFacts("application/octet-stream"))
+    engine = Engine(
+        catalog=catalog, deps=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
+    )
+    return Router(engine)
+
+
+def step_of(n: int, run_id: str) -> Step:
+    return Step(
+        run_id=run_id, workflow=f"flow{n % 20}", role=f"role{n % 25}", step=f"step{n}",
+        goal="rename the flag in the parser and keep the old name working for one release",
+        constraints=("no network", "keep the public interface"),
+    )  # fmt: skip
+
+
+def unmatched(n: int, run_id: str) -> Step:
+    return step_of(n, run_id).model_copy(update={"step": f"nothing{n}"})
+
+
+def times_us(work: Callable[[int], object], count: int) -> list[float]:
+    out = []
+    for n in range(count):
+        begun = time.perf_counter_ns()
+        work(n)
+        out.append((time.perf_counter_ns() - begun) / 1000)
+    return out
+
+
+def floor(records: list[dict[str, object]], folder: str) -> Callable[[int], object]:
+    import hashlib
+
+    fd = os.open(Path(folder, "floor.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(n: int) -> None:
+        text = encode(records[n % len(records)])
+        os.write(fd, (text[:-1] + ',"hash":"' + hashlib.sha256(text.encode()).hexdigest() + '"}\n').encode())
+
+    return write
+
+
+def against_the_floor(bundles: int, routes: int, count: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        router = router_over(catalog_of(bundles, routes), folder)
+        steps = [step_of(n * 13 % routes, "bench") for n in range(count)]
+        for step in steps[:200]:
+            router.route_sync(step)
+        lines = Path(folder, "bench", "routing.jsonl").read_text("utf-8").splitlines()
+        write = floor([json.loads(line) for line in lines], folder)
+        ours, least = [], []
+        for begin in range(0, count, 100):
+            ours += times_us(lambda n, b=begin: router.route_sync(steps[(b + n) % count]), 100)  # type: ignore[misc]
+            least += times_us(write, 100)
+        router.close_sync()
+        return {
+            "bundles": bundles, "routes": routes, "record_bytes": len(lines[-1]),
+            "decision_us_p50": statistics.median(ours), "decision_us_p99": statistics.quantiles(ours, n=100)[98],
+            "floor_us_p50": statistics.median(least), "ratio_p50": statistics.median(ours) / statistics.median(least),
+        }  # fmt: skip
+
+
+def curve(sizes: list[int], count: int) -> list[dict[str, float]]:
+    rows = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            router = router_over(catalog_of(size, size), folder)
+            matched = [step_of(n * 13 % min(size, 200), "m") for n in range(count)]
+            missing = [unmatched(n % 50, "u") for n in range(count)]
+            first = times_us(lambda n: router.route_sync(matched[n]), 1)[0]
+            for step in (*matched[:250], missing[0]):
+                router.route_sync(step)
+            rows.append({
+                "bundles_and_routes": size,
+                "first_us": first,
+                "matched_us_p50": statistics.median(times_us(lambda n: router.route_sync(matched[n]), count)),
+                "unmatched_us_p50": statistics.median(times_us(lambda n: router.route_sync(missing[n]), count)),
+            })  # fmt: skip
+            router.close_sync()
+    return rows
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--json", action="store_true")
+    arguments.add_argument("--count", type=int, default=5000)
+    given = arguments.parse_args()
+    result = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}, Python {platform.python_version()}",
+        "floor": against_the_floor(500, 500, given.count),
+        "curve": curve([50, 500, 5000], 1000),
+    }
+    if given.json:
+        print(json.dumps(result, indent=2))
+        return
+    print(result["machine"])
+    f = result["floor"]
+    print(f"mapped decision on disk, {f['bundles']} bundles x {f['routes']} routes, {f['record_bytes']} byte records:")
+    print(
+        f"  p50 {f['decision_us_p50']:.1f} us, p99 {f['decision_us_p99']:.1f} us; floor p50 {f['floor_us_p50']:.1f} us; "
+        f"ratio {f['ratio_p50']:.2f}"
+    )
+    for row in result["curve"]:
+        print(
+            f"  {row['bundles_and_routes']:>5} x {row['bundles_and_routes']:<5} matched p50 {row['matched_us_p50']:7.1f} us, "
+            f"unmatched p50 {row['unmatched_us_p50']:7.1f} us, first {row['first_us']:9.0f} us"
+        )
+
+
+if __name__ == "__main__":
+    main()
