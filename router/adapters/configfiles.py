@@ -21,7 +21,7 @@ from router.core.config.scaffold import scaffold_texts
 from router.core.config.source import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
 from router.errors import ConfigError, Problem, RequestError
 
-_READS: Final = 5
+_READS: Final = 6
 """Times a folder that changes under the reader is read before giving up."""
 
 
@@ -79,31 +79,19 @@ def _shown(folder: Path) -> Path:
 
 
 def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
+    """What two readings in a row agree on stood there between them. Times of change are too coarse to tell."""
+    last = None
     for _ in range(_READS):
         try:
-            before = _state(folder)
-            files = [_read_file(folder / name, str(shown / name), layer) for name, *_ in before]
-            after = _state(folder)
+            with os.scandir(folder) as entries:
+                names = sorted(entry.name for entry in entries if entry.name.endswith(".toml"))
         except OSError as error:
             raise ConfigError([Problem(str(shown), 0, "", f"can't be read: {_reason(error)}")]) from error
-        if before == after:
+        files = [_read_file(folder / name, str(shown / name), layer) for name in names]
+        if files == last:
             return files
+        last = files
     raise ConfigError([Problem(str(shown), 0, "", "keeps changing while it is read", "try again when it is written")])
-
-
-def _state(folder: Path) -> list[tuple[str, int, int, int]]:
-    """What would be different had a file been written: names, inodes, sizes, times. A name whose file is gone is 0."""
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.name.endswith(".toml"))
-    state = []
-    for name in names:
-        try:
-            found = (folder / name).stat()
-        except OSError:
-            state.append((name, 0, 0, 0))
-        else:
-            state.append((name, found.st_ino, found.st_size, found.st_mtime_ns))
-    return state
 
 
 def _read_file(path: Path, display_path: str, layer: Layer) -> ConfigFile:

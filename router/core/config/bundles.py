@@ -170,7 +170,9 @@ class BundleResolver:
                 self._report.add(entry.file, where, "companions are named one by one", "write the tools out")
             elif self._check_tool(entry, where, ref):
                 flat.companions.add(ref)
-        if not form.tools and not form.bundles:
+        if not entry.whole:
+            pass  # its tools or effects may be what was wrong
+        elif not form.tools and not form.bundles:
             self._report.add(entry.file, entry.path, "holds no tools", "add tools = [...] or bundles = [...]")
         elif form.tools and form.effects is None:
             hint = "add effects = [...] with what its tools can do: 'read', 'write', 'exec', 'network'"

@@ -153,7 +153,7 @@ def _mentions(text: str, tool: str, canonical: str) -> bool:
 
 def _alike_bundles(subject: _Subject) -> Iterator[Finding]:
     entries = subject.resolved.written.bundles
-    offered = [bundle for bundle in subject.catalog.bundles.values() if bundle.enabled]
+    offered = [bundle for _, bundle in subject.bundles() if bundle.enabled]
     for first, second, why in alike_pairs(offered):
         message = f"can't be told from bundle {first.id!r}: {why}"
         yield Finding(entries[second.id], message, "merge them, or say what sets them apart")

@@ -2,8 +2,8 @@
 
 Rules:
 1. Every file is read, whatever is wrong with the others.
-2. An entry that is wrong is dropped and its name remembered, so that stage 2 can check everything else without
-   reporting the wrong entry a second time as missing.
+2. The name of an entry that is wrong is remembered, so that stage 2 doesn't report it a second time as missing. What
+   is right in it goes on to stage 2 as a partial entry, except for servers: everything rests on their every key.
 3. Text goes `guard` → TOML parser → forms. Nothing else parses.
 """
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar, get_origin
 
 from pydantic import ValidationError
@@ -24,7 +25,7 @@ from router.core.config.wording import explain, known_keys
 from router.core.config.written import FORMS, Form
 from router.errors import Problem
 
-MAX_ENTRIES: Final = 10_000
+MAX_ENTRIES: Final = 8_000
 """Entries of one table of one file."""
 
 FormT = TypeVar("FormT", covariant=True)
@@ -32,12 +33,16 @@ FormT = TypeVar("FormT", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[FormT]):
-    """One entry as written, and where it stands. `name` is its key, or its `name`, or empty."""
+    """One entry as written, and where it stands. `name` is its key, or its `name`, or empty.
+
+    `whole` is false when keys of it were wrong and are left out here: what is absent may not be absent.
+    """
 
     file: ConfigFile
     path: Path
     name: str
     form: FormT
+    whole: bool = True
 
 
 @dataclass(slots=True)
@@ -58,7 +63,7 @@ def read(file: ConfigFile, report: Report) -> Reading:
         reading.readable = False
         return reading
     form = FORMS[file.name]
-    for key, value in data.items():
+    for key, value in islice(data.items(), MAX_ENTRIES):
         if key not in form.model_fields:
             hint = report.suggester.did_you_mean(key, known_keys(form, ()))
             known = f"known here: {', '.join(known_keys(form, ()))}"
@@ -66,13 +71,11 @@ def read(file: ConfigFile, report: Report) -> Reading:
             continue
         entries = reading.entries.setdefault(key, [])
         for path, name, single in _singles(form, key, value, file, report):
-            try:
-                read_form = form.model_validate({key: single})
-            except ValidationError as error:
+            entry = _entry(form, key, single, Entry(file, path, name, None), report)
+            if not entry.whole:
                 reading.broken.setdefault(key, set()).add(name)
-                _report(error, form, path, file, report)
-            else:
-                entries.append(Entry(file, path, name, _only(getattr(read_form, key), single)))
+            if entry.form is not None:
+                entries.append(entry)
     return reading
 
 
@@ -81,7 +84,7 @@ def _parse(file: ConfigFile, report: Report) -> dict[str, Any] | None:
     if problem is None:
         try:
             return tomllib.loads(file.text)
-        except ValueError as error:  # TOMLDecodeError, and int() on more than 4,300 digits
+        except ValueError as error:  # TOMLDecodeError, or int() where its limit on digits was lowered
             problem = _syntax_problem(file, str(error))
     report.add_unreadable(file, problem)
     return None
@@ -92,10 +95,6 @@ def _syntax_problem(file: ConfigFile, message: str) -> Problem:
     if where is not None:
         said = message[: where.start()]
         return Problem(file.display_path, int(where[1]), "", f"not valid TOML: {_lower(said)}", column=int(where[2]))
-    if message.startswith("Exceeds the limit"):
-        found = re.search(r"[\d_]{4301,}", file.text)
-        line = file.text.count("\n", 0, found.start()) + 1 if found is not None else 0
-        return Problem(file.display_path, line, "", "a number of more than 4,300 digits")
     last = file.text.count("\n", 0, len(file.text.rstrip())) + 1
     said = message.removesuffix(" (at end of document)")
     return Problem(file.display_path, last, "", f"not valid TOML: {_lower(said)}, at the end of the file")
@@ -123,6 +122,36 @@ def _singles(
         yield (key,), "", value
 
 
+def _entry(form: type[Form], key: str, single: Any, place: Entry[None], report: Report) -> Entry[Any]:
+    try:
+        return replace(place, form=_only(getattr(form.model_validate({key: single}), key), single))
+    except ValidationError as error:
+        _report(error, form, place, report)
+        salvaged = None if key == "servers" else _without_errors(single, place, error)
+    try:
+        read = _only(getattr(form.model_validate({key: salvaged}), key), salvaged)
+    except ValidationError:
+        read = None
+    return replace(place, form=read, whole=False)
+
+
+def _without_errors(single: Any, place: Entry[None], error: ValidationError) -> Any:
+    """The entry without its keys that are wrong, and with stand-ins for required text; None if it is no table."""
+    depth = len(place.path)
+    table = single if depth == 1 else single[place.name] if isinstance(single, dict) else single[0]
+    if not isinstance(table, dict):
+        return None
+    table = dict(table)
+    for detail in error.errors(include_url=False):
+        if len(detail["loc"]) <= depth or detail["loc"][-1] == "[key]":
+            return None
+        bad = str(detail["loc"][depth])
+        table.pop(bad, None)
+        if bad in ("name", "description"):
+            table[bad] = f"?{place.path[-1]}"
+    return table if depth == 1 else {place.name: table} if isinstance(single, dict) else [table]
+
+
 def _name_of(item: Any) -> str:
     name = item.get("name") if isinstance(item, dict) else None
     return name if isinstance(name, str) else ""
@@ -134,8 +163,10 @@ def _only(value: Any, single: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
 
-def _report(error: ValidationError, form: type[Form], path: Path, file: ConfigFile, report: Report) -> None:
+def _report(error: ValidationError, form: type[Form], place: Entry[None], report: Report) -> None:
     for detail in error.errors(include_url=False):
+        if detail["type"] == "too_short" and detail["input"]:
+            continue  # a list of one that was wrong counts as empty: its element has been reported
         where, message, suggestion = explain(detail, form, report.suggester)
         # The entry was validated alone: the index it had there (0) stands for the one it has in the file.
-        report.add(file, (*path, *where[len(path) :]), message, suggestion)
+        report.add(place.file, (*place.path, *where[len(place.path) :]), message, suggestion)

@@ -41,6 +41,9 @@ class Report:
         self._counts[file.display_path] += 1
         if self._counts[file.display_path] > MAX_PER_FILE:
             return
+        if not path:
+            self._problems.append(Problem(file.display_path, 0, "", message, suggestion, level, rule))
+            return
         positions = self._positions.get(file.display_path)
         if positions is None:
             positions = self._positions[file.display_path] = locate(file.text)

@@ -24,7 +24,7 @@ def resolve_routes(written: Written, resolver: BundleResolver, report: Report) -
     routes = []
     for entry in written.routes:
         form = entry.form
-        if form.bundles is None and form.ask is None:
+        if entry.whole and form.bundles is None and form.ask is None:
             hint = "add bundles = [...]; bundles = [] gives a step nothing"
             report.add(entry.file, entry.path, "says neither 'bundles' nor 'ask'", hint)
         ids = resolver.check_ids(entry, "bundles", form.bundles or [])
@@ -59,7 +59,7 @@ def resolve_policies(
         if form.allow == []:
             hint = "say what you mean with deny = ['*'], or leave 'allow' out"
             report.add(entry.file, (*entry.path, "allow"), "an empty list allows nothing", hint)
-        if form.allow is None and not form.deny and form.min_trust is None and form.effects is None:
+        if entry.whole and form.allow is None and not form.deny and form.min_trust is None and form.effects is None:
             report.add(entry.file, entry.path, "says nothing", "add allow, deny, min_trust or effects")
         targets = _Targets(entry, written, resolver, local_tools, report)
         workflow, role, step = _address(entry, report)
@@ -115,9 +115,11 @@ class _Targets:
             return f"bundle:{now}" if now != id_ else pattern
         if is_glob(id_) or not self._resolver.complete:
             return pattern  # a glob that matches nothing is legal: lint says so
-        hint = self._report.suggester.did_you_mean(id_, self._resolver.ids)
-        if not hint and id_.partition(".")[0] in self._local_tools:
-            hint = f"for a tool write 'tool:{id_}'"
+        server, _, tool = id_.partition(".")
+        if tool in self._local_tools.get(server, ()):
+            hint = f"for the tool write 'tool:{id_}'"
+        else:
+            hint = self._report.suggester.did_you_mean(id_, self._resolver.ids)
         self._report.add(self._entry.file, where, f"unknown bundle {id_!r}", hint)
         return pattern
 

@@ -60,5 +60,10 @@ def _headed(text: str, head: str) -> str:
 
 def _overlaid(text: str, head: str) -> str:
     directive, _, rest = text.partition("\n")
-    lines = [line if not line.strip() or line.lstrip().startswith("#") else f"#{line}" for line in rest.split("\n")]
-    return f"{directive}\n{head}\n" + "\n".join(lines)
+    return f"{directive}\n{head}\n" + "\n".join(_commented(line) for line in rest.split("\n"))
+
+
+def _commented(line: str) -> str:
+    """`  "x",` → `  #"x",`: behind the indentation, so that a comment without a space is always one of these."""
+    code = line.lstrip()
+    return line if not code or code.startswith("#") else f"{line[: len(line) - len(code)]}#{code}"

@@ -25,7 +25,7 @@ MAX_KEY_DOTS: Final = 32
 MAX_NESTING: Final = 32
 MAX_BARE: Final = 4096
 """Characters of a bare key, number or run of white space."""
-MAX_COST: Final = 5_500_000
+MAX_COST: Final = 4_500_000
 
 Layer = Literal["shipped", "project"]
 

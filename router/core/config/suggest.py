@@ -13,24 +13,27 @@ _CUTOFF = 0.6
 
 
 class Suggester:
-    def __init__(self, budget: int = 10_000) -> None:
+    def __init__(self, budget: int = 5_000) -> None:
         self._left = budget
 
     def nearest(self, word: str, known: Iterable[str]) -> str | None:
         """The known name most like `word`, if one is like it at all. Ties: the first of the alphabet."""
-        if len(word) > 200:
+        if len(word) > 200 or self._left <= 0:
             return None
         best, best_ratio = None, _CUTOFF
         matcher = SequenceMatcher(a="", b=word.lower(), autojunk=False)
-        for name in sorted(known):
+        for name in known:
             # Two names of very different length can't reach the cut-off: 2·min/(sum) bounds the ratio.
             if 2 * min(len(name), len(word)) < _CUTOFF * (len(name) + len(word)):
                 continue
             if self._left <= 0:
-                return best
+                break
             self._left -= 1
             matcher.set_seq1(name.lower())
-            if matcher.quick_ratio() > best_ratio and (ratio := matcher.ratio()) > best_ratio:
+            if matcher.quick_ratio() < best_ratio:
+                continue
+            ratio = matcher.ratio()
+            if ratio > best_ratio or (ratio == best_ratio and best is not None and name < best):
                 best, best_ratio = name, ratio
         return best
 

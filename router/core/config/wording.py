@@ -63,7 +63,8 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
     if kind == "repeated":
         return (*path, int(context["index"])), f"{context['item']} is listed twice", ""
     if kind in _WANTED:
-        return path, f"must be {_WANTED[kind]}, not {describe(given)}", ""
+        hint = f"write [{given!r}]" if _WANTED[kind] == "a list" and isinstance(given, str) and len(given) < 60 else ""
+        return path, f"must be {_WANTED[kind]}, not {describe(given)}", hint
     return path, _bound(kind, given, context) or _plain(error["msg"]), ""
 
 
@@ -72,7 +73,7 @@ def _bound(kind: str, given: Any, context: dict[str, Any]) -> str:
     sides["less_than_equal"] = "at most"
     if kind in sides:
         limit = next(context[key] for key in ("gt", "ge", "lt", "le") if key in context)
-        return f"must be {sides[kind]} {limit:g}, not {describe(given)}"
+        return f"must be {sides[kind]} {limit:,}, not {describe(given)}"
     if kind == "string_pattern_mismatch":
         return f"{describe(given)} does not match /{context['pattern']}/"
     if kind in ("too_short", "string_too_short"):

@@ -46,6 +46,8 @@ def _env_name(value: str) -> str:
 
 
 def _without_repetition(value: list[str]) -> list[str]:
+    if len(set(value)) == len(value):
+        return value
     seen: set[str] = set()
     for index, item in enumerate(value):
         if item in seen:
@@ -102,9 +104,11 @@ class WrittenServer(Form):
     include: Annotated[Words, Field(min_length=1)] | None = Field(
         default=None, description="Only these of its tools exist for us (names or globs)."
     )
-    exclude: Words = Field(default=[], description="These of its tools do not exist for us (names or globs).")
+    exclude: Words = Field(default_factory=list, description="These of its tools do not exist for us (names or globs).")
     legacy: bool = Field(default=False, description="Must be true for transport 'sse', which MCP has given up.")
-    volatile: Words = Field(default=[], description="Card fields that change at every start and are left out of pins.")
+    volatile: Words = Field(
+        default_factory=list, description="Card fields that change at every start and are left out of pins."
+    )
     ttl_s: float | None = Field(
         default=None, ge=0, le=86_400, allow_inf_nan=False, description="Seconds its tool list is kept."
     )
@@ -116,15 +120,15 @@ class WrittenServer(Form):
 class ServersFile(Form):
     """Where tools come from."""
 
-    servers: dict[ServerName, WrittenServer] = Field(default={}, description="One table per server.")
+    servers: dict[ServerName, WrittenServer] = Field(default_factory=dict, description="One table per server.")
 
 
 # --- bundles.toml --------------------------------------------------------------------------------------------------
 
 
 class WrittenRequires(Form):
-    env: EnvNames = Field(default=[], description="Environment variables that must be set.")
-    binary: Words = Field(default=[], description="Programs that must be on the path.")
+    env: EnvNames = Field(default_factory=list, description="Environment variables that must be set.")
+    binary: Words = Field(default_factory=list, description="Programs that must be on the path.")
 
 
 class WrittenBundle(Form):
@@ -133,10 +137,14 @@ class WrittenBundle(Form):
     )
     avoid: Annotated[str, Field(max_length=2000)] = Field(default="", description="When not to pick it.")
     examples: Annotated[list[Line], Field(max_length=100)] = Field(
-        default=[], description="Intents it is right for, as people write them."
+        default_factory=list, description="Intents it is right for, as people write them."
     )
-    tools: Words = Field(default=[], description="'server.tool', or a glob 'server.get_*' where the server is trusted.")
-    bundles: BundleIds = Field(default=[], description="Bundles this one is made of; their tools come with it.")
+    tools: Words = Field(
+        default_factory=list, description="'server.tool', or a glob 'server.get_*' where the server is trusted."
+    )
+    bundles: BundleIds = Field(
+        default_factory=list, description="Bundles this one is made of; their tools come with it."
+    )
     mode: Mode | None = Field(
         default=None,
         description="How agents see its tools: each one (direct, the default), by name only until asked for "
@@ -147,9 +155,11 @@ class WrittenBundle(Form):
         description="What its tools can do. Policies rest on it, so a bundle with tools of its own must say it.",
     )
     requires: WrittenRequires = Field(
-        default=WrittenRequires(), description="What must be present on this machine, or the bundle is left out."
+        default_factory=WrittenRequires, description="What must be present on this machine, or the bundle is left out."
     )
-    companions: Words = Field(default=[], description="Tools ('server.tool') that must come along to make sense.")
+    companions: Words = Field(
+        default_factory=list, description="Tools ('server.tool') that must come along to make sense."
+    )
     always: bool = Field(default=False, description="true: every step that policy permits it to gets it.")
     selectable: bool = Field(default=True, description="false: search and the model may not pick it; routes may.")
     skill: Annotated[str, Field(max_length=400)] | None = Field(
@@ -158,14 +168,14 @@ class WrittenBundle(Form):
     max_tokens: Positive | None = Field(
         default=None, description="`check` warns when its tools' definitions need more tokens than this."
     )
-    aliases: BundleIds = Field(default=[], description="Ids it had before.")
+    aliases: BundleIds = Field(default_factory=list, description="Ids it had before.")
     enabled: bool = Field(default=True, description="false takes it out of use without deleting the entry.")
 
 
 class BundlesFile(Form):
     """Named sets of tools."""
 
-    bundles: dict[BundleId, WrittenBundle] = Field(default={}, description="One table per bundle.")
+    bundles: dict[BundleId, WrittenBundle] = Field(default_factory=dict, description="One table per bundle.")
 
 
 # --- routes.toml ---------------------------------------------------------------------------------------------------
@@ -188,7 +198,7 @@ class WrittenRoute(_Addressed):
 class RoutesFile(Form):
     """Which step gets which bundles. The first row that matches wins."""
 
-    routes: list[WrittenRoute] = Field(default=[], description="Rows in order.")
+    routes: list[WrittenRoute] = Field(default_factory=list, description="Rows in order.")
 
 
 # --- policy.toml ---------------------------------------------------------------------------------------------------
@@ -198,13 +208,15 @@ class WrittenPolicy(_Addressed):
     allow: Words | None = Field(
         default=None, description="What may be seen at most: 'bundle:docs.*', 'tool:docs.fetch'. Absent: only narrows."
     )
-    deny: Words = Field(default=[], description="What may never be seen. Deny beats allow, whatever the order.")
+    deny: Words = Field(
+        default_factory=list, description="What may never be seen. Deny beats allow, whatever the order."
+    )
     min_trust: Trust | None = Field(default=None, description="'trusted' keeps tools of untrusted servers out.")
     effects: Effects | None = Field(default=None, description="Only bundles whose effects are all in this list.")
 
 
 class WrittenDocs(Form):
-    hosts: Words = Field(default=[], description="Hosts docs.fetch may read from. Nothing else is reachable.")
+    hosts: Words = Field(default_factory=list, description="Hosts docs.fetch may read from. Nothing else is reachable.")
 
 
 class WrittenRepo(Form):
@@ -216,10 +228,10 @@ class WrittenRepo(Form):
 class PolicyFile(Form):
     """Who may see what. All rows that match apply: denials unite, allowances intersect."""
 
-    policies: list[WrittenPolicy] = Field(default=[], description="Rows; order does not matter.")
+    policies: list[WrittenPolicy] = Field(default_factory=list, description="Rows; order does not matter.")
     docs: WrittenDocs = Field(default=WrittenDocs(), description="Limits of the docs tools.")
     repo: WrittenRepo = Field(default=WrittenRepo(), description="Limits of the repo tools.")
-    binaries: list[BinaryRule] = Field(default=[], description="Programs workspace.exec may start, and how.")
+    binaries: list[BinaryRule] = Field(default_factory=list, description="Programs workspace.exec may start, and how.")
 
 
 # --- router.toml: absent keys stay unset, so that two files merge key by key ---------------------------------------
@@ -229,11 +241,13 @@ class WrittenFallback(Form):
     order: Annotated[list[FallbackStage], Field(max_length=3), AfterValidator(_without_repetition)] = Field(
         default=["search", "model", "default"], description="What is tried, in order, when a route asks."
     )
-    default: BundleIds = Field(default=[], description="The safe set when nothing else answered. [] means none.")
+    default: BundleIds = Field(
+        default_factory=list, description="The safe set when nothing else answered. [] means none."
+    )
 
 
 class WrittenModel(Form):
-    names: Words = Field(default=[], description="Models to ask, best first. [] asks none.")
+    names: Words = Field(default_factory=list, description="Models to ask, best first. [] asks none.")
     deadline_s: float = Field(
         default=10.0, gt=0, le=300, allow_inf_nan=False, description="Seconds one question may take in all."
     )
@@ -267,7 +281,7 @@ class WrittenLog(Form):
     durability: Durability = Field(
         default="process", description="'process' survives a killed process, 'disk' also a power failure (slower)."
     )
-    redact_env: EnvNames = Field(default=[], description="Further variables whose values are secrets.")
+    redact_env: EnvNames = Field(default_factory=list, description="Further variables whose values are secrets.")
     diagnostics: Literal["debug", "info", "warning", "error"] = Field(
         default="warning", description="How much the router says on stderr."
     )

@@ -1,0 +1,171 @@
+"""What no config may cost: every bomb is refused, or read, within a second of CPU and 200 MB (TRUST.md, S-21)."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from router.core.config.source import MAX_BYTES, from_bytes, guard
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+
+_ROOM = MAX_BYTES - 100
+
+_BOMBS: dict[str, Callable[[], str]] = {
+    "a 40 KB line of dotted keys": lambda: "a." * 20_000 + "a = 1\n",
+    "dotted keys on every line": lambda: _fill(lambda i: f"a{i}" + ".b" * 31 + " = 1\n"),
+    "dotted headers on every line": lambda: _fill(lambda i: f"[a{i}" + ".b" * 31 + "]\n"),
+    "an array nested 100,000 deep": lambda: "a = " + "[" * 100_000 + "]" * 100_000,
+    "inline tables nested 10,000 deep": lambda: "a = " + "{a = " * 10_000 + "1" + "}" * 10_000,
+    "a number of 5,000 digits": lambda: "[limits]\nrecent_steps = " + "9" * 5_000,
+    "a number of 4,000 digits": lambda: "[limits]\nrecent_steps = " + "9" * 4_000,
+    "a hexadecimal number of 8 MB": lambda: "[limits]\nrecent_steps = 0x" + "f" * _ROOM,
+    "hexadecimal numbers of 4 KB each": lambda: "a = [" + ("0x" + "f" * 4000 + ",") * (_ROOM // 4003) + "]",
+    "8 MB of new lines": lambda: "\n" * _ROOM,
+    "8 MB of comments": lambda: "#\n" * (_ROOM // 2),
+    "8 MB of keys": lambda: _fill(lambda i: f"a{i}=1\n"),
+    "8 MB of tables": lambda: _fill(lambda i: f"[a{i}]\n"),
+    "8 MB of rows": lambda: "[[routes]]\n" * (_ROOM // 11),
+    "8 MB of wrong rows": lambda: _fill(lambda i: f"[[routes]]\nname='n{i}'\nbundels=['x']\n"),
+    "8 MB of rows with unknown bundles": lambda: _fill(lambda i: f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n"),
+    "as many rows as may be": lambda: "".join(f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n" for i in range(10_000)),
+    "8 MB of elements": lambda: "a = [" + "1," * (_ROOM // 2 - 5) + "]",
+    "8 MB of empty strings": lambda: '""' * (_ROOM // 2),
+    "8 MB of string": lambda: 'a = "' + "x" * _ROOM + '"',
+    "8 MB of escapes": lambda: 'a = "' + "\\n" * (_ROOM // 2 - 5) + '"',
+    "strings that never end": lambda: '"""\\' * (_ROOM // 4),
+    "8 MB of white space": lambda: "a = " + " " * _ROOM + "1",
+    "more than 8 MB": lambda: "#" * (MAX_BYTES + 1),
+}
+
+_UNITS: dict[str, tuple[str, Callable[[int], str]]] = {
+    "comments": ("router.toml", lambda i: "#\n"),
+    "keys": ("router.toml", lambda i: f"a{i}=1\n"),
+    "tables": ("router.toml", lambda i: f"[a{i}]\n"),
+    "dotted keys": ("router.toml", lambda i: f"a{i}" + ".b" * 31 + "=1\n"),
+    "dotted headers": ("router.toml", lambda i: f"[a{i}" + ".b" * 31 + "]\n"),
+    "inline tables": ("router.toml", lambda i: f"a{i}={{b={{c={{d=1}}}}}}\n"),
+    "rows": ("routes.toml", lambda i: "[[routes]]\n"),
+    "rows with a wrong key": ("routes.toml", lambda i: f"[[routes]]\nname='n{i}'\nbundels=['x']\n"),
+    "rows with an unknown bundle": ("routes.toml", lambda i: f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n"),
+    "rows with globs": ("routes.toml", lambda i: f"[[routes]]\nname='n{i}'\nrole='a{i}*'\nbundles=[]\n"),
+    "policies": ("policy.toml", lambda i: f"[[policies]]\nname='n{i}'\nrole='r{i}'\ndeny=['x{i}*']\n"),
+    "policies with globs": (
+        "policy.toml",
+        lambda i: f"[[policies]]\nname='n{i}'\nrole='*{i % 26}'\nstep='{i % 25}*'\ndeny=['x{i}*']\n",
+    ),
+    "bundles": ("bundles.toml", lambda i: f"[bundles.b{i}]\ndescription='x'\ntools=['a.b']\neffects=['read']\n"),
+    "bundles of each other": ("bundles.toml", lambda i: f"[bundles.b{i}]\ndescription='x'\nbundles=['b{i + 1}']\n"),
+    "servers": ("servers.toml", lambda i: f"[servers.s{i}]\nurl='http://x/'\n"),
+}
+"""One line or a few of something, repeated until the guard says no."""
+
+_MEASURE = """
+import json, sys, time
+from router.core.config import check, from_bytes
+data = sys.stdin.buffer.read()
+name = sys.argv[1]
+started = time.process_time()
+problems = check([from_bytes(name, name, data, "project")], cards={})
+spent = time.process_time() - started
+# ru_maxrss would count the parent too, whose pages the child has before it becomes this program.
+peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(json.dumps({"cpu_s": spent, "rss_mb": peak / 1024,
+                  "first": str(problems[0]) if problems else "", "count": len(problems)}))
+"""
+
+
+def _fill(line: Callable[[int], str], size_wanted: int = _ROOM - 200) -> str:
+    lines, size, index = [], 0, 0
+    while size < size_wanted:
+        lines.append(line(index))
+        size += len(lines[-1])
+        index += 1
+    return "".join(lines)
+
+
+def _limits() -> None:
+    """CPU and address space of the child: a bomb that goes off ends it, not the machine."""
+    resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+
+def _cost_of(name: str, text: str) -> dict[str, float | str]:
+    """What it costs a fresh process to check this one file."""
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, name],
+        input=text.encode(),
+        capture_output=True,
+        check=False,
+        preexec_fn=_limits,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    cost: dict[str, float | str] = json.loads(done.stdout)
+    return cost
+
+
+def _assert_cheap(cost: dict[str, float | str]) -> None:
+    assert float(cost["rss_mb"]) < 200, cost
+    # CPU of that process alone, not time on the wall, and with a factor for a slower machine.
+    assert float(cost["cpu_s"]) < 1.0 * _slowness(), cost
+    assert len(str(cost["first"])) < 400
+    assert float(cost["count"]) <= 101
+
+
+@pytest.mark.parametrize("name", _BOMBS)
+def test_a_bomb_costs_less_than_a_second_and_200_megabytes(name: str) -> None:
+    text = _BOMBS[name]()
+    cost = _cost_of("router.toml" if text.startswith("[limits]") else "routes.toml", text)
+    _assert_cheap(cost)
+    assert cost["first"], "nothing was said"
+
+
+@pytest.mark.parametrize("name", _UNITS)
+def test_the_most_of_it_that_is_accepted_costs_less_than_a_second_and_200_megabytes(name: str) -> None:
+    file, unit = _UNITS[name]
+    text = _fill(unit, 2_000_000)
+    refused = guard(from_bytes(file, file, text.encode(), "project"))
+    assert refused is not None, "not enough to be refused: this is not the most"
+    accepted = "\n".join(text.split("\n")[: refused.line - 1]) + "\n"
+    assert guard(from_bytes(file, file, accepted.encode(), "project")) is None
+    _assert_cheap(_cost_of(file, accepted))
+
+
+def _slowness() -> float:
+    """How much slower than the machine the limit was set on this one is, by a fixed amount of the same kind of work."""
+    import time
+    import tomllib
+
+    text = "".join(f"a{i} = {i}\n" for i in range(20_000))
+    spent = []
+    for _ in range(3):
+        started = time.process_time()
+        tomllib.loads(text)
+        spent.append(time.process_time() - started)
+    return max(1.0, min(spent) / 0.06)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "c/x.toml: is empty"),
+        (b"a = '\xff'", "c/x.toml:1: byte 0xff is not UTF-8"),
+        (b"a = 1\r\nb = '\xc3'", "c/x.toml:2: byte 0xc3 is not UTF-8"),
+        ("a = 1".encode("utf-16"), "c/x.toml:1: is UTF-16"),
+        (b"#" * (MAX_BYTES + 1), "c/x.toml: is larger than 8 MiB"),
+    ],
+)
+def test_bytes_that_are_not_a_config_file_are_named(data: bytes, said: str) -> None:
+    file = from_bytes("x.toml", "c/x.toml", data, "project")
+    assert str(file.fault).startswith(said)
+    assert file.text == ""
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read_as_if_they_were_not_there() -> None:
+    assert from_bytes("x.toml", "x.toml", b"\xef\xbb\xbfa = 1\r\nb = 2\r\n", "project").text == "a = 1\nb = 2\n"

@@ -1,0 +1,49 @@
+"""Golden cases: each folder of tests/data/config is a config folder, and `problems.txt` what `check` says of it.
+
+To add one, write the config files and run this test with BUNDLE_ROUTER_WRITE_CASES=1; then read what it wrote. A folder
+`shipped` inside a case lies under it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from router.core.catalog import Card
+from router.core.config import ConfigFile, check, from_bytes, load
+from router.errors import ConfigError
+
+CASES = Path(__file__).parent.parent / "data" / "config"
+
+
+def read_case(case: Path) -> list[ConfigFile]:
+    shipped = [
+        from_bytes(path.name, f"shipped/{path.name}", path.read_bytes(), "shipped")
+        for path in sorted((case / "shipped").glob("*.toml"))
+    ]
+    own = [
+        from_bytes(path.name, f"config/{path.name}", path.read_bytes(), "project")
+        for path in sorted(case.glob("*.toml"))
+    ]
+    return [*shipped, *own]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in CASES.iterdir() if path.is_dir()))
+def test_check_says_exactly_what_the_case_expects(name: str, cards: Mapping[str, Card]) -> None:
+    files = read_case(CASES / name)
+    said = [f"{problem.level} {problem}" for problem in check(files, cards=cards)]
+    expected = CASES / name / "problems.txt"
+    if os.environ.get("BUNDLE_ROUTER_WRITE_CASES") and not expected.exists():
+        expected.write_text("".join(f"{line}\n" for line in said), encoding="utf-8")
+    assert said == expected.read_text(encoding="utf-8").splitlines()
+
+    errors = [line.removeprefix("error ") for line in said if line.startswith("error ")]
+    if errors:
+        with pytest.raises(ConfigError) as caught:
+            load(files, cards=cards)
+        assert [str(problem) for problem in caught.value.problems] == errors
+    else:
+        load(files, cards=cards)
