@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
@@ -86,6 +87,7 @@ class Engine:
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
         self._names = exposed_names(known)
         self._canonical = {exposed: name for name, exposed in self._names.items()}
+        self._durable = catalog.settings.log.durability == "disk"
         self._catalog_text = encode(catalog.to_json()) + "\n"
 
     # --- what the shell looks up -----------------------------------------------------------------------------------
@@ -114,10 +116,8 @@ class Engine:
 
     def _run_for(self, step: Step) -> tuple[Run, Parent | None]:
         """The step's run, opened if need be, and what its parent grants now."""
-        run = self._runs.get(step.run_id)
-        if run is None:
-            run = self._open_run(step.run_id, step)
-        elif step.parent_run_id is not None and step.parent_run_id != run.parent_id:
+        run = self._runs.get(step.run_id) or self._open_run(step.run_id, step)
+        if step.parent_run_id is not None and step.parent_run_id != run.parent_id:
             was = f"a sub-agent of {run.parent_id!r}" if run.parent_id else "not a sub-agent"
             raise RequestError(
                 f"run {run.id!r} is {was}, this step names {step.parent_run_id!r} as its parent",
@@ -138,34 +138,27 @@ class Engine:
             if parent_id == run_id:
                 raise RequestError(f"run {run_id!r} can't be its own parent")
             parent = self._parent(parent_id) if parent_id else None
-            run = self._create(run_id, parent_id, before, parent, step)
+            inherited = parent.activation if parent is not None and step is not None and step.inherit else Activation()
+            run = self._create(run_id, parent_id, sticky_set.inherit(inherited))
             self._runs[run_id] = run
             return run
 
-    def _create(
-        self,
-        run_id: str,
-        parent_id: str | None,
-        before: Mapping[str, Any] | None,
-        parent: Parent | None,
-        step: Step | None,
-    ) -> Run:
+    def _create(self, run_id: str, parent_id: str | None, inherited: Activation) -> Run:
         header = {**self._versions, "catalog_revision": self.catalog.revision, "parent_run_id": parent_id}
         log = self._store.open(run_id, header=header, catalog=self._catalog_text)
-        activation = Activation()
-        if before is not None:
-            activation = activation_from(before["activation"]["after"])
-        elif parent is not None and step is not None and step.inherit:
-            activation = sticky_set.inherit(parent.activation)
+        for torn in log.healed:
+            self._deps.diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
         run = Run(
             run_id,
             log,
             log.artifacts(),
             parent_id=parent_id,
-            activation=activation,
-            workspace=self._workspace,
+            activation=inherited,
+            root=self._workspace,
             recent_steps=self.catalog.settings.limits.recent_steps,
         )
+        # Asked of the log and not of the directory: nobody else can write the run any more.
+        before = log.last_decision()
         if before is not None:
             self._restore(run, before)
         return run
@@ -173,7 +166,7 @@ class Engine:
     def _restore(self, run: Run, record: Mapping[str, Any]) -> None:
         """Puts a run that was opened again where its last decision left it."""
         step, facts = step_from(record), facts_from(record)
-        run.workspace = step.workspace or self._workspace
+        run.activation = activation_from(record["activation"]["after"])
         run.current = Current(step, decision_from(record), facts)
         bundle_ids = tuple(run.current.decision.bundle_ids)
         run.recent.append(RecentStep(step.role, step.step, step.goal, bundle_ids))
@@ -183,7 +176,6 @@ class Engine:
         run = self._runs.get(run_id)
         if run is not None and run.current is not None:
             step, facts, activation = run.current.step, run.current.facts, run.activation
-            workspace = run.workspace
         else:
             record = self._store.last_decision(run_id)
             if record is None:
@@ -193,11 +185,10 @@ class Engine:
                 )
             step, facts = step_from(record), facts_from(record)
             activation = activation_from(record["activation"]["after"])
-            workspace = step.workspace or self._workspace
         if len(facts.grants) >= MAX_ANCESTORS:
             raise RequestError(f"run {run_id!r} is {MAX_ANCESTORS} sub-agents deep; it can't have another")
         own = Grant(step.workflow, step.role, step.step, step.policy)
-        return Parent((own, *facts.grants), activation, workspace)
+        return Parent((own, *facts.grants), activation, step.workspace or self._workspace)
 
     def _workspace_of(self, step: Step, parent: Parent | None) -> str:
         """The folder the step's local tools are confined to. A step, and a sub-agent, can only narrow it."""
@@ -226,7 +217,6 @@ class Engine:
         workspace = self._workspace_of(step, parent)
         if workspace != self._workspace:
             changes["workspace"] = workspace
-        run.workspace = workspace
         return run, facts, step.model_copy(update=changes) if changes else step
 
     def _redacted(self, step: Step) -> Step:
@@ -250,33 +240,29 @@ class Engine:
             }
         )
 
-    def begin(self, asked: Step) -> Decision | tuple[Run, Facts, Step, Question]:
-        """The part of routing that never waits: a decision, or what has to be asked."""
-        run, facts, step = self._prepare(asked)
-        taken = begin_route(self._deps, self.catalog, facts, run, step)
-        if isinstance(taken, Decision):
-            return taken
-        return run, facts, step, taken
-
     async def route(self, asked: Step) -> Decision:
         """See `Router.route`."""
         started = self._deps.clock.monotonic_ns()
-        begun = self.begin(asked)
-        if isinstance(begun, Decision):
-            return begun
-        run, facts, step, question = begun
-        reply = await ask(self._deps.selector, question, tuple(run.recent))
-        return finish_route(self._deps, self.catalog, facts, run, step, reply, started)
+        run, facts, step = self._prepare(asked)
+        taken = begin_route(self._deps, self.catalog, facts, run, step)
+        if isinstance(taken, Question):
+            reply = await ask(self._deps.selector, taken, tuple(run.recent))
+            taken = finish_route(self._deps, self.catalog, facts, run, step, reply, started)
+        if self._durable:
+            await asyncio.to_thread(run.log.sync)
+        return taken
 
     def route_from_thread(self, asked: Step, wait: Callable[[Coroutine[Any, Any, Reply]], Reply]) -> Decision:
         """As `route`, on the calling thread; `wait` runs a coroutine to its end elsewhere, when something is asked."""
         started = self._deps.clock.monotonic_ns()
-        begun = self.begin(asked)
-        if isinstance(begun, Decision):
-            return begun
-        run, facts, step, question = begun
-        reply = wait(ask(self._deps.selector, question, tuple(run.recent)))
-        return finish_route(self._deps, self.catalog, facts, run, step, reply, started)
+        run, facts, step = self._prepare(asked)
+        taken = begin_route(self._deps, self.catalog, facts, run, step)
+        if isinstance(taken, Question):
+            reply = wait(ask(self._deps.selector, taken, tuple(run.recent)))
+            taken = finish_route(self._deps, self.catalog, facts, run, step, reply, started)
+        if self._durable:
+            run.log.sync()
+        return taken
 
     # --- flow 2 ----------------------------------------------------------------------------------------------------
 
@@ -319,9 +305,13 @@ class Engine:
         """See `Router.call`."""
         run = self.run(run_id)
         taken = admit_call(self._deps, self.catalog, self.facts(), run, self._canonical, name, arguments)
-        if not isinstance(taken, Admitted):
-            return taken
-        return await perform(self._deps, self.catalog, run, taken, run.workspace)
+        if isinstance(taken, Admitted):
+            if self._durable:
+                await asyncio.to_thread(run.log.sync)
+            taken = await perform(self._deps, self.catalog, run, taken)
+        if self._durable:
+            await asyncio.to_thread(run.log.sync)
+        return taken
 
     # --- ends ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,9 @@ from router.errors import WrongContext
 
 T = TypeVar("T")
 
+CLEAN_UP_S = 5.0
+"""How long an interrupted coroutine may take to record its end."""
+
 
 def refuse_running_loop(sync_name: str, async_name: str) -> None:
     """Raises WrongContext when called on a thread that runs an event loop: waiting there would stop the loop."""
@@ -30,12 +33,21 @@ class Portal:
         self._thread: threading.Thread | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs it to the end on the portal's loop and gives its result. An interrupt cancels it first."""
-        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        """Runs it to the end on the portal's loop and gives its result. An interrupt cancels it and waits a little."""
+        ended = threading.Event()
+
+        async def to_the_end() -> T:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(to_the_end(), self._started())
         try:
             return future.result()
         except BaseException:
-            future.cancel()
+            if future.cancel():
+                ended.wait(CLEAN_UP_S)
             raise
 
     def _started(self) -> asyncio.AbstractEventLoop:

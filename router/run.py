@@ -103,9 +103,9 @@ class Result:
 
 
 class Run:
-    """The state of one open run. Everything mutable is read and written under `lock`."""
+    """The state of one open run, read and written under `lock`. `root` is what its local tools are confined to."""
 
-    __slots__ = ("activation", "artifacts", "current", "id", "lock", "log", "parent_id", "recent", "workspace")
+    __slots__ = ("activation", "artifacts", "current", "id", "lock", "log", "parent_id", "recent", "root")
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Run:
         *,
         parent_id: str | None,
         activation: Activation,
-        workspace: str,
+        root: str,
         recent_steps: int,
     ) -> None:
         self.id = id_
@@ -123,7 +123,7 @@ class Run:
         self.artifacts = artifacts
         self.parent_id = parent_id
         self.activation = activation
-        self.workspace = workspace
+        self.root = root
         self.current: Current | None = None
         self.recent: deque[RecentStep] = deque(maxlen=recent_steps)
         self.lock = threading.Lock()
@@ -222,6 +222,7 @@ class Admitted:
     tool: str
     bundle: str
     arguments: Mapping[str, Any]
+    workspace: str
     started_ns: int
 
 
@@ -247,12 +248,13 @@ def admit_call(
         tool = names.get(name, name)
         exposed = permitted_tools(catalog, fresh, current.step, current.decision.bundle_ids)
         admitted = Admitted(
-            f"{run.id}.{run.log.next_seq}",
-            current.decision.decision_id,
-            tool,
-            exposed.get(tool, ""),
-            arguments,
-            started,
+            call_id=f"{run.id}.{run.log.next_seq}",
+            decision_id=current.decision.decision_id,
+            tool=tool,
+            bundle=exposed.get(tool, ""),
+            arguments=arguments,
+            workspace=current.step.workspace or run.root,
+            started_ns=started,
         )
         refusal = _refusal(deps, catalog, fresh, current, exposed, tool, arguments)
         if refusal is not None:
@@ -329,14 +331,14 @@ def why_not(catalog: Catalog, facts: Facts, current: Current, tool: str) -> tupl
     return first or ("not_mapped", "no shown bundle holds it")
 
 
-async def perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted, workspace: str) -> Result:
+async def perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Result:
     """Carries out an admitted call: bounded, shaped, artifacts stored, and recorded whatever happens."""
     server, _, short = admitted.tool.partition(".")
     entry = catalog.servers[server]
     timeout = entry.timeout_s or catalog.settings.limits.call_timeout_s
     session = deps.sessions[entry.transport]
     try:
-        raw = await session.call(server, short, admitted.arguments, workspace=workspace, timeout_s=timeout)
+        raw = await session.call(server, short, admitted.arguments, workspace=admitted.workspace, timeout_s=timeout)
     except asyncio.CancelledError:
         _finish_locked(deps, run, admitted, "cancelled", "cancelled", Shaped.empty(), ())
         raise

@@ -26,7 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "wiring": {"engine", "run", "portal", "adapters", "ports", "core", "errors"},
     "testing": {"wiring", "engine", "run", "ports", "core", "errors"},
     "demo": {"wiring", "run", "core", "errors"},
-    "cli": {"cli", "demo", "wiring", "run", "adapters", "core", "errors"},
+    "cli": {"cli", "demo", "wiring", "run", "adapters", "core", "errors", "bundles"},
     "__init__": {"wiring", "run", "core", "errors"},
     "__main__": {"cli"},
     "bundles": {"bundles", "errors", "core"},

@@ -12,14 +12,15 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import pkgutil
+import queue
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -28,6 +29,8 @@ from router.core.catalog import Card, Limits
 from router.core.models import LocalSettings, LocalTool, Outcome, Text, ToolContext
 from router.errors import RequestError, ToolFailure
 from router.ports import Diagnostics, RawResult
+
+T = TypeVar("T")
 
 GRACE_S = 2.0
 """How long past its deadline a tool may take to notice, before its thread is left behind and the call ends."""
@@ -80,8 +83,65 @@ def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, in
     return cards
 
 
+class Workers:
+    """Up to `limit` threads, started as they are needed, that run functions for any event loop.
+
+    Unlike an executor's, they are daemons: a tool that does not come back can't keep the process from ending.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._busy = 0
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """A future of the running loop for what `work` returns. Waits its turn when all threads are busy."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # a T whenever there is no error
+
+        def job() -> None:
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits the future, not swallowed
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is waiting any more
+                loop.call_soon_threadsafe(settle, result, error)
+
+        with self._lock:
+            self._busy += 1
+            if self._busy > self._threads and self._threads < self._limit:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="bundle-router-tool", daemon=True).start()
+        self._waiting.put(job)
+        return future
+
+    def _serve(self) -> None:
+        while (job := self._waiting.get()) is not None:
+            job()
+            with self._lock:
+                self._busy -= 1
+
+    def close(self) -> None:
+        """Lets idle threads end; one that is busy ends after its work."""
+        with self._lock:
+            threads, self._threads = self._threads, 0
+        for _ in range(threads):
+            self._waiting.put(None)
+
+
 class LocalSessions:
-    """Calls local tools. `max_workers` bounds how many run at once; more wait their turn within their deadline."""
+    """Calls local tools. `max_concurrent_calls` run at once; more wait their turn within their deadline."""
 
     def __init__(
         self,
@@ -94,8 +154,7 @@ class LocalSessions:
         self._settings = settings
         self._limits = limits
         self._diagnostics = diagnostics
-        self._workers: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
+        self._workers = Workers(limits.max_concurrent_calls)
 
     def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
         try:
@@ -117,7 +176,7 @@ class LocalSessions:
             cancelled=gone.is_set,
         )
         parsed = entry.arguments.model_validate(dict(arguments))
-        work = asyncio.get_running_loop().run_in_executor(self._pool(), self._run, entry, parsed, context)
+        work = self._workers.submit(lambda: self._run(entry, parsed, context))
         try:
             async with asyncio.timeout(timeout_s + GRACE_S):
                 return await asyncio.shield(work)
@@ -129,12 +188,6 @@ class LocalSessions:
             gone.set()
             # A thread can't be killed: what it still returns is dropped here, and must not be reported as unretrieved.
             work.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    def _pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._workers is None:
-                self._workers = ThreadPoolExecutor(self._limits.max_concurrent_calls, "bundle-router-tool")
-            return self._workers
 
     def _run(self, entry: LocalTool, arguments: BaseModel, context: ToolContext) -> RawResult:
         try:
@@ -151,10 +204,7 @@ class LocalSessions:
         return RawResult(output.blocks, "tool_error" if output.failed else "ok", "failed" if output.failed else "")
 
     async def close(self) -> None:
-        with self._lock:
-            workers, self._workers = self._workers, None
-        if workers is not None:
-            workers.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
 
 
 def _sentence(error: Mapping[str, Any]) -> str:

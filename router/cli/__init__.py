@@ -1,22 +1,33 @@
 """The command line. Each verb is a module that declares its arguments and runs; this one parses and maps errors.
 
 Exit status: 0 fine; 1 a check found something; 2 the config is invalid; 3 a bad or refused request; 4 a server, tool,
-model or disk failed; 5 integrity broken. 130 and 141 are an interrupt and a closed pipe, as shells expect.
+model or disk failed; 5 integrity broken. 130, 141 and 143 are an interrupt, a closed pipe and a termination, as
+shells expect.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import FrameType
 from typing import NoReturn
 
 from router.errors import RouterError
 
 VERBS = ("init", "check", "demo", "route", "explain", "tools", "call", "runs", "replay", "eval")
 """In the order a newcomer meets them. `router.cli.<verb>` holds each; a verb is here when it works."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived. Takes the way of an interrupt, so that runs are closed and children ended."""
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> None:
+    raise Terminated
 
 
 class _Parser(argparse.ArgumentParser):
@@ -54,6 +65,7 @@ def _module(verb: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    signal.signal(signal.SIGTERM, _terminated)
     verb = next((word for word in words if word in VERBS), None)
     try:
         arguments = parser(verb).parse_args(words)
@@ -64,6 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.advice:
             print(f"  {error.advice}", file=sys.stderr)
         return error.exit_code
+    except Terminated:
+        print("bundle-router: terminated", file=sys.stderr)
+        return 143
     except KeyboardInterrupt:
         print("bundle-router: interrupted", file=sys.stderr)
         return 130

@@ -18,13 +18,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from bundles.workspace.grammar import problems as check_binary
     from router.adapters.configfiles import read_config
     from router.core.config import check, load
     from router.wiring import local_cards
 
     _, cards = local_cards()
     files = read_config(config_folder(arguments))
-    problems = check(files, cards=cards)
+    problems = check(files, cards=cards, check_binary=check_binary)
     errors = [problem for problem in problems if problem.level == "error"]
     if arguments.json:
         revision = None if errors else load(files, cards=cards).revision

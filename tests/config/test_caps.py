@@ -112,8 +112,9 @@ def _cost_of(name: str, text: str) -> dict[str, float | str]:
 
 def _assert_cheap(cost: dict[str, float | str]) -> None:
     assert float(cost["rss_mb"]) < 200, cost
-    # CPU of that process alone, not time on the wall, and with a factor for a slower machine.
-    assert float(cost["cpu_s"]) < 1.0 * _slowness(), cost
+    # CPU of that process alone, not time on the wall. About 0.9 s was measured for the worst; the rest is room for
+    # slower and busier machines. Without the caps these inputs cost tens of seconds.
+    assert float(cost["cpu_s"]) < 3.0 * _slowness(), cost
     assert len(str(cost["first"])) < 400
     assert float(cost["count"]) <= 101
 

@@ -36,7 +36,7 @@ def is_token(value: bytes) -> bool:
     if not is_value(value):
         return False
     letters = value.replace(b"-", b"").replace(b"_", b"").replace(b".", b"").replace(b"/", b"")
-    return not letters.isalpha() or len(value) >= 20 or not (letters.islower() or letters.istitle())
+    return not letters.isalpha() or len(value) >= 16 or not (letters.islower() or letters.istitle())
 
 
 def is_long_token(value: bytes) -> bool:

@@ -1,0 +1,486 @@
+"""The router as an engine uses it: on a real disk, with the shipped config and first-party tools, and over fakes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from router import (
+    LocalTool,
+    RequestError,
+    Router,
+    Step,
+    StepPolicy,
+    StorageError,
+    ToolContext,
+    ToolFailure,
+    ToolOutput,
+    load_catalog,
+)
+from router.adapters.archive import Archive
+from router.core.catalog import ActivationSettings, LogSettings, Policy, Route, Server, Settings
+from router.core.models import Data, Media, Text
+from router.errors import RunInUse, UnknownRun, WrongContext
+from router.testing import fake_router, small_catalog
+
+CONFIG = Path(__file__).parent.parent.parent / "config"
+
+
+def step(run_id: str = "r-1", **changes: Any) -> Step:
+    base = {"run_id": run_id, "workflow": "feature", "role": "implementer", "step": "edit"}
+    return Step.model_validate(base | changes)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    root = tmp_path / "workspace"
+    (root / "sub").mkdir(parents=True)
+    (root / "README.md").write_text("# Hello\n", encoding="utf-8")
+    (root / "sub" / "note.txt").write_text("a note\n", encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def router(tmp_path: Path, workspace: Path) -> Iterator[Router]:
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as opened:
+        yield opened
+
+
+def records(tmp_path: Path, run_id: str) -> list[dict[str, Any]]:
+    return list(Archive(tmp_path / "runs").records(run_id))
+
+
+# --- decisions on disk ---------------------------------------------------------------------------------------------
+
+
+def test_a_decision_is_on_disk_when_route_returns(router: Router, tmp_path: Path) -> None:
+    decision = router.route_sync(step(goal="rename the flag", constraints=["no network"], labels={"ticket": "T-1"}))
+    (record,) = records(tmp_path, "r-1")
+    assert decision.bundle_ids == ["repo.readonly", "workspace.exec"] == [row["id"] for row in record["bundles"]]
+    assert record["schema"] == "bundle-router.decision/1"
+    assert record["type"] == "route.decided"
+    assert (record["decision_id"], record["seq"]) == (decision.decision_id, decision.seq)
+    assert record["step"]["labels"] == [{"name": "ticket", "value": "T-1"}]
+    assert record["input_digest"] == decision.input_digest
+    catalog = json.loads((tmp_path / "runs" / "r-1" / "catalog.json").read_text(encoding="utf-8"))
+    assert catalog["schema"] == "bundle-router.catalog/1"
+
+
+def test_equal_inputs_have_equal_digests_in_any_run(router: Router) -> None:
+    first, second = router.route_sync(step("a")), router.route_sync(step("b"))
+    assert first.input_digest == second.input_digest
+    assert first.decision_id != second.decision_id
+    assert router.route_sync(step("c", goal="another")).input_digest != first.input_digest
+
+
+def test_a_decision_that_cannot_be_written_is_not_returned_and_changes_nothing() -> None:
+    catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=[Route("a", step=("edit",), bundles=("a",)),
+                                                                 Route("b", bundles=("b",))])  # fmt: skip
+    with fake_router(catalog) as fake:
+        fake.route_sync(step())
+        log = fake.fakes.store.log("r-1")
+        log.fail_with = StorageError("no space", kind="disk_full")
+        with pytest.raises(StorageError):
+            fake.route_sync(step(step="other"))
+        assert [tool.name for tool in fake.tools_sync("r-1").active] == ["s.a"]
+        log.fail_with = None
+        assert fake.route_sync(step(step="other")).bundle_ids == ["b", "a"]
+        assert [record["seq"] for record in fake.fakes.records("r-1")] == [0, 1]
+
+
+def test_a_run_goes_on_where_it_was_left_in_another_process(tmp_path: Path, workspace: Path) -> None:
+    runs = tmp_path / "runs"
+    with Router.open(CONFIG, runs=runs, workspace=workspace) as first:
+        before = first.route_sync(step())
+    with Router.open(CONFIG, runs=runs, workspace=workspace) as second:
+        assert [t.name for t in second.tools_sync("r-1").active] != []
+        assert second.call_sync("r-1", "repo.read_file", {"path": "README.md"}).ok
+        after = second.route_sync(step(role="planner", step="plan"))
+    assert after.before.ids == before.after.ids
+    used = {entry.id: entry.used for entry in after.before.entries}
+    assert used["repo.readonly"] > used["workspace.exec"], "the call of the second process counts as use"
+    assert after.seq == 3
+    assert Archive(runs).verify("r-1").ok
+
+
+def test_a_second_router_of_the_same_run_is_refused_with_the_owners_pid(
+    router: Router, tmp_path: Path, workspace: Path
+) -> None:
+    router.route_sync(step())
+    with (
+        Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as other,
+        pytest.raises(RunInUse) as refused,
+    ):
+        other.route_sync(step())
+    assert refused.value.pid == os.getpid()
+
+
+def test_reading_a_runs_tools_does_not_open_it(router: Router, tmp_path: Path, workspace: Path) -> None:
+    router.route_sync(step())
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as reader:
+        assert len(reader.tools_sync("r-1").tools) == 8
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+def test_many_runs_from_many_threads_and_tasks_at_once(tmp_path: Path, workspace: Path, durability: str) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "router.toml").write_text(f'[log]\ndurability = "{durability}"\n', encoding="utf-8")
+    roles = ("planner", "implementer", "reviewer")
+
+    with Router.open(config, runs=tmp_path / "runs", workspace=workspace) as shared:
+
+        def engine(number: int) -> None:
+            for turn in range(6):
+                run_id = f"run-{(number + turn) % 4}"
+                shared.route_sync(step(run_id, role=roles[turn % 3]))
+                shared.call_sync(run_id, "repo.read_file", {"path": "README.md"})
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(engine, range(8)))
+    archive = Archive(tmp_path / "runs")
+    for run_id in archive.run_ids():
+        assert archive.verify(run_id).ok
+        kinds = [record["type"] for record in archive.records(run_id)]
+        assert kinds.count("call.started") == kinds.count("call.finished")
+    assert sum(r["type"] == "route.decided" for i in archive.run_ids() for r in archive.records(i)) == 48
+
+
+async def _tasks(runs: Path, workspace: Path) -> None:
+    async with Router.open(CONFIG, runs=runs, workspace=workspace) as router:
+
+        async def one(number: int) -> None:
+            run_id = f"run-{number % 5}"
+            decision = await router.route(step(run_id))
+            result = await router.call(run_id, "repo__list_dir", {})
+            assert result.ok, result.text
+            assert decision.run_id == run_id
+
+        await asyncio.gather(*(one(number) for number in range(40)))
+
+
+def test_many_tasks_share_a_router(tmp_path: Path, workspace: Path) -> None:
+    asyncio.run(_tasks(tmp_path / "runs", workspace))
+    archive = Archive(tmp_path / "runs")
+    for run_id in archive.run_ids():
+        assert archive.verify(run_id).ok
+        assert [record["seq"] for record in archive.records(run_id)] == list(range(24))
+
+
+def test_sync_methods_inside_a_running_loop_raise_and_say_what_to_use(tmp_path: Path) -> None:
+    async def inside() -> None:
+        async with Router.open(CONFIG, runs=tmp_path / "runs") as router:
+            for name, call in (
+                ("route", lambda: router.route_sync(step())),
+                ("tools", lambda: router.tools_sync("r-1")),
+                ("call", lambda: router.call_sync("r-1", "repo.list_dir", {})),
+                ("close_run", lambda: router.close_run_sync("r-1")),
+                ("close", router.close_sync),
+            ):
+                with pytest.raises(WrongContext) as raised:
+                    call()
+                assert f"await router.{name}(" in raised.value.advice
+
+    asyncio.run(inside())
+
+
+# --- sub-agents ----------------------------------------------------------------------------------------------------
+
+
+def test_a_sub_agent_inherits_when_asked_to_and_never_passes_its_parent(router: Router) -> None:
+    router.route_sync(step("parent"))
+    inheriting = router.route_sync(step("child-1", role="researcher", step="look", parent_run_id="parent"))
+    fresh = router.route_sync(step("child-2", role="researcher", step="look", parent_run_id="parent", inherit=False))
+    assert {entry.id for entry in inheriting.before.entries} == {"repo.readonly", "workspace.exec"}
+    assert fresh.before.entries == ()
+    assert fresh.bundle_ids == inheriting.bundle_ids == ["docs.fetch", "repo.readonly"]
+    router.route_sync(step("parent", role="reviewer", step="review"))
+    later = router.route_sync(step("child-1", role="implementer"))
+    assert later.bundle_ids == ["repo.readonly", "docs.fetch"]
+    assert "workspace.exec" in {row.id for row in later.left_out}
+
+
+def test_a_sub_agent_cannot_shed_its_parent_by_leaving_it_out(router: Router, tmp_path: Path) -> None:
+    router.route_sync(step("parent", role="reviewer", step="review"))
+    router.route_sync(step("child", parent_run_id="parent", inherit=False))
+    assert router.route_sync(step("child")).bundle_ids == ["repo.readonly"]
+    assert records(tmp_path, "child")[-1]["step"]["parent_run_id"] == "parent"
+    with pytest.raises(RequestError, match="sub-agent of 'parent'"):
+        router.route_sync(step("child", parent_run_id="child"))
+    with pytest.raises(RequestError, match="not a sub-agent"):
+        router.route_sync(step("parent", parent_run_id="child"))
+
+
+def test_a_grandchild_is_bound_by_every_ancestor_and_a_parent_on_disk_counts(tmp_path: Path, workspace: Path) -> None:
+    runs = tmp_path / "runs"
+    with Router.open(CONFIG, runs=runs, workspace=workspace) as first:
+        first.route_sync(step("top", policy=StepPolicy(deny=("tool:repo.git_log",))))
+    with Router.open(CONFIG, runs=runs, workspace=workspace) as second:
+        second.route_sync(step("middle", parent_run_id="top"))
+        second.route_sync(step("leaf", parent_run_id="middle"))
+        names = {tool.name for tool in second.tools_sync("leaf").active}
+        assert "repo.git_log" not in names
+        assert "repo.read_file" in names
+        assert second.call_sync("leaf", "repo.git_log", {}).code == "policy_denied"
+
+
+def test_a_parent_without_a_decision_is_refused_and_nothing_is_written(router: Router, tmp_path: Path) -> None:
+    with pytest.raises(UnknownRun, match="nobody"):
+        router.route_sync(step("child", parent_run_id="nobody"))
+    with pytest.raises(RequestError, match="its own parent"):
+        router.route_sync(step("self", parent_run_id="self"))
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
+
+
+# --- calls ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_recorded_before_and_after(router: Router, tmp_path: Path) -> None:
+    router.route_sync(step())
+    result = router.call_sync("r-1", "repo.read_file", {"path": "README.md"})
+    assert "# Hello" in result.text
+    _, started, finished = records(tmp_path, "r-1")
+    assert (started["type"], finished["type"]) == ("call.started", "call.finished")
+    assert started["call_id"] == finished["call_id"] == result.call_id
+    assert json.loads(started["arguments"]) == {"path": "README.md"}
+    assert (finished["outcome"], finished["bundle"], finished["server"], finished["tool"]) == (
+        "ok", "repo.readonly", "repo", "read_file",
+    )  # fmt: skip
+    assert finished["result"] == result.text
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "outcome", "code", "hint"),
+    [
+        ("workspace.exec", {"binary": "python"}, "denied", "not_allowed", "reviewers read"),
+        ("docs.fetch", {}, "denied", "policy_denied", "own policy"),
+        ("repo.read_fil", {}, "denied", "unknown_bundle", "Did you mean 'repo.read_file'?"),
+        ("repo.read_file", {}, "invalid_arguments", "invalid_arguments", "path: Field required"),
+        ("repo.read_file", {"path": 1, "x": 2}, "invalid_arguments", "invalid_arguments", "Its schema"),
+        ("repo.read_file", {"path": "x" * 2_000_000}, "invalid_arguments", "too_large", "at most"),
+        ("repo.read_file", {"path": float("nan")}, "invalid_arguments", "not_json", "not JSON"),
+        ("repo.read_file", {"path": "../outside"}, "tool_error", "", ""),
+    ],
+)
+def test_what_an_agent_can_get_wrong_comes_back_as_a_result_and_leaves_one_record(
+    router: Router, tmp_path: Path, name: str, arguments: dict[str, Any], outcome: str, code: str, hint: str
+) -> None:
+    router.route_sync(step(role="reviewer", step="review", policy=StepPolicy(deny=("docs.*",))))
+    result = router.call_sync("r-1", name, arguments)
+    assert result.outcome == outcome
+    assert not code or result.code == code
+    assert hint in result.text
+    kinds = [record["type"] for record in records(tmp_path, "r-1")[1:]]
+    assert kinds == (
+        ["call.finished"] if outcome in ("denied", "invalid_arguments") else ["call.started", "call.finished"]
+    )
+
+
+def test_policy_runs_again_at_call_time_with_fresh_facts() -> None:
+    catalog = small_catalog({"gh": ["gh.read"]}, routes=[Route("r", bundles=("gh",))])
+    catalog = replace(catalog, bundles={"gh": replace(catalog.bundles["gh"], requires_env=("TOKEN",))})
+    with fake_router(catalog, capabilities=["env:TOKEN"], results={"gh.read": "fine"}) as fake:
+        fake.route_sync(step())
+        assert fake.call_sync("r-1", "gh.read", {}).text == "fine"
+        fake.fakes.capabilities.names.clear()
+        refused = fake.call_sync("r-1", "gh.read", {})
+        assert (refused.outcome, refused.code) == ("denied", "capability_missing")
+        assert fake.tools_sync("r-1").tools == ()
+        assert len(fake.fakes.sessions.calls) == 1
+
+
+class _Nothing(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+def _open_with(tmp_path: Path, *tools: LocalTool, limits: str = "") -> Router:
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "servers.toml").write_text('[servers.mine]\ntransport = "local"\ntrust = "trusted"\n', encoding="utf-8")
+    (config / "bundles.toml").write_text(
+        '[bundles.mine]\ndescription = "x"\ntools = ["mine.*"]\neffects = ["read"]\n', encoding="utf-8"
+    )
+    (config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["mine"]\n', encoding="utf-8")
+    (config / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["bundle:mine"]\n', encoding="utf-8")
+    (config / "router.toml").write_text(f"[limits]\n{limits}", encoding="utf-8")
+    return Router.open(config, runs=tmp_path / "runs", workspace=tmp_path, local={"mine": tools})
+
+
+def test_an_engines_own_tools_are_called_like_any_other(tmp_path: Path) -> None:
+    def see(arguments: _Nothing, context: ToolContext) -> ToolOutput:
+        png = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
+        return ToolOutput((Text("seen"), Data({"n": 1}), Media(png, "image/gif", "a.gif")))
+
+    def fail(arguments: _Nothing, context: ToolContext) -> ToolOutput:
+        raise ToolFailure("the door is locked", code="locked", advice="bring a key")
+
+    def crash(arguments: _Nothing, context: ToolContext) -> ToolOutput:
+        raise ZeroDivisionError("oh")
+
+    tools = [LocalTool(f.__name__, f.__name__, _Nothing, f) for f in (see, fail, crash)]
+    with _open_with(tmp_path, *tools) as router:
+        router.route_sync(step())
+        seen = router.call_sync("r-1", "mine.see", {})
+        assert seen.ok
+        assert "seen" in seen.text
+        assert "artifact:sha256:" in seen.text
+        assert len(seen.artifacts) == 1
+        failed = router.call_sync("r-1", "mine.fail", {})
+        assert (failed.outcome, failed.code) == ("tool_error", "locked")
+        assert failed.text == "the door is locked; bring a key"
+        crashed = router.call_sync("r-1", "mine.crash", {})
+        assert (crashed.outcome, crashed.code) == ("tool_error", "crashed")
+        assert "ZeroDivisionError" in crashed.text
+        assert "oh" not in crashed.text
+
+
+def test_a_tool_that_takes_too_long_is_a_timeout_and_is_told_to_stop(tmp_path: Path) -> None:
+    stopped = threading.Event()
+
+    def wait(arguments: _Nothing, context: ToolContext) -> ToolOutput:
+        while not context.cancelled():
+            stopped.wait(0.001)
+        stopped.set()
+        return ToolOutput(())
+
+    with _open_with(tmp_path, LocalTool("wait", "w", _Nothing, wait), limits="call_timeout_s = 0.05\n") as router:
+        router.route_sync(step())
+        result = router.call_sync("r-1", "mine.wait", {})
+        assert result.outcome == "timeout"
+        assert stopped.wait(10)
+
+
+def test_a_cancelled_call_is_recorded_as_cancelled_and_the_tool_is_told(tmp_path: Path) -> None:
+    entered, stopped = threading.Event(), threading.Event()
+
+    def wait(arguments: _Nothing, context: ToolContext) -> ToolOutput:
+        entered.set()
+        while not context.cancelled():
+            stopped.wait(0.001)
+        stopped.set()
+        return ToolOutput(())
+
+    async def scenario(router: Router) -> None:
+        await router.route(step())
+        call = asyncio.create_task(router.call("r-1", "mine.wait", {}))
+        await asyncio.to_thread(entered.wait, 10)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await router.close()
+
+    asyncio.run(scenario(_open_with(tmp_path, LocalTool("wait", "w", _Nothing, wait))))
+    assert stopped.wait(10)
+    last = records(tmp_path, "r-1")[-1]
+    assert (last["type"], last["outcome"], last["result"]) == ("call.finished", "cancelled", None)
+
+
+# --- secrets, workspaces, formats ----------------------------------------------------------------------------------
+
+
+def test_secrets_are_redacted_before_deciding_and_in_every_record(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "correct-horse-battery")
+    token = "ghp_" + "a1B2" * 9
+    (workspace / "leak.txt").write_text(f"token {token} and correct-horse-battery\n", encoding="utf-8")
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
+        router.route_sync(step(
+            goal=f"use {token}", constraints=["Authorization: Bearer abcdefghijklmnop"],
+            principal="correct-horse-battery", labels={"url": "https://me:hunter2hunter2@example.com"},
+        ))  # fmt: skip
+        result = router.call_sync("r-1", "repo.read_file", {"path": "leak.txt"})
+        router.call_sync("r-1", "repo.ripgrep", {"pattern": token})
+        assert token in result.text, "the agent sees the file as it is"
+    written = b"".join(path.read_bytes() for path in (tmp_path / "runs" / "r-1").glob("*.json*"))
+    for secret in (token, "correct-horse-battery", "abcdefghijklmnop", "hunter2hunter2"):
+        assert secret.encode() not in written
+    assert b"[redacted:" in written
+
+
+def test_a_step_narrows_its_workspace_and_a_sub_agent_stays_inside(router: Router, workspace: Path) -> None:
+    router.route_sync(step(workspace="sub"))
+    assert router.call_sync("r-1", "repo.read_file", {"path": "note.txt"}).ok
+    assert router.call_sync("r-1", "repo.read_file", {"path": "../README.md"}).outcome == "tool_error"
+    router.route_sync(step("child", parent_run_id="r-1"))
+    assert not router.call_sync("child", "repo.read_file", {"path": "README.md"}).ok
+    for outside in ("..", "/", str(workspace), "nowhere"):
+        with pytest.raises(RequestError, match="not a folder inside"):
+            router.route_sync(step("child", workspace=outside))
+
+
+@pytest.mark.parametrize(
+    ("form", "name_of"),
+    [
+        ("openai", lambda tool: tool["function"]["name"]),
+        ("anthropic", lambda tool: tool["name"]),
+        ("mcp", lambda tool: tool["name"]),
+    ],
+)
+def test_tools_come_in_each_providers_form_under_names_that_can_be_called(
+    router: Router, form: str, name_of: Any
+) -> None:
+    router.route_sync(step())
+    toolset = router.tools_sync("r-1", format=form)
+    names = [name_of(tool) for tool in toolset.tools]
+    assert names[0] == "repo__git_diff"
+    assert all(len(name) <= 64 and name.replace("_", "").replace("-", "").isalnum() for name in names)
+    assert router.call_sync("r-1", "repo__read_file", {"path": "README.md"}).ok
+    assert toolset.tokens == sum(tool.tokens for tool in toolset.active) < toolset.all_tokens
+
+
+def test_an_unknown_format_run_and_a_step_without_a_decision_are_refused(router: Router) -> None:
+    with pytest.raises(UnknownRun):
+        router.tools_sync("nobody")
+    with pytest.raises(UnknownRun):
+        router.call_sync("nobody", "repo.read_file", {})
+    router.route_sync(step())
+    with pytest.raises(RequestError, match="unknown format"):
+        router.tools_sync("r-1", format="gemini")
+
+
+def test_a_selector_is_asked_outside_the_lock_and_heard_only_within_what_is_permitted() -> None:
+    catalog = small_catalog({"a": ["s.a"], "b": ["s.b"], "c": ["s.c"]},
+                            policies=[Policy("p", allow=("a", "b"))])  # fmt: skip
+    with fake_router(catalog, script=lambda question: ["c", "b", "zzz"]) as fake:
+        decision = fake.route_sync(step(step="unmapped"))
+        record = fake.fakes.records("r-1")[0]
+        assert (decision.bundle_ids, decision.source) == (["b"], "model")
+        assert record["reply"]["ids"] == ["c", "b", "zzz"]
+    with fake_router(catalog, script=lambda question: "timeout") as failing:
+        decision = failing.route_sync(step(step="unmapped"))
+        assert (decision.bundle_ids, decision.source, decision.degraded) == ([], "none", True)
+
+
+def test_a_hundred_thousand_decisions_would_not_leak_descriptors(tmp_path: Path) -> None:
+    catalog = small_catalog({"a": ["s.a"]}, routes=[Route("all", bundles=("a",))],
+                            settings=Settings(activation=ActivationSettings(), log=LogSettings()),
+                            servers=[Server("s", "local", "trusted")])  # fmt: skip
+    with fake_router(catalog) as fake:
+        for number in range(50):
+            fake.route_sync(step(f"run-{number}"))
+            fake.close_run_sync(f"run-{number}")
+        assert fake._engine._runs == {}
+
+
+def test_the_shipped_catalog_loads_and_its_revision_does_not_depend_on_the_machine() -> None:
+    first, second = load_catalog(CONFIG), load_catalog(None)
+    assert first.revision == second.revision
+    script = "from router import load_catalog; print(load_catalog(None).revision)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=CONFIG.parent, capture_output=True, text=True, check=True,
+        env={"PATH": "/usr/bin", "PYTHONHASHSEED": "7"},
+    )  # fmt: skip
+    assert done.stdout.strip() == first.revision
