@@ -10,8 +10,9 @@ Rules:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
@@ -22,6 +23,8 @@ from router.core.models import Effect, LocalSettings, Mode, Trust
 Transport = Literal["streamable-http", "stdio", "sse", "local"]
 Durability = Literal["process", "disk"]
 FallbackStage = Literal["search", "model", "default"]
+AnswerMode = Literal["json_schema", "tools", "json", "md_json"]
+"""How a model is held to the answer's shape; the words are instructor's modes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +139,67 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """One model with everything that is set for it. `key_env` names the variable that holds its key (None: the one its
+    provider is known by); `base_url` is where it is reached (None: its provider's own address)."""
+
+    name: str
+    mode: AnswerMode = "json_schema"
+    base_url: str | None = None
+    key_env: str | None = None
+    max_output_tokens: int = 1_000
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What one model has of its own; None: as `[model]` says for all."""
+
+    name: str
+    mode: AnswerMode | None = None
+    base_url: str | None = None
+    key_env: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """`names`: the models to ask, best first (none: no model is asked). `deadline_s` bounds a whole question."""
+    """`names`: the models to ask, best first (none: no model is asked). `deadline_s` bounds a whole question, second
+    calls included. `max_picks`: bundles one answer may add. The rest holds for every model without `options`."""
 
     names: tuple[str, ...] = ()
-    deadline_s: float = 10.0
+    deadline_s: float = 2.5
+    max_picks: int = 3
+    mode: AnswerMode = "json_schema"
+    base_url: str | None = None
+    key_env: str | None = None
+    max_output_tokens: int = 1_000
+    temperature: float = 0.0
+    options: tuple[ModelOptions, ...] = ()
+
+    @property
+    def choices(self) -> tuple[ModelChoice, ...]:
+        """The models in order, each with what holds for it."""
+        own = {options.name: options for options in self.options}
+        shared = ModelChoice("", self.mode, self.base_url, self.key_env, self.max_output_tokens, self.temperature)
+        return tuple(
+            replace(shared, name=name, **_set_fields(own[name])) if name in own else replace(shared, name=name)
+            for name in self.names
+        )
+
+    @property
+    def env_names(self) -> frozenset[str]:
+        """Variables whose values are keys of these models: those named, and those the providers are known by."""
+        named = {choice.key_env for choice in self.choices if choice.key_env}
+        known = {
+            f"{re.sub('[^A-Z0-9]', '_', choice.name.partition('/')[0].upper())}_API_KEY" for choice in self.choices
+        }
+        return frozenset(named | known)
+
+
+def _set_fields(options: ModelOptions) -> dict[str, Any]:
+    return {name: value for name, value in asdict(options).items() if name != "name" and value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +231,12 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """`capabilities_ttl_s`: how long a look-up of environment, binaries and servers holds."""
+    """`capabilities_ttl_s`: how long a look-up of environment, binaries and servers holds. `answers_ttl_s`: how long a
+    model's answer is used again for the same question; 0: never. `answers`: where answers are kept."""
 
     capabilities_ttl_s: float = 30.0
+    answers_ttl_s: float = 3_600.0
+    answers: Literal["memory", "index"] = "memory"
 
 
 @dataclass(frozen=True, slots=True)

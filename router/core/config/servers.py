@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Set
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from router.core.catalog import Server
@@ -128,18 +128,23 @@ def _check_url(entry: Entry[WrittenServer], report: Report) -> None:
     if "$" in url:
         report.add(entry.file, where, "${NAME} is for headers and env only", "write the address out")
         return
+    check_url(entry, where, url, report, example="https://host/mcp", instead="use a header: " + _ADVICE)
+
+
+def check_url(entry: Entry[Any], where: Path, url: str, report: Report, *, example: str, instead: str) -> None:
+    """Reports an address that is none, that is open to listeners, or that holds a credential."""
     parts = _split(url) if url.isascii() and url.isprintable() and " " not in url else None
     if parts is None or parts.hostname is None:
-        report.add(entry.file, where, f"{url[:80]!r} is not an http or https address", "such as 'https://host/mcp'")
+        report.add(entry.file, where, f"{url[:80]!r} is not an http or https address", f"such as {example!r}")
         return
     if parts.scheme == "http" and not _is_loopback(parts.hostname):
         report.add(entry.file, where, "plain http would send calls and tokens in the clear", "use https")
     if parts.username is not None or parts.password is not None:
-        report.add(entry.file, where, "holds a user name or password", "use a header: " + _ADVICE)
+        report.add(entry.file, where, "holds a user name or password", instead)
     if parts.fragment:
         report.add(entry.file, where, "has a fragment ('#...'), which is never sent", "remove it")
     if any(is_credential_name(name) for name, _ in parse_qsl(parts.query)) or looks_secret(url):
-        report.add(entry.file, where, "holds what looks like a credential", "use a header: " + _ADVICE)
+        report.add(entry.file, where, "holds what looks like a credential", instead)
 
 
 def _check_values(entry: Entry[WrittenServer], key: str, pairs: Mapping[str, str], report: Report) -> None:

@@ -12,10 +12,10 @@ from router.core.catalog import (
     Fallback,
     Limits,
     LogSettings,
-    ModelSettings,
     Settings,
 )
 from router.core.config.bundles import BundleResolver
+from router.core.config.model import resolve_model
 from router.core.config.overlay import Written
 from router.core.config.report import Report
 from router.core.models import BinaryRule, LocalSettings
@@ -39,7 +39,7 @@ def resolve_settings(written: Written, resolver: BundleResolver, report: Report)
         fallback["default"] = tuple(resolver.ids.get(id_, id_) for id_ in fallback["default"])
     return Settings(
         fallback=Fallback(**fallback),
-        model=ModelSettings(**_merged(written, "model")),
+        model=resolve_model(written, _merged(written, "model"), report),
         activation=ActivationSettings(**_merged(written, "activation")),
         limits=Limits(**_merged(written, "limits")),
         log=LogSettings(**_merged(written, "log")),

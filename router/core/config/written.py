@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from router.core.catalog import Durability, FallbackStage, Transport
+from router.core.catalog import AnswerMode, Durability, FallbackStage, Transport
 from router.core.models import BUNDLE_ID, SERVER_NAME, BinaryRule, Effect, Mode, Trust
 
 
@@ -246,10 +246,45 @@ class WrittenFallback(Form):
     )
 
 
+ModelName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
+BaseUrl = Annotated[str, Field(min_length=1, max_length=2000)]
+OutputTokens = Annotated[int, Field(ge=16, le=100_000)]
+Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
+
+
+class WrittenModelOptions(Form):
+    mode: AnswerMode | None = Field(default=None, description="As [model] mode, for this model.")
+    base_url: BaseUrl | None = Field(default=None, description="As [model] base_url, for this model.")
+    key_env: EnvName | None = Field(default=None, description="As [model] key_env, for this model.")
+    max_output_tokens: OutputTokens | None = Field(default=None, description="As [model] max_output_tokens.")
+    temperature: Temperature | None = Field(default=None, description="As [model] temperature, for this model.")
+
+
 class WrittenModel(Form):
-    names: Words = Field(default_factory=list, description="Models to ask, best first. [] asks none.")
+    names: Annotated[list[ModelName], Field(max_length=10), AfterValidator(_without_repetition)] = Field(
+        default=[], description="Models to ask, best first, as litellm names them: 'openai/gpt-5-mini'. [] asks none."
+    )
     deadline_s: float = Field(
-        default=10.0, gt=0, le=300, allow_inf_nan=False, description="Seconds one question may take in all."
+        default=2.5, gt=0, le=300, allow_inf_nan=False, description="Seconds one question may take in all."
+    )
+    max_picks: int = Field(default=3, ge=1, le=20, description="Bundles one answer may add at most.")
+    mode: AnswerMode = Field(
+        default="json_schema",
+        description="How the answer is held to its shape: by the provider (json_schema), as the arguments of a tool "
+        "call (tools), or by words alone (json, md_json) for models that know neither.",
+    )
+    base_url: BaseUrl | None = Field(
+        default=None, description="Where an OpenAI-compatible server listens. Leave out for the provider's own."
+    )
+    key_env: EnvName | None = Field(
+        default=None, description="The variable with the key. Leave out for the provider's own (OPENAI_API_KEY)."
+    )
+    max_output_tokens: OutputTokens = Field(
+        default=1_000, description="Tokens one answer may have. Models that think need more."
+    )
+    temperature: Temperature = Field(default=0.0, description="Left out for models that do not take one.")
+    options: Annotated[dict[ModelName, WrittenModelOptions], Field(max_length=10)] = Field(
+        default={}, description="What one model has of its own: [model.options.\"openai/gpt-5-mini\"]."
     )
 
 
@@ -294,6 +329,16 @@ class WrittenCache(Form):
         le=3600,
         allow_inf_nan=False,
         description="Seconds a look-up of variables and programs holds.",
+    )
+    answers_ttl_s: float = Field(
+        default=3600.0,
+        ge=0,
+        le=31_536_000,
+        allow_inf_nan=False,
+        description="Seconds a model's answer is used again for the same question. 0 asks every time.",
+    )
+    answers: Literal["memory", "index"] = Field(
+        default="memory", description="Where answers are kept: in this process, or in the index beside the runs too."
     )
 
 
