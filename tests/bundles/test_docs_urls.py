@@ -116,6 +116,8 @@ def test_a_url_has_one_spelling(text: str, spelled: str) -> None:
         "https://ⓓocs.example.org/",
         "https://dоcs\u200d.example.org/",
         "https://faß.example.org/",
+        "https://büßen.example.org/",
+        "https://ｄöcs.example.org/",
         "https://docs\u00ad.example.org/",
         "https://" + "a" * 64 + ".example.org/",
         "https://" + "ü" * 64 + ".example.org/",
