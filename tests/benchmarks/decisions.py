@@ -7,14 +7,16 @@ the same process, in turns with the decisions, so that a noisy machine moves bot
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from router.adapters.clock import SystemClock
 from router.adapters.redaction import SecretRedactor
@@ -22,11 +24,13 @@ from router.adapters.runlog import DiskRunStore
 from router.core.canonical import encode
 from router.core.catalog import Bundle, Catalog, Policy, Route
 from router.core.models import Step
+from router.core.shaping import MediaFacts
 from router.engine import Engine
 from router.run import Deps
 from router.testing import FakeCapabilities, FakeDiagnostics, MemoryArtifacts, small_catalog
-from router.core.shaping import MediaFacts
 from router.wiring import Router
+
+T = TypeVar("T")
 
 
 def catalog_of(bundles: int, routes: int) -> Catalog:
@@ -77,22 +81,21 @@ def unmatched(n: int, run_id: str) -> Step:
     return step_of(n, run_id).model_copy(update={"step": f"nothing{n}"})
 
 
-def times_us(work: Callable[[int], object], count: int) -> list[float]:
+def times_us(work: Callable[[T], object], items: Iterable[T]) -> list[float]:
     out = []
-    for n in range(count):
+    for item in items:
         begun = time.perf_counter_ns()
-        work(n)
+        work(item)
         out.append((time.perf_counter_ns() - begun) / 1000)
     return out
 
 
-def floor(records: list[dict[str, object]], folder: str) -> Callable[[int], object]:
-    import hashlib
-
+def floor(folder: str) -> Callable[[dict[str, object]], object]:
+    """Encode, hash, write: no look-up, no decision, no redaction, no chain."""
     fd = os.open(Path(folder, "floor.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def write(n: int) -> None:
-        text = encode(records[n % len(records)])
+    def write(record: dict[str, object]) -> None:
+        text = encode(record)
         os.write(fd, (text[:-1] + ',"hash":"' + hashlib.sha256(text.encode()).hexdigest() + '"}\n').encode())
 
     return write
@@ -105,37 +108,37 @@ def against_the_floor(bundles: int, routes: int, count: int) -> dict[str, float]
         for step in steps[:200]:
             router.route_sync(step)
         lines = Path(folder, "bench", "routing.jsonl").read_text("utf-8").splitlines()
-        write = floor([json.loads(line) for line in lines], folder)
+        records = [json.loads(line) for line in lines[-100:]]
+        write = floor(folder)
         ours, least = [], []
         for begin in range(0, count, 100):
-            ours += times_us(lambda n, b=begin: router.route_sync(steps[(b + n) % count]), 100)  # type: ignore[misc]
-            least += times_us(write, 100)
+            ours += times_us(router.route_sync, steps[begin : begin + 100])
+            least += times_us(write, records)
         router.close_sync()
-        return {
-            "bundles": bundles, "routes": routes, "record_bytes": len(lines[-1]),
-            "decision_us_p50": statistics.median(ours), "decision_us_p99": statistics.quantiles(ours, n=100)[98],
-            "floor_us_p50": statistics.median(least), "ratio_p50": statistics.median(ours) / statistics.median(least),
+    ratio = statistics.median(ours) / statistics.median(least)
+    return {
+        "bundles": bundles, "routes": routes, "record_bytes": len(lines[-1]),
+        "decision_us_p50": statistics.median(ours), "decision_us_p99": statistics.quantiles(ours, n=100)[98],
+        "floor_us_p50": statistics.median(least), "ratio_p50": ratio,
+    }  # fmt: skip
+
+
+def at_size(size: int, count: int) -> dict[str, float]:
+    """Warm decisions of a catalog of `size` bundles and `size` routes, and the first, which builds the indexes."""
+    with tempfile.TemporaryDirectory() as folder:
+        router = router_over(catalog_of(size, size), folder)
+        matched = [step_of(n * 13 % min(size, 200), "m") for n in range(count)]
+        missing = [unmatched(n % 50, "u") for n in range(count)]
+        first = times_us(router.route_sync, matched[:1])[0]
+        for step in (*matched[:250], missing[0]):
+            router.route_sync(step)
+        row = {
+            "bundles_and_routes": size, "first_us": first,
+            "matched_us_p50": statistics.median(times_us(router.route_sync, matched)),
+            "unmatched_us_p50": statistics.median(times_us(router.route_sync, missing)),
         }  # fmt: skip
-
-
-def curve(sizes: list[int], count: int) -> list[dict[str, float]]:
-    rows = []
-    for size in sizes:
-        with tempfile.TemporaryDirectory() as folder:
-            router = router_over(catalog_of(size, size), folder)
-            matched = [step_of(n * 13 % min(size, 200), "m") for n in range(count)]
-            missing = [unmatched(n % 50, "u") for n in range(count)]
-            first = times_us(lambda n: router.route_sync(matched[n]), 1)[0]
-            for step in (*matched[:250], missing[0]):
-                router.route_sync(step)
-            rows.append({
-                "bundles_and_routes": size,
-                "first_us": first,
-                "matched_us_p50": statistics.median(times_us(lambda n: router.route_sync(matched[n]), count)),
-                "unmatched_us_p50": statistics.median(times_us(lambda n: router.route_sync(missing[n]), count)),
-            })  # fmt: skip
-            router.close_sync()
-    return rows
+        router.close_sync()
+    return row
 
 
 def main() -> None:
@@ -143,26 +146,22 @@ def main() -> None:
     arguments.add_argument("--json", action="store_true")
     arguments.add_argument("--count", type=int, default=5000)
     given = arguments.parse_args()
-    result = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}, Python {platform.python_version()}",
-        "floor": against_the_floor(500, 500, given.count),
-        "curve": curve([50, 500, 5000], 1000),
-    }
-    if given.json:
-        print(json.dumps(result, indent=2))
-        return
-    print(result["machine"])
-    f = result["floor"]
-    print(f"mapped decision on disk, {f['bundles']} bundles x {f['routes']} routes, {f['record_bytes']} byte records:")
-    print(
-        f"  p50 {f['decision_us_p50']:.1f} us, p99 {f['decision_us_p99']:.1f} us; floor p50 {f['floor_us_p50']:.1f} us; "
-        f"ratio {f['ratio_p50']:.2f}"
+    machine = (
+        f"{platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}, Python {platform.python_version()}"
     )
-    for row in result["curve"]:
-        print(
-            f"  {row['bundles_and_routes']:>5} x {row['bundles_and_routes']:<5} matched p50 {row['matched_us_p50']:7.1f} us, "
-            f"unmatched p50 {row['unmatched_us_p50']:7.1f} us, first {row['first_us']:9.0f} us"
-        )
+    f = against_the_floor(500, 500, given.count)
+    curve = [at_size(size, 1000) for size in (50, 500, 5000)]
+    if given.json:
+        print(json.dumps({"machine": machine, "floor": f, "curve": curve}, indent=2))
+        return
+    print(machine)
+    print(f"mapped decision on disk, {f['bundles']} bundles x {f['routes']} routes, {f['record_bytes']} byte records:")
+    print(f"  p50 {f['decision_us_p50']:.1f} us, p99 {f['decision_us_p99']:.1f} us", end="; ")
+    print(f"floor p50 {f['floor_us_p50']:.1f} us; ratio {f['ratio_p50']:.2f}")
+    for row in curve:
+        size = f"{row['bundles_and_routes']} x {row['bundles_and_routes']}"
+        print(f"  {size:<12} matched p50 {row['matched_us_p50']:7.1f} us", end=", ")
+        print(f"unmatched p50 {row['unmatched_us_p50']:7.1f} us, first {row['first_us']:9.0f} us")
 
 
 if __name__ == "__main__":

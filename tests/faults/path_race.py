@@ -91,10 +91,10 @@ def race(name: str, opener: Opener, seconds: float, attempts: int) -> bool:
             writer.join(5)
     took = time.monotonic() - began
     outcomes = ", ".join(f"{word} {number:,}" for word, number in seen.most_common())
-    print(f"{name}: {done:,} attempts in {took:.1f} s, {seen['ESCAPED']} escapes ({outcomes})")  # noqa: T201  (a script)
+    print(f"{name}: {done:,} attempts in {took:.1f} s, {seen['ESCAPED']} escapes ({outcomes})")
     raced = seen["read"] > 0 and seen["outside_workspace"] > 0
     if not raced:
-        print(f"{name}: the writer and the reader never met; this run shows nothing")  # noqa: T201  (a script)
+        print(f"{name}: the writer and the reader never met; this run shows nothing")
     return raced and seen["ESCAPED"] == 0
 
 

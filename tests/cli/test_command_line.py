@@ -1,0 +1,276 @@
+"""The command line as people and programs use it: verbs, exit statuses, JSON, pipes, signals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import re
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+STEP = ("--workflow", "feature", "--role", "implementer", "--step", "edit")
+
+
+def run(
+    cwd: Path, *words: str | Path, env: dict[str, str] | None = None, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "router", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def json_of(cwd: Path, *words: str | Path, code: int = 0) -> Any:
+    return json.loads(run(cwd, *words, "--json", code=code).stdout)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A folder in which the demo ran: the folder, the run's id, and what was printed."""
+    folder = tmp_path_factory.mktemp("demo")
+    printed = run(folder, "demo").stdout
+    found = re.search(r"runs/(demo-[0-9a-f-]+)", printed)
+    assert found is not None
+    return folder, found[1], printed
+
+
+def test_the_demo_meets_everything_it_promises(demo: tuple[Path, str, str]) -> None:
+    folder, _, printed = demo
+    for word in ("planner", "researcher", "implementer", "sub-agent", "verifier", "reviewer"):
+        assert word in printed
+    assert "denied: not_allowed" in printed
+    assert "capability_missing" in printed
+    assert re.search(r"artifact image/png 160x90, \d+ bytes", printed)
+    assert re.search(r"repo\.ripgrep +ok +\d+ +12,\d{3} characters; artifact text/plain", printed)
+    assert re.search(r"workspace\.exec +ok", printed)
+    assert "\x1b" not in printed, "in a pipe it is plain"
+    for line in re.findall(r"^  bundle-router (.*)$", printed, re.MULTILINE):
+        run(folder, *line.split())
+
+
+def test_the_demo_is_pleasant_on_a_terminal(tmp_path: Path) -> None:
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "router", "demo"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "120"},
+        stdout=child,
+        stderr=child,
+        stdin=subprocess.DEVNULL,
+    )
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            block = os.read(parent, 65536)
+        except OSError:  # the terminal is gone with its last user
+            break
+        if not block:
+            break
+        shown += block
+    os.close(parent)
+    assert process.wait(60) == 0
+    assert b"\x1b[1m" in shown, "headings are bold"
+    assert b"\x1b[32m" in shown, "what went well is green"
+    assert max(len(re.sub(rb"\x1b\[[0-9;]*m", b"", line).decode()) for line in shown.splitlines()) <= 121
+
+
+def test_runs_can_be_listed_shown_verified_and_replayed(demo: tuple[Path, str, str]) -> None:
+    folder, run_id, _ = demo
+    listed = json_of(folder, "runs", "list")
+    assert {row["run_id"] for row in listed} == {run_id, f"{run_id}-sub"}
+    shown = run(folder, "runs", "show", run_id).stdout
+    assert "feature / reviewer / review" in shown
+    assert "- workspace.exec  (not_allowed: policy 'reviewers read' does not allow it)" in shown
+    records = json_of(folder, "runs", "show", run_id)["records"]
+    assert [record["seq"] for record in records] == list(range(len(records)))
+    assert all(report["ok"] for report in json_of(folder, "runs", "verify"))
+    assert json_of(folder, "replay")["counts"] == {"identical": 6}
+
+
+def test_verify_names_the_first_record_that_was_changed_and_exits_with_five(
+    demo: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    folder, run_id, _ = demo
+    copy = tmp_path / "runs"
+    subprocess.run(["cp", "-a", str(folder / "runs"), str(copy)], check=True)
+    log = copy / run_id / "routing.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b"researcher", b"implementer", 1)
+    log.write_bytes(b"".join(lines))
+    done = run(tmp_path, "runs", "verify", run_id, code=5)
+    assert re.search(r"record 5 changed at .*routing.jsonl:2", done.stdout)
+
+
+def test_replay_against_an_edited_config_says_what_changed(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+    folder, _, _ = demo
+    run(tmp_path, "init")
+    policy = tmp_path / "config" / "policy.toml"
+    policy.write_text(
+        policy.read_text("utf-8").replace('"bundle:docs.fetch", "bundle:workspace.exec"]', '"bundle:workspace.exec"]'),
+        encoding="utf-8",
+    )
+    found = json_of(folder, "replay", "--config", tmp_path / "config", code=1)
+    assert {row["step"]: row["lost"] for row in found["differing"]} == {
+        "implement": ["docs.fetch"],
+        "look-up": ["docs.fetch"],
+        "verify": ["docs.fetch"],
+    }
+
+
+def test_export_and_index_tell_the_same_story_and_are_private(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+    folder, _, _ = demo
+    run(folder, "runs", "export", "--to", tmp_path)
+    run(folder, "runs", "index", "--url", f"sqlite:///{tmp_path}/index.sqlite")
+    run(folder, "runs", "index", "--url", f"sqlite:///{tmp_path}/index.sqlite")
+    with (tmp_path / "bundles.csv").open(newline="", encoding="utf-8") as file:
+        from_csv = [(r["run_id"], int(r["seq"]), r["bundle"], r["code"] or None) for r in csv.DictReader(file)]
+    database = sqlite3.connect(tmp_path / "index.sqlite")
+    from_sql = database.execute(
+        "select run_id, seq, bundle, code from bundles order by run_id, seq, position"
+    ).fetchall()
+    database.close()
+    assert sorted(from_csv, key=str) == sorted(map(tuple, from_sql), key=str)
+    assert len(from_sql) > 10
+    for name in ("bundles.csv", "calls.csv", "index.sqlite"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+def test_prune_deletes_by_age_and_says_what_it_would_do(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+    folder, _, _ = demo
+    subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
+    assert json_of(tmp_path, "runs", "prune", "--older-than", "1h")["deleted"] == []
+    assert len(json_of(tmp_path, "runs", "prune", "--max-size", "0B", "--dry-run")["deleted"]) == 2
+    assert len(json_of(tmp_path, "runs", "prune", "--max-size", "0B")["deleted"]) == 2
+    assert list((tmp_path / "runs").glob("demo-*")) == []
+
+
+def test_route_explain_tools_and_call_work_on_one_run(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello\n", encoding="utf-8")
+    routed = json_of(tmp_path, "route", *STEP, "--run", "r-1", "--deny", "tool:repo.git_log")
+    assert [row["id"] for row in routed["decision"]["bundles"]] == ["repo.readonly", "workspace.exec"]
+    assert "repo.git_log" not in run(tmp_path, "tools", "--run", "r-1").stdout
+    assert "hello" in run(tmp_path, "call", "--run", "r-1", "repo.read_file", '{"path": "a.txt"}').stdout
+    assert run(tmp_path, "call", "--run", "r-1", "repo.git_log", code=3).stdout.startswith("'repo.git_log' is not")
+    run(tmp_path, "call", "--run", "r-1", "repo.read_file", '{"path": "b.txt"}', code=4)
+    explained = json_of(tmp_path, "explain", "--tool", "workspace.exec", "--workflow", "feature", "--role", "reviewer",
+                        "--step", "review")  # fmt: skip
+    assert not explained["shown"]
+    chain = next(chain for chain in explained["chains"] if chain["tool"])
+    assert [check["code"] for check in chain["checks"]] == [
+        "unknown_bundle", "disabled", "policy_denied", "not_allowed", "trust_too_low", "effect_not_allowed",
+        "allowlist_required", "capability_missing", "pin_drift", "server_unavailable", "not_mapped",
+    ]  # fmt: skip
+    assert chain["code"] == "not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("bogus",), 3, "invalid choice"),
+        (("route",), 3, "required"),
+        (("route", *STEP, "--run", "../x"), 3, "not a run id"),
+        (("route", *STEP, "--deny", "nonsense:x"), 3, "is not a pattern"),
+        (("route", *STEP, "--config", "nowhere"), 2, "does not exist"),
+        (("route", *STEP, "--workspace", "nowhere"), 3, "not a folder"),
+        (("route", *STEP, "--parent-run", "nobody"), 3, "nobody"),
+        (("tools", "--run", "nobody"), 3, "nobody"),
+        (("call", "--run", "x", "repo.read_file", "{"), 3, "not JSON"),
+        (("call", "--run", "x", "repo.read_file", "[]"), 3, "JSON object"),
+        (("runs", "show", "nobody"), 3, "nobody"),
+        (("runs", "prune"), 3, "--older-than"),
+        (("runs", "prune", "--older-than", "soon"), 3, "not an age"),
+        (("runs", "index", "--url", "nonsense"), 3, "SQLAlchemy URL"),
+        (("runs", "index", "--url", "sqlite:////nowhere/at/all.sqlite"), 4, "can't be written"),
+        (("eval", "nowhere.toml"), 3, "can't be read"),
+    ],
+)
+def test_what_is_wrong_is_said_on_stderr_with_its_own_exit_status(
+    tmp_path: Path, words: Sequence[str], code: int, said: str
+) -> None:
+    done = run(tmp_path, *words, code=code)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_check_exits_with_two_and_names_the_line(tmp_path: Path) -> None:
+    run(tmp_path, "init")
+    assert run(tmp_path, "check", "--strict").stdout.startswith("valid: 4 bundles")
+    routes = tmp_path / "config" / "routes.toml"
+    routes.write_text(routes.read_text("utf-8").replace('["repo.readonly"]', '["repo.readnly"]', 1), encoding="utf-8")
+    done = run(tmp_path, "check", code=2)
+    assert re.search(r"^config/routes\.toml:\d+: routes\[\d+\]\.bundles\[0\]: unknown bundle 'repo\.readnly' "
+                     r"\(did you mean 'repo\.readonly'\?\)$", done.stdout, re.MULTILINE)  # fmt: skip
+    assert json_of(tmp_path, "check", code=2)["valid"] is False
+    assert run(tmp_path, "init").stdout.count("kept") > 5, "init never overwrites"
+
+
+def test_eval_runs_this_projects_own_cases(tmp_path: Path) -> None:
+    cases = ROOT / "tests" / "cases" / "shipped.toml"
+    assert "0 failed" in run(tmp_path, "eval", cases).stdout
+    bad = tmp_path / "bad.toml"
+    bad.write_text(
+        cases.read_text("utf-8").replace('bundles = ["repo.readonly", "docs.fetch"]', "bundles = []"), "utf-8"
+    )
+    assert json_of(tmp_path, "eval", bad, code=1)["failed"] == 2
+
+
+def test_a_reader_that_goes_away_is_no_error(demo: tuple[Path, str, str]) -> None:
+    folder, run_id, _ = demo
+    done = subprocess.run(
+        f"{sys.executable} -m router runs show {run_id} --json | head -c 10; exit ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode in (0, 141)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_call_ends_its_children_and_leaves_a_whole_log(
+    tmp_path: Path, sent: signal.Signals, status: int
+) -> None:
+    (tmp_path / "test_slow.py").write_text(
+        "import pathlib, time\npathlib.Path('started').write_text('x')\ntime.sleep(600)\n", encoding="utf-8"
+    )
+    run(tmp_path, "route", *STEP, "--run", "r-1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "router", "call", "--run", "r-1", "workspace.exec",
+         json.dumps({"binary": "python", "args": ["-m", "unittest", "test_slow"]})],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        os.sched_yield()
+    process.send_signal(sent)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == status, stderr
+    assert b"Traceback" not in stderr
+    (report,) = json_of(tmp_path, "runs", "verify", "r-1")
+    assert report["ok"]
+    last = json_of(tmp_path, "runs", "show", "r-1")["records"][-1]
+    assert (last["type"], last["outcome"]) == ("call.finished", "cancelled")
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False).stdout
+    assert left == b""
