@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from router.core.asking.exchange import ModelReply, ModelRequest
 from router.core.chain import File
 from router.core.decide import Question
 from router.core.models import Block, Outcome, RecentStep, Reply
+
+Readiness = Literal["cold", "warming", "ready", "missing", "broken"]
+"""Of a model client: not begun, loading, usable, not installed, or installed and not loadable."""
 
 
 class Clock(Protocol):
@@ -147,6 +151,31 @@ class Selector(Protocol):
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply: ...
 
 
+class ModelClient(Protocol):
+    """Calls to language models. Used from one event loop, which is the client's own while it is open."""
+
+    @property
+    def readiness(self) -> Readiness:
+        """Where it stands. Only `ready` clients are asked."""
+
+    async def warm_up(self) -> Readiness:
+        """Loads what calls need, which takes seconds, and gives the readiness then. Contacts nobody."""
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        """Makes one upstream call and no more. Bounds what it reads but not how long it takes: cancel it for that, and
+        its connection is closed. What goes wrong upstream is in the reply, never raised."""
+
+    async def close(self) -> None: ...
+
+
+class AnswerStore(Protocol):
+    """Answers that outlive the process, as text. A cache: what can't be read is not there. Called from threads."""
+
+    def get(self, key: str) -> str | None: ...
+
+    def put(self, key: str, text: str, ttl_s: float) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class RawResult:
     """What a tool gave before shaping. `outcome` is `ok` or what went wrong; `code` is the tool's own word for it."""
@@ -170,12 +199,15 @@ class Sessions(Protocol):
 
 
 __all__ = [
+    "AnswerStore",
     "ArtifactStore",
     "Capabilities",
     "Clock",
     "Diagnostics",
     "Healed",
+    "ModelClient",
     "RawResult",
+    "Readiness",
     "Redactor",
     "RunLog",
     "RunStore",

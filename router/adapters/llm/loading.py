@@ -1,0 +1,90 @@
+"""Importing litellm and instructor: the one module that does.
+
+litellm's import takes seconds of CPU, fetches a price list, reads a `.env` file that lies about and prints to standard
+output when something fails. It is imported in a thread, only where a model is configured, with all of that switched
+off; what the host application has set itself is left as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from router.adapters.llm.wire import allowance
+
+_HABITS: Final = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "LITELLM_MODE": "PRODUCTION",
+}
+_LOGGERS: Final = ("LiteLLM", "LiteLLM Router", "instructor", "instructor.v2.retry", "httpx", "openai._base_client")
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """The two modules, ready to use."""
+
+    litellm: Any
+    instructor: Any
+
+
+def installed() -> bool:
+    """Whether both can be imported, without importing them."""
+    return all(importlib.util.find_spec(name) is not None for name in ("litellm", "instructor"))
+
+
+class _NotOurs(logging.Filter):
+    """Keeps what the libraries say about our own calls out of the host's log: prompts, answers, errors with keys."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return allowance.get() is None
+
+
+_NOT_OURS: Final = _NotOurs()
+
+
+def _import() -> Libraries:
+    for name, value in _HABITS.items():
+        os.environ.setdefault(name, value)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(litellm|instructor|openai)\b")
+        warnings.filterwarnings("ignore", message="Item '.*' on TypedDict class", category=UserWarning)
+        import instructor
+        import litellm
+
+        _ = instructor.from_litellm  # it loads its parts on first use
+    litellm.suppress_debug_info = True
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_NOT_OURS)
+    return Libraries(litellm, instructor)
+
+
+async def load() -> Libraries | Literal["broken"]:
+    """Both libraries, imported in a thread that does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Libraries | Literal["broken"]] = loop.create_future()
+
+    def work() -> None:
+        outcome: Libraries | Literal["broken"]
+        try:
+            outcome = _import()
+        except Exception:  # noqa: BLE001 - an import runs anyone's code; whatever it raises, there is no model then
+            outcome = "broken"
+
+        def settle() -> None:
+            if not done.done():
+                done.set_result(outcome)
+
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:
+            return  # the loop was closed meanwhile
+
+    threading.Thread(target=work, name="bundle-router-import", daemon=True).start()
+    return await done

@@ -1,0 +1,88 @@
+"""What may go over the wire: the HTTP session that litellm is handed, with the bounds it does not have itself.
+
+Rules:
+1. One allowance, one request. Redirects, reconnects and retries inside the libraries ask for a second one and are
+   refused before they connect. Without an allowance (at warm-up) nothing connects at all.
+2. At most `MAX_BYTES` of an answer are read; then the connection is closed. Bytes on the wire are bytes in memory:
+   compressed answers are neither asked for nor accepted.
+
+Built on what aiohttp offers for it: `TraceConfig.on_request_start` and `response_class`.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+MAX_BYTES: Final = 1_048_576
+MAX_CONNECTIONS: Final = 64
+KEEP_ALIVE_S: Final = 15.0
+
+
+@dataclass(slots=True)
+class Allowance:
+    """Leave for a number of requests. Shared by everything that runs in the context it was set in."""
+
+    left: int
+
+
+allowance: ContextVar[Allowance | None] = ContextVar("bundle_router_model_allowance", default=None)
+
+
+def open_session() -> ClientSession:
+    """A session that keeps to the rules. Belongs to the running loop."""
+    import aiohttp
+
+    class Bounded:
+        """The response's reader, counting."""
+
+        def __init__(self, reader: Any, response: aiohttp.ClientResponse) -> None:
+            self._reader = reader
+            self._response = response
+            self._count = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._reader, name)
+
+        async def iter_chunked(self, n: int) -> Any:
+            async for chunk in self._reader.iter_chunked(n):
+                self._count += len(chunk)
+                if self._count > MAX_BYTES:
+                    self._response.close()
+                    raise aiohttp.ClientPayloadError(f"the answer is longer than {MAX_BYTES} bytes")
+                yield chunk
+
+        async def read(self, n: int = -1) -> bytes:
+            return (
+                b"".join([chunk async for chunk in self.iter_chunked(65_536)]) if n < 0 else await self._reader.read(n)
+            )
+
+    class BoundedResponse(aiohttp.ClientResponse):
+        async def start(self, connection: Any) -> aiohttp.ClientResponse:
+            await super().start(connection)
+            if self.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise aiohttp.ClientPayloadError("the answer is compressed, which was not asked for")
+            if (self.content_length or 0) > MAX_BYTES:
+                raise aiohttp.ClientPayloadError(f"the answer is longer than {MAX_BYTES} bytes")
+            self.content = Bounded(self.content, self)  # type: ignore[assignment]  # reads as a StreamReader does
+            return self
+
+    async def on_request_start(_session: Any, _context: Any, request: Any) -> None:
+        budget = allowance.get()
+        if budget is None or budget.left <= 0:
+            raise aiohttp.ClientConnectionError("no request is allowed here")
+        budget.left -= 1
+        request.headers["Accept-Encoding"] = "identity"
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(on_request_start)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        response_class=BoundedResponse,
+        trace_configs=[trace],
+    )

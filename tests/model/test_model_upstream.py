@@ -1,0 +1,294 @@
+"""What a model can do to us over HTTP, and what we make of it: each fault played by a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from router.asking import ModelSelector
+from router.core.decide import Question
+from router.core.models import Failure, Reply
+from router.scripted import (
+    Act,
+    ScriptedServer,
+    body,
+    calls_tool,
+    choice,
+    completion,
+    cut,
+    drip,
+    hang,
+    huge,
+    redirect,
+    reset,
+    says,
+    slow_headers,
+    status,
+    when,
+)
+
+Opened = Callable[..., ModelSelector]
+Ask = Callable[..., Reply]
+Put = Callable[..., Question]
+
+
+def ids(reply: Reply) -> tuple[str, ...]:
+    assert reply.answer is not None, reply.failure
+    return reply.answer.ids
+
+
+def test_a_model_answers_and_the_reply_says_what_it_cost(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([says(choice("b.two", "a.one", rationale="It edits."))]) as server:
+        reply = ask(opened(server.base_url))
+    assert ids(reply) == ("b.two", "a.one")
+    assert reply.answer is not None
+    assert (reply.answer.source, reply.answer.reason, reply.answer.justification) == ("model", "model", "It edits.")
+    use = reply.model
+    assert use is not None
+    assert (use.name, use.attempts, use.failure, use.cached) == ("openai/model-0", 1, None, False)
+    assert (use.input_tokens, use.output_tokens, use.cost_usd) == (200, 20, 0.0)
+    assert use.answer == choice("b.two", "a.one", rationale="It edits.")
+    assert use.key.startswith("sha256:")
+
+
+def test_the_price_list_is_known_offline(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([says(choice("a.one"))]) as server:
+        selector = opened(names=("openai/gpt-4o-mini",), base_url=server.base_url)
+        reply = ask(selector)
+    assert reply.model is not None
+    assert reply.model.cost_usd == pytest.approx(200 * 0.15e-6 + 20 * 0.6e-6)
+
+
+@pytest.mark.parametrize(
+    ("mode", "act"),
+    [
+        ("json_schema", says(choice("b.two"))),
+        ("tools", calls_tool(choice("b.two"))),
+        ("json", says(choice("b.two"))),
+        ("md_json", says(f"```json\n{choice('b.two')}\n```")),
+    ],
+)
+def test_every_mode_reads_its_answer(opened: Opened, ask: Ask, mode: str, act: Act) -> None:
+    with ScriptedServer([act]) as server:
+        assert ids(ask(opened(server.base_url, mode=mode))) == ("b.two",)
+        assert len(server.requests) == 1
+
+
+def test_the_request_is_strict_bounded_and_constant(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([says(choice("a.one"))]) as server:
+        ask(opened(server.base_url))
+        sent = server.requests[0].json
+    form = sent["response_format"]
+    assert form["type"] == "json_schema"
+    assert form["json_schema"]["strict"] is True
+    schema = form["json_schema"]["schema"]
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["rationale", "picks", "missing"]
+    assert schema["$defs"]["Pick"]["properties"]["id"]["enum"] == ["a.one", "b.two", "c.three", "d.four", "e.five"]
+    assert (sent["max_tokens"], sent["temperature"]) == (1_000, 0.0)
+    assert [m["role"] for m in sent["messages"]] == ["system", "user"]
+    assert not {"user", "metadata", "store"} & sent.keys()
+
+
+ONE_CALL: list[tuple[str, Act, Failure]] = [
+    ("400", status(400), "bad_request"),
+    ("401", status(401), "auth"),
+    ("403", status(403), "auth"),
+    ("404", status(404), "bad_request"),
+    ("408", status(408), "timeout"),
+    ("413", status(413), "context_window"),
+    ("422", status(422), "bad_request"),
+    ("429", status(429), "rate_limited"),
+    ("429 with Retry-After", status(429, {"Retry-After": "7"}), "rate_limited"),
+    ("500", status(500), "upstream_error"),
+    ("502 in HTML", body(b"<html>bad gateway</html>", "text/html"), "upstream_error"),
+    ("503", status(503), "upstream_error"),
+    ("529", status(529), "upstream_error"),
+    ("context window", status(400, message="This model's maximum context length is 8192 tokens"), "context_window"),
+    ("content filter", status(400, message="The response was filtered: content management policy"), "refused"),
+    ("reset", reset(), "upstream_error"),
+    ("cut", cut(), "upstream_error"),
+    ("empty body", body(b""), "upstream_error"),
+    ("not JSON", body(b"{not json"), "upstream_error"),
+    ("JSON of something else", body(b'{"hello": 1}'), "upstream_error"),
+    ("compressed", body(b"\x1f\x8b", **{"Content-Encoding": "gzip"}), "upstream_error"),
+    ("30 MB", huge(), "upstream_error"),
+    ("30 MB declared", huge(declared=True), "upstream_error"),
+    ("refusal", body(completion(None, refusal="I can't help with that")), "refused"),
+    ("filtered", says("", finish_reason="content_filter"), "refused"),
+    ("truncated", says('{"rationale": "because', finish_reason="length"), "truncated"),
+]
+
+
+@pytest.mark.parametrize(("act", "failure"), [row[1:] for row in ONE_CALL], ids=[row[0] for row in ONE_CALL])
+def test_a_fault_is_a_failure_after_one_call(
+    opened: Opened, ask: Ask, capfd: pytest.CaptureFixture[str], act: Act, failure: Failure
+) -> None:
+    with ScriptedServer([act]) as server:
+        reply = ask(opened(server.base_url))
+        assert (reply.answer, reply.failure) == (None, failure)
+        assert len(server.requests) == 1
+    assert reply.model is not None
+    assert (reply.model.failure, reply.model.attempts) == (failure, 1)
+    assert capfd.readouterr() == ("", "")
+
+
+UNREADABLE: list[tuple[str, Act]] = [
+    ("no choices", body(b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[]}')),
+    ("null content", says(None)),
+    ("blank", says("  \n")),
+    ("prose", says("I would take a.one")),
+    ("broken JSON", says('{"rationale": "x", "picks": [')),
+    ("an array", says("[]")),
+    ("no picks", says('{"rationale": "x"}')),
+    ("unknown need", says(choice("a.one", need="maybe"))),
+    ("hallucinated id", says(choice("z.nine"))),
+    ("id of a tool", says(choice("srv.a_one"))),
+    ("prefix id", says(choice("a"))),
+    ("longer id", says(choice("a.one.more"))),
+    ("upper case", says(choice("A.ONE"))),
+    ("look-alike", says(choice("а.one"))),
+    ("zero width", says(choice("a.\u200bone"))),
+    ("deep nesting", says("[" * 100_000)),
+]
+
+
+@pytest.mark.parametrize("act", [row[1] for row in UNREADABLE], ids=[row[0] for row in UNREADABLE])
+def test_an_unreadable_answer_is_asked_for_once_more(
+    opened: Opened, ask: Ask, capfd: pytest.CaptureFixture[str], act: Act
+) -> None:
+    with ScriptedServer([act]) as server:
+        reply = ask(opened(server.base_url))
+        assert (reply.answer, reply.failure) == (None, "invalid_output")
+        assert len(server.requests) == 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_re_ask_shows_the_model_what_it_said(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([says("take a.one"), says(choice("a.one"))]) as server:
+        reply = ask(opened(server.base_url))
+        first, second = (request.json["messages"] for request in server.requests)
+    assert ids(reply) == ("a.one",)
+    assert reply.model is not None
+    assert (reply.model.attempts, reply.model.input_tokens, reply.model.failure) == (2, 400, None)
+    assert second[:2] == first
+    assert second[2] == {"role": "assistant", "content": "take a.one"}
+
+
+def test_a_fenced_answer_is_read_as_it_is(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([says(f"```json\n{choice('c.three')}\n```\n")]) as server:
+        assert ids(ask(opened(server.base_url))) == ("c.three",)
+        assert len(server.requests) == 1
+
+
+def test_duplicates_go_required_comes_first_and_the_cap_holds(opened: Opened, ask: Ask) -> None:
+    said = (
+        '{"rationale": "r", "missing": "", "surprise": 1, "picks": ['
+        '{"id": "a.one", "need": "helpful"}, {"id": "b.two", "need": "required"}, {"id": "b.two", "need": "helpful"},'
+        '{"id": "c.three", "need": "helpful"}, {"id": "d.four", "need": "required", "sure": true}]}'
+    )
+    with ScriptedServer([says(said)]) as server:
+        reply = ask(opened(server.base_url))
+    assert ids(reply) == ("b.two", "d.four", "a.one")
+    assert reply.answer is not None
+    assert reply.answer.dropped == (("c.three", "over_budget"),)
+
+
+def test_nothing_fits_is_an_answer(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([says(choice(missing="a database client"))]) as server:
+        assert ids(ask(opened(server.base_url))) == ()
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("act", [hang(), drip(), slow_headers()], ids=["hang", "drip", "slow headers"])
+def test_the_deadline_holds_and_the_connection_is_closed(opened: Opened, ask: Ask, act: Act) -> None:
+    with ScriptedServer([act]) as server:
+        selector = opened(server.base_url, deadline_s=0.4)
+        started = time.monotonic()
+        reply = ask(selector)
+        elapsed = time.monotonic() - started
+        assert reply.failure == "timeout"
+        assert server.gone.wait(10), "the client still holds the connection"
+        assert len(server.requests) == 1
+    print(f"deadline 0.4 s: {elapsed:.3f} s")
+
+
+def test_a_huge_answer_is_cut_off(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([huge(200)]) as server:
+        assert ask(opened(server.base_url)).failure == "upstream_error"
+        assert server.gone.wait(10)
+        # One megabyte is read; what else was sent fills the buffers of two sockets.
+        assert server.bytes_sent < 40 << 20
+
+
+def test_a_redirect_is_not_followed(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([says(choice("a.one"))]) as other, ScriptedServer([redirect(other.base_url)]) as server:
+        assert ask(opened(server.base_url)).failure == "upstream_error"
+        assert (len(server.requests), len(other.requests)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "fault", [status(500), status(401), status(429), status(400), reset(), says("", finish_reason="length")]
+)
+def test_the_next_model_is_asked_when_the_first_fails(opened: Opened, ask: Ask, fault: Act) -> None:
+    with ScriptedServer([fault]) as bad, ScriptedServer([says(choice("a.one"))]) as good:
+        reply = ask(opened(bad.base_url, good.base_url))
+        assert ids(reply) == ("a.one",)
+        assert (len(bad.requests), len(good.requests)) == (1, 1)
+    assert reply.model is not None
+    assert (reply.model.name, reply.model.attempts) == ("openai/model-1", 2)
+
+
+def test_there_is_no_third_call(opened: Opened, ask: Ask) -> None:
+    servers = [ScriptedServer([status(500)]) for _ in range(3)]
+    with servers[0], servers[1], servers[2]:
+        reply = ask(opened(*(server.base_url for server in servers)))
+        assert reply.failure == "upstream_error"
+        assert [len(server.requests) for server in servers] == [1, 1, 0]
+
+
+def test_a_server_that_is_not_there_is_a_failure(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([hang()]) as server:
+        url = server.base_url
+    assert ask(opened(url)).failure == "upstream_error"
+
+
+def test_fifty_same_questions_are_one_call_and_one_may_leave(opened: Opened, ask: Ask, question: Put) -> None:
+    released = threading.Event()
+    with ScriptedServer([when(released, says(choice("a.one")))]) as server:
+        selector = opened(server.base_url)
+
+        async def ask_all() -> list[Reply | BaseException]:
+            tasks = [asyncio.create_task(selector.select(question(run_id=f"r-{i}"), ())) for i in range(50)]
+            assert await asyncio.to_thread(server.asked.wait, 10)
+            tasks[0].cancel()
+            tasks[7].cancel()
+            await asyncio.sleep(0)
+            released.set()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+        replies = asyncio.run(ask_all())
+        assert len(server.requests) == 1
+    cancelled = [i for i, reply in enumerate(replies) if isinstance(reply, asyncio.CancelledError)]
+    assert cancelled == [0, 7]
+    assert all(ids(reply) == ("a.one",) for reply in replies if isinstance(reply, Reply))
+
+
+def test_when_all_have_left_the_call_is_given_up(opened: Opened, ask: Ask, question: Put) -> None:
+    with ScriptedServer([hang(), says(choice("a.one"))]) as server:
+        selector = opened(server.base_url)
+
+        async def ask_and_leave() -> None:
+            tasks = [asyncio.create_task(selector.select(question(), ())) for _ in range(3)]
+            assert await asyncio.to_thread(server.asked.wait, 10)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run(ask_and_leave())
+        assert server.gone.wait(10)
+        assert ids(ask(selector)) == ("a.one",)  # nobody is to blame, so the breaker stayed closed
