@@ -8,6 +8,7 @@
     │   └── WrongContext       a sync method inside a running event loop, or the reverse
     ├── StorageError           the run directory can't be written; the decision was not returned
     ├── CorruptRun             a run directory's records do not add up
+    ├── CorruptPins            a pin file can't be read, or its texts and digests do not agree
     └── ToolFailure            a tool could not do what it was asked (agents see it as an error result)
 
 `message` says what and where; `advice` says what a person can do and is kept apart, so that a log line
@@ -110,6 +111,12 @@ class StorageError(RouterError):
 
 class CorruptRun(RouterError):
     """A record in the middle of a run is unreadable or the hash chain is broken. Reported, never skipped."""
+
+    exit_code = 5
+
+
+class CorruptPins(RouterError):
+    """A pin file is not one, or was edited by hand: no tool of its server may be used on the strength of it."""
 
     exit_code = 5
 

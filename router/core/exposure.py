@@ -3,9 +3,10 @@
 Rules:
 1. A listing is a pure function of the cards and the bundles: same decision, same bytes. The order is the decision's,
    then the bundle's, so that a set that only grows only appends.
-2. An exposed name is at most 64 characters of `[A-Za-z0-9_-]` and leads back to exactly one tool. Two tools that would
-   be exposed under one name, whatever servers they come from, both get a digest suffix: neither may stand in for the
-   other, and the outcome does not depend on who was listed first.
+2. An exposed name is at most 64 characters of `[A-Za-z0-9_-]` and leads back to exactly one tool. `server__tool` stands
+   as it is where it can be read back; every other name ends in a digest of the canonical one, and no plain name looks
+   like that. So no tool can be named into another's place, and neither the order in which servers are heard of nor a
+   server that comes later changes a name.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Format = Literal["openai", "anthropic", "mcp"]
 FORMATS: Final[tuple[Format, ...]] = ("openai", "anthropic", "mcp")
 MAX_NAME: Final = 64
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+_MARK: Final = 8
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+_MARKED: Final = re.compile(rf"_[0-9a-f]{{{_MARK}}}(?:[0-9a-f]{{24}})?$")
 
 
 def _plain_name(canonical: str) -> str:
@@ -31,22 +34,42 @@ def _plain_name(canonical: str) -> str:
     return _UNSAFE.sub("_", f"{server}__{tool}")
 
 
-def _suffixed(canonical: str, plain: str) -> str:
-    mark = hashlib.sha256(canonical.encode()).hexdigest()[:8]
-    return f"{plain[: MAX_NAME - 9]}_{mark}"
+def _reads_back(canonical: str, plain: str) -> bool:
+    """Whether the plain name can only have come from this canonical one: nothing was replaced or is too long, its first
+    `__` is the seam, and it does not end like a name with a mark."""
+    server, _, tool = canonical.partition(".")
+    return (
+        plain == f"{server}__{tool}"
+        and len(plain) <= MAX_NAME
+        and "__" not in server
+        and not server.endswith("_")
+        and not tool.startswith("_")
+        and not _MARKED.search(plain)
+    )
+
+
+def _suffixed(canonical: str, plain: str, digits: int = _MARK) -> str:
+    mark = hashlib.sha256(canonical.encode()).hexdigest()[:digits]
+    return f"{plain[: MAX_NAME - digits - 1]}_{mark}"
 
 
 def exposed_names(canonical: Iterable[str]) -> dict[str, str]:
     """Canonical name → exposed name, for all tools of a catalog at once (rule 2).
 
-    Names that differ only in case count as colliding: some providers fold it.
+    Names that differ only in case count as colliding: some providers fold it. That can only happen inside one server,
+    whose tools are known together, so which other servers are known changes no name.
     """
     plain = {name: _plain_name(name) for name in canonical}
-    taken = Counter(name.lower() for name in plain.values())
-    return {
-        name: short if len(short) <= MAX_NAME and taken[short.lower()] == 1 else _suffixed(name, short)
+    taken = Counter(short.lower() for short in plain.values())
+    names = {
+        name: short if taken[short.lower()] == 1 and _reads_back(name, short) else _suffixed(name, short)
         for name, short in plain.items()
     }
+    marked = Counter(name.lower() for name in names.values())
+    if len(marked) < len(names):  # two digests begin alike: someone took the trouble
+        again = {name: _suffixed(name, plain[name], 32) for name, short in names.items() if marked[short.lower()] > 1}
+        names |= again
+    return names
 
 
 def definition(card: Card, name: str, form: Format) -> dict[str, Any]:

@@ -37,6 +37,13 @@ def first_match(patterns: Iterable[str], name: str) -> str | None:
     return None
 
 
+def selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]) -> bool:
+    """Whether a pair of lists leaves the name in: included, where there is a list, and not excluded."""
+    if include is not None and first_match(include, name) is None:
+        return False
+    return first_match(exclude, name) is None
+
+
 @dataclass(frozen=True, slots=True)
 class Targets:
     """What a list such as `["bundle:docs.*", "tool:docs.fetch"]` speaks of. A bare glob is a bundle's."""

@@ -36,6 +36,20 @@ def visible(text: str) -> str:
     return _PATTERN.sub(_escape, text)
 
 
+def without_invisible(text: str) -> str:
+    """The text with invisible characters left out. For text whose hidden parts nobody should get, not even escaped."""
+    if text.isascii() and not _ASCII_CONTROL.search(text):
+        return text
+    return _PATTERN.sub(lambda match: kept if (kept := _escape(match)) in (match[0], "\n") else "", text)
+
+
+def invisible_in(text: str) -> str:
+    """The invisible characters of the text, in their order, without those that stand where writing needs them."""
+    if text.isascii() and not _ASCII_CONTROL.search(text):
+        return ""
+    return "".join(m[0] for m in _PATTERN.finditer(text) if _escape(m) not in (m[0], "\n"))
+
+
 def without_surrogates(text: str) -> str:
     """The text with lone surrogates replaced by U+FFFD, so that it has a UTF-8 form."""
     try:
