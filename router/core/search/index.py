@@ -1,0 +1,58 @@
+"""What search asks of the library behind it: a few words of a protocol, and the documents that go in.
+
+The library ranks; everything it lacks (fields, synonyms, clauses, fusion, history, memory, floors) is on this side.
+
+Rules an index keeps:
+1. Same documents and same query give the same hits, whatever order the documents came in or left.
+2. An updated index answers exactly as one built anew from the same documents.
+3. Hits come best first, equal scores by id; only documents with a score above zero are hits.
+4. Statistics (how rare a term is) are taken over the whole collection, not over `within`: what one caller may see
+   does not change how words are weighed for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol, get_args
+
+Collection = Literal["bundles", "tools", "untrusted"]
+"""`bundles` and `tools` hold the operator's text and pinned cards; `untrusted` holds everything else, apart."""
+
+COLLECTIONS: Final[tuple[Collection, ...]] = get_args(Collection)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What is indexed under `id`: terms, each repeated as often as its field weighs."""
+
+    id: str
+    collection: Collection
+    terms: tuple[str, ...]
+
+
+class Hit(NamedTuple):
+    """One found document. `score` is the library's; `matched` sums weight × rarity of the query terms it holds."""
+
+    id: str
+    score: float
+    matched: float
+
+
+class Index(Protocol):
+    """A ranked text index over one catalog revision. Immutable, so many threads may search it at once."""
+
+    @property
+    def revision(self) -> str:
+        """Of the catalog (and of the rules and library) it was built from."""
+
+    def search(
+        self, collection: Collection, weights: Mapping[str, float], *, k: int, within: frozenset[str] | None = None
+    ) -> Sequence[Hit]:
+        """The best `k` documents for the weighted query terms, among `within` where it is given."""
+
+    def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
+        """How rare each term is among the collection's documents (an idf, ≥ 0); terms it has never seen are rarest."""
+
+    def knows(self, collection: Collection, term: str) -> bool:
+        """Whether any document of the collection holds the term."""
