@@ -19,7 +19,8 @@ TARGET = ROOT / "bundles" / "tokens.json"
 def counts() -> str:
     """The text of `bundles/tokens.json` for the definitions as they are."""
     spec = find_spec("litellm")
-    assert spec is not None and spec.origin is not None, "litellm carries the tokenizer file, so that no network is needed"
+    if spec is None or spec.origin is None:
+        raise SystemExit("litellm carries the tokenizer's file, so that no network is needed: install the dev extra")
     os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(spec.origin).parent / "litellm_core_utils" / "tokenizers")
     import tiktoken
 

@@ -4,7 +4,7 @@ Each figure is the best of several rounds, so that a busy machine disturbs littl
 "probed" ones look as if they might; the megabytes are the worst kinds of each that we know.
 """
 
-# ruff: noqa: T201 - a script that prints its figures
+
 
 from __future__ import annotations
 
