@@ -1,0 +1,75 @@
+"""Time: lifetimes follow the monotonic clock, order follows the sequence, and the wall clock may do what it likes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from router import Step
+from router.adapters.archive import Archive
+from router.adapters.artifacts import RunArtifacts
+from router.adapters.capabilities import SystemCapabilities
+from router.adapters.media import describe
+from router.adapters.runlog import DiskRunStore
+from router.core.catalog import Route
+from router.engine import Engine
+from router.run import Deps
+from router.testing import FakeCapabilities, FakeClock, FakeDiagnostics, FakeRedactor, FakeSessions, small_catalog
+from router.wiring import Router
+
+
+class JumpingClock(FakeClock):
+    """A wall clock that leaps back two hours and on ten days, over a steady monotonic one."""
+
+    _walls = ("2026-03-29T03:30:00.000000Z", "2026-03-29T01:30:00.000000Z", "2026-04-08T01:30:00.000000Z")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reads = 0
+
+    def now(self) -> str:
+        self._reads += 1
+        return self._walls[self._reads % len(self._walls)]
+
+
+def test_records_keep_both_clocks_and_their_order_when_the_wall_clock_jumps(tmp_path: Path) -> None:
+    clock = JumpingClock()
+    catalog = small_catalog({"a": ["s.a"]}, routes=[Route("r", bundles=("a",))])
+    store = DiskRunStore(tmp_path, clock=clock, artifacts=lambda path: RunArtifacts(path, describe=describe))
+    deps = Deps(clock, FakeRedactor(), FakeDiagnostics(), {"local": FakeSessions({})}, describe)
+    engine = Engine(
+        catalog=catalog, deps=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
+    )
+    with Router(engine) as router:
+        for number in range(6):
+            router.route_sync(Step(run_id="r", workflow="w", role="r", step=str(number)))
+            router.call_sync("r", "s.a", {})
+            clock.advance(1)
+    archive = Archive(tmp_path)
+    assert archive.verify("r").ok
+    records = list(archive.records("r"))
+    assert [record["seq"] for record in records] == list(range(18))
+    assert [r["step"]["step"] for r in records if r["type"] == "route.decided"] == list("012345")
+    steady = [record["monotonic_ns"] for record in records]
+    assert steady == sorted(steady)
+    walls = [record["time"] for record in records]
+    assert walls != sorted(walls), "the wall clock did jump"
+
+
+def test_capabilities_are_looked_up_again_after_thirty_monotonic_seconds_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = JumpingClock()
+    capabilities = SystemCapabilities(clock, ttl_s=30)
+    monkeypatch.delenv("ROUTER_TEST_TOKEN", raising=False)
+    wanted = ("env:ROUTER_TEST_TOKEN", "binary:sh", "binary:no-such-program")
+    assert capabilities.present(wanted) == {"binary:sh"}
+    monkeypatch.setenv("ROUTER_TEST_TOKEN", "x")
+    clock.advance(29.9)
+    assert capabilities.present(wanted) == {"binary:sh"}
+    clock.advance(0.1)
+    assert capabilities.present(wanted) == {"binary:sh", "env:ROUTER_TEST_TOKEN"}
+    monkeypatch.setenv("ROUTER_TEST_TOKEN", "")
+    clock.advance(30)
+    assert capabilities.present(wanted) == {"binary:sh"}, "an empty variable is not a credential"
