@@ -175,6 +175,8 @@ class AnswerStore(Protocol):
 
     def put(self, key: str, text: str, ttl_s: float) -> None: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class RawResult:
@@ -198,20 +200,106 @@ class Sessions(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """For whom a server is used. Runs share no process and no session that a server keeps; principals share nothing."""
+
+    run_id: str = ""
+    principal: str = ""
+
+
+EVERYONE = Scope()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A server's tool definitions as they came: untrusted, bounded in number and size, each with a `name` of its own
+    and an `inputSchema` that is an object. `rejected` says which were not taken and why; `cut` why there may be more.
+
+    `stale`: past its lifetime, or the server said that it changed; a new one is being read. `error`: why the last
+    attempt to read it came to nothing. `listed_ns` is on the monotonic clock.
+    """
+
+    server: str
+    tools: tuple[Mapping[str, Any], ...]
+    instructions: str = ""
+    name: str = ""
+    version: str = ""
+    protocol: str = ""
+    rejected: tuple[tuple[str, str], ...] = ()
+    cut: str = ""
+    listed_ns: int = 0
+    stale: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server as it stands now. `circuit` is `closed`, `open` (left alone for `retry_in_s`) or `half_open`; `reason`
+    says why it can't be used, empty when it can. `command` is what was, or would be, started for a stdio server."""
+
+    server: str
+    transport: str
+    connections: int = 0
+    pids: tuple[int, ...] = ()
+    running: int = 0
+    waiting: int = 0
+    circuit: str = "closed"
+    retry_in_s: float = 0.0
+    tools: int | None = None
+    reason: str = ""
+    last_error: str = ""
+    command: tuple[str, ...] = ()
+
+
+class ToolServers(Sessions, Protocol):
+    """Sessions with servers that are elsewhere: they can be listed, and hold something for a run."""
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        workspace: str,
+        timeout_s: float,
+        scope: Scope = EVERYONE,
+    ) -> RawResult: ...
+
+    async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
+        """The server's tools, from the cache where it holds. `fresh`: read them now.
+
+        Raises ToolFailure when there are none to give; its code is that of a call that failed so.
+        """
+
+    def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
+        """The last listing, however old, without contacting anybody."""
+
+    def status(self) -> Sequence[ServerStatus]: ...
+
+    async def close_run(self, run_id: str) -> None:
+        """Ends what was opened for the run."""
+
+
 __all__ = [
+    "EVERYONE",
     "AnswerStore",
     "ArtifactStore",
     "Capabilities",
     "Clock",
     "Diagnostics",
     "Healed",
+    "Listing",
     "ModelClient",
     "RawResult",
     "Readiness",
     "Redactor",
     "RunLog",
     "RunStore",
+    "Scope",
     "Selector",
+    "ServerStatus",
     "Sessions",
     "Stored",
+    "ToolServers",
 ]

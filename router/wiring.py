@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from router.core.catalog import Card, Catalog
 from router.core.explain import Explanation, explain
@@ -17,6 +17,9 @@ from router.engine import Engine
 from router.portal import Portal, refuse_running_loop
 from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore, Selector
 from router.run import Deps, Result
+
+if TYPE_CHECKING:
+    from router.asking import ModelSelector
 
 LocalServers = Mapping[str, Sequence[LocalTool]]
 
@@ -43,7 +46,7 @@ def open_redactor(catalog: Catalog) -> Redactor:
     from router.adapters.redaction import SecretRedactor
 
     names = {name for server in catalog.servers.values() for name in server.env_names}
-    names |= {*catalog.settings.log.redact_env}
+    names |= {*catalog.settings.log.redact_env} | catalog.settings.model.env_names
     return SecretRedactor(env_values={name: os.environ[name] for name in sorted(names) if os.environ.get(name)})
 
 
@@ -59,6 +62,20 @@ def open_store(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redac
         return RunArtifacts(run_dir, describe=describe, durable=durability == "disk")
 
     return DiskRunStore(runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability)
+
+
+def open_selector(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> ModelSelector | None:
+    """What asks the config's models; None where it names none. Loads nothing yet: the first question begins it."""
+    settings = catalog.settings
+    if not settings.model.names or "model" not in settings.fallback.order:
+        return None
+    from router.adapters.answers import SqlAnswers
+    from router.adapters.llm import LiteLlm
+    from router.asking import ModelSelector
+
+    store = SqlAnswers(runs, diagnostics) if settings.cache.answers == "index" else None
+    ttl_s = settings.cache.answers_ttl_s
+    return ModelSelector(settings.model, LiteLlm(), clock, diagnostics, answers_ttl_s=ttl_s, store=store)
 
 
 def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:
@@ -83,8 +100,9 @@ class Router:
     raise WrongContext inside one.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, model: ModelSelector | None = None) -> None:
         self._engine = engine
+        self._model = model
         self._portal = Portal()
 
     @classmethod
@@ -101,7 +119,8 @@ class Router:
         """Reads the config (None: the shipped one alone) and gets ready; contacts nobody and writes nothing yet.
 
         `runs` is where run directories go. `workspace` is the root that local tools are confined to (the current
-        folder by default). `local` adds local tool servers by name, `selector` answers what the mapping can't.
+        folder by default). `local` adds local tool servers by name, `selector` answers what the mapping can't (None:
+        the models that the config names, if any).
         `development` permits what a config file can't grant itself. Raises ConfigError, RequestError.
         """
         from router.adapters.capabilities import SystemCapabilities
@@ -122,6 +141,7 @@ class Router:
         redactor = open_redactor(catalog)
         diagnostics = open_diagnostics(catalog, redactor)
         sessions = LocalSessions(servers, catalog.local, catalog.settings.limits, diagnostics)
+        model = open_selector(catalog, runs, clock, diagnostics) if selector is None else None
         engine = Engine(
             catalog=catalog,
             deps=Deps(
@@ -130,14 +150,26 @@ class Router:
                 diagnostics=diagnostics,
                 sessions={"local": sessions},
                 describe=describe,
-                selector=selector,
+                selector=selector or model,
             ),
             store=open_store(runs, catalog, clock, redactor),
             capabilities=SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s),
             workspace=str(root),
             versions={"bundle_router": package_version()},
         )
-        return cls(engine)
+        return cls(engine, model)
+
+    async def warm_up(self) -> bool:
+        """Waits (seconds) until models can be asked; gives whether they can be. Contacts nobody.
+
+        Without it the first questions of a process are answered by `[fallback]`, with `not_ready` in the record.
+        """
+        return self._model is not None and await self._model.warm_up() == "ready"
+
+    def warm_up_sync(self) -> bool:
+        """As `warm_up`, for engines without an event loop."""
+        refuse_running_loop("warm_up_sync()", "await router.warm_up(...)")
+        return self._portal.run(self.warm_up())
 
     @property
     def catalog(self) -> Catalog:
@@ -156,7 +188,7 @@ class Router:
 
     def route_sync(self, step: Step) -> Decision:
         """As `route`, for engines without an event loop. A step that the mapping answers never leaves this thread."""
-        refuse_running_loop("route_sync", "route")
+        refuse_running_loop("route_sync()", "await router.route(...)")
         return self._engine.route_from_thread(step, self._portal.run)
 
     def explain(self, step: Step, target: str) -> Explanation:
@@ -174,7 +206,7 @@ class Router:
 
     def tools_sync(self, run_id: str, *, format: str = "openai") -> Toolset:  # noqa: A002 - the contract's name
         """As `tools`, for engines without an event loop."""
-        refuse_running_loop("tools_sync", "tools")
+        refuse_running_loop("tools_sync()", "await router.tools(...)")
         return self._engine.toolset(run_id, format)
 
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any]) -> Result:
@@ -187,7 +219,7 @@ class Router:
 
     def call_sync(self, run_id: str, name: str, arguments: Mapping[str, Any]) -> Result:
         """As `call`, for engines without an event loop."""
-        refuse_running_loop("call_sync", "call")
+        refuse_running_loop("call_sync()", "await router.call(...)")
         return self._portal.run(self._engine.call(run_id, name, arguments))
 
     # --- ends ------------------------------------------------------------------------------------------------------
@@ -198,18 +230,23 @@ class Router:
 
     def close_run_sync(self, run_id: str) -> None:
         """As `close_run`, for engines without an event loop."""
-        refuse_running_loop("close_run_sync", "close_run")
+        refuse_running_loop("close_run_sync()", "await router.close_run(...)")
         self._engine.close_run(run_id)
 
     async def close(self) -> None:
         """Ends every run and lets go of everything. The router can't be used afterwards."""
-        await self._engine.close()
+        await self._end()
         self._portal.close()
+
+    async def _end(self) -> None:
+        await self._engine.close()
+        if self._model is not None:
+            await self._model.close()
 
     def close_sync(self) -> None:
         """As `close`, for engines without an event loop."""
-        refuse_running_loop("close_sync", "close")
-        self._portal.run(self._engine.close())
+        refuse_running_loop("close_sync()", "await router.close(...)")
+        self._portal.run(self._end())
         self._portal.close()
 
     async def __aenter__(self) -> Self:
@@ -221,7 +258,7 @@ class Router:
         await self.close()
 
     def __enter__(self) -> Self:
-        refuse_running_loop("with Router.open", "open` with `async with")
+        refuse_running_loop("with Router.open(...)", "async with Router.open(...)")
         return self
 
     def __exit__(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from router.asking.flights import Flights
-from router.asking.loop import LoopThread
+from router.asking.loop import CLOSE_S, LoopThread
 from router.asking.memory import AnswerMemory, Kept
 from router.asking.turns import Turn, Turns
 from router.core.asking.answers import Picked, picked, shape_for
@@ -97,14 +97,15 @@ class ModelSelector:
 
     async def close(self) -> None:
         """Gives up what is under way and lets go of connections and the thread."""
-        await asyncio.to_thread(self._close)
+        if self._warming is not None:
+            await asyncio.to_thread(self._close)
+        self._memory.close()
 
     def _close(self) -> None:
-        if self._warming is not None:
-            try:
-                self._loop.submit(self._client.close()).result(timeout=GRACE_S * 20)
-            except TimeoutError:
-                self._diagnostics.event("warning", "model.close_timed_out")
+        try:
+            self._loop.submit(self._client.close()).result(timeout=CLOSE_S)
+        except TimeoutError:
+            self._diagnostics.event("warning", "model.close_timed_out")
         self._loop.close()
 
     # --- putting a question ----------------------------------------------------------------------------------------
