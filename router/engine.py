@@ -9,7 +9,6 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from router.run import (
     ask,
     begin_route,
     finish_route,
+    on_disk,
     perform,
 )
 
@@ -87,7 +87,6 @@ class Engine:
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
         self._names = exposed_names(known)
         self._canonical = {exposed: name for name, exposed in self._names.items()}
-        self._durable = catalog.settings.log.durability == "disk"
         self._catalog_text = encode(catalog.to_json()) + "\n"
 
     # --- what the shell looks up -----------------------------------------------------------------------------------
@@ -156,6 +155,7 @@ class Engine:
             activation=inherited,
             root=self._workspace,
             recent_steps=self.catalog.settings.limits.recent_steps,
+            durable=self.catalog.settings.log.durability == "disk",
         )
         # Asked of the log and not of the directory: nobody else can write the run any more.
         before = log.last_decision()
@@ -248,8 +248,7 @@ class Engine:
         if isinstance(taken, Question):
             reply = await ask(self._deps.selector, taken, tuple(run.recent))
             taken = finish_route(self._deps, self.catalog, facts, run, step, reply, started)
-        if self._durable:
-            await asyncio.to_thread(run.log.sync)
+        await on_disk(run)
         return taken
 
     def route_from_thread(self, asked: Step, wait: Callable[[Coroutine[Any, Any, Reply]], Reply]) -> Decision:
@@ -260,7 +259,7 @@ class Engine:
         if isinstance(taken, Question):
             reply = wait(ask(self._deps.selector, taken, tuple(run.recent)))
             taken = finish_route(self._deps, self.catalog, facts, run, step, reply, started)
-        if self._durable:
+        if run.durable:
             run.log.sync()
         return taken
 
@@ -306,11 +305,8 @@ class Engine:
         run = self.run(run_id)
         taken = admit_call(self._deps, self.catalog, self.facts(), run, self._canonical, name, arguments)
         if isinstance(taken, Admitted):
-            if self._durable:
-                await asyncio.to_thread(run.log.sync)
-            taken = await perform(self._deps, self.catalog, run, taken)
-        if self._durable:
-            await asyncio.to_thread(run.log.sync)
+            return await perform(self._deps, self.catalog, run, taken)
+        await on_disk(run)
         return taken
 
     # --- ends ------------------------------------------------------------------------------------------------------
@@ -320,8 +316,7 @@ class Engine:
         with self._opening:
             run = self._runs.pop(run_id, None)
         if run is not None:
-            with run.lock:
-                run.log.close()
+            run.close()
 
     async def close(self) -> None:
         """Ends every run and every session."""

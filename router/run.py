@@ -105,7 +105,9 @@ class Result:
 class Run:
     """The state of one open run, read and written under `lock`. `root` is what its local tools are confined to."""
 
-    __slots__ = ("activation", "artifacts", "current", "id", "lock", "log", "parent_id", "recent", "root")
+    __slots__ = (
+        "activation", "artifacts", "closing", "current", "durable", "id", "leases", "lock", "log", "parent_id", "recent", "root",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -117,6 +119,7 @@ class Run:
         activation: Activation,
         root: str,
         recent_steps: int,
+        durable: bool,
     ) -> None:
         self.id = id_
         self.log = log
@@ -124,9 +127,32 @@ class Run:
         self.parent_id = parent_id
         self.activation = activation
         self.root = root
+        self.durable = durable
         self.current: Current | None = None
         self.recent: deque[RecentStep] = deque(maxlen=recent_steps)
         self.lock = threading.Lock()
+        self.leases = 0
+        self.closing = False
+
+    def close(self) -> None:
+        """Ends the run; with calls under way, when the last of them has been recorded."""
+        with self.lock:
+            self.closing = True
+            if self.leases == 0:
+                self.log.close()
+
+    def release(self) -> None:
+        """A call that was admitted has come to its end."""
+        with self.lock:
+            self.leases -= 1
+            if self.closing and self.leases == 0:
+                self.log.close()
+
+
+async def on_disk(run: Run) -> None:
+    """Returns when what was recorded survives power loss, where the config asks for that; else at once."""
+    if run.durable:
+        await asyncio.to_thread(run.log.sync)
 
 
 # --- flow 1: route -------------------------------------------------------------------------------------------------
@@ -263,6 +289,7 @@ def admit_call(
         record = _call_record(deps, run, "call.started", admitted)
         run.log.append("calls", record)
         run.activation = sticky_set.touch(run.activation, admitted.bundle)
+        run.leases += 1
         return admitted
 
 
@@ -333,16 +360,26 @@ def why_not(catalog: Catalog, facts: Facts, current: Current, tool: str) -> tupl
 
 async def perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Result:
     """Carries out an admitted call: bounded, shaped, artifacts stored, and recorded whatever happens."""
+    try:
+        return await _perform(deps, catalog, run, admitted)
+    finally:
+        run.release()
+
+
+async def _perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Result:
     server, _, short = admitted.tool.partition(".")
     entry = catalog.servers[server]
     timeout = entry.timeout_s or catalog.settings.limits.call_timeout_s
     session = deps.sessions[entry.transport]
     try:
+        await on_disk(run)
         raw = await session.call(server, short, admitted.arguments, workspace=admitted.workspace, timeout_s=timeout)
     except asyncio.CancelledError:
         _finish_locked(deps, run, admitted, "cancelled", "cancelled", Shaped.empty(), ())
         raise
-    return conclude_call(deps, catalog, run, admitted, raw)
+    result = conclude_call(deps, catalog, run, admitted, raw)
+    await on_disk(run)
+    return result
 
 
 def conclude_call(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted, raw: RawResult) -> Result:

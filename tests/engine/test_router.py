@@ -362,6 +362,29 @@ def test_a_tool_that_takes_too_long_is_a_timeout_and_is_told_to_stop(tmp_path: P
         assert stopped.wait(10)
 
 
+def test_closing_a_run_lets_its_calls_be_recorded_first(tmp_path: Path) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait(arguments: _Nothing, context: ToolContext) -> ToolOutput:
+        entered.set()
+        assert go_on.wait(10)
+        return ToolOutput((Text("done"),))
+
+    with (
+        _open_with(tmp_path, LocalTool("wait", "w", _Nothing, wait)) as router,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        router.route_sync(step())
+        call = thread.submit(router.call_sync, "r-1", "mine.wait", {})
+        assert entered.wait(10)
+        router.close_run_sync("r-1")
+        assert Archive(tmp_path / "runs").summary("r-1").state == "open"
+        go_on.set()
+        assert call.result(10).text == "done"
+    assert records(tmp_path, "r-1")[-1]["outcome"] == "ok"
+    assert Archive(tmp_path / "runs").summary("r-1").state == "closed"
+
+
 def test_a_cancelled_call_is_recorded_as_cancelled_and_the_tool_is_told(tmp_path: Path) -> None:
     entered, stopped = threading.Event(), threading.Event()
 
