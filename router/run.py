@@ -106,7 +106,8 @@ class Run:
     """The state of one open run, read and written under `lock`. `root` is what its local tools are confined to."""
 
     __slots__ = (
-        "activation", "artifacts", "closing", "current", "durable", "id", "leases", "lock", "log", "parent_id", "recent", "root",
+        "activation", "artifacts", "closing", "current", "durable", "id", "leases", "lock", "log", "parent_id", "recent",
+        "root",
     )  # fmt: skip
 
     def __init__(
