@@ -106,8 +106,8 @@ class Run:
     """The state of one open run, read and written under `lock`. `root` is what its local tools are confined to."""
 
     __slots__ = (
-        "activation", "artifacts", "closing", "current", "durable", "id", "leases", "lock", "log", "parent_id", "recent",
-        "root",
+        "activation", "artifacts", "closing", "current", "durable", "id", "leases", "lock", "log", "parent_id",
+        "recent", "root",
     )  # fmt: skip
 
     def __init__(
@@ -316,8 +316,8 @@ def _refusal(
     limits = catalog.settings.limits
     try:
         size = len(encode(dict(arguments)))
-    except (TypeError, ValueError) as wrong:
-        return "invalid_arguments", "not_json", f"The arguments of {tool!r} are not JSON: {wrong}."
+    except (TypeError, ValueError, RecursionError) as wrong:
+        return "invalid_arguments", "not_json", f"The arguments of {tool!r} are not JSON: {_reason(wrong)}."
     if size > limits.max_argument_bytes:
         return (
             "invalid_arguments",
@@ -452,8 +452,12 @@ def _call_record(deps: Deps, run: Run, type_: str, admitted: Admitted) -> dict[s
 
 
 def _as_text(arguments: Mapping[str, Any]) -> str:
-    """The arguments as one JSON string. What is not JSON was refused, and is recorded by what it looked like."""
+    """The arguments as one JSON string. What is not JSON was refused; its names are all that is kept of it."""
     try:
         return encode(dict(arguments))
-    except (TypeError, ValueError):
-        return encode({"not_json": repr(arguments)[:2000]})
+    except (TypeError, ValueError, RecursionError) as wrong:
+        return encode({"not_json": _reason(wrong), "names": sorted(str(name)[:200] for name in list(arguments)[:50])})
+
+
+def _reason(wrong: Exception) -> str:
+    return "they are nested too deep" if isinstance(wrong, RecursionError) else str(wrong)

@@ -244,6 +244,13 @@ def test_a_parent_without_a_decision_is_refused_and_nothing_is_written(router: R
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
 
 
+def _nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 # --- calls ---------------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +278,8 @@ def test_a_call_is_recorded_before_and_after(router: Router, tmp_path: Path) -> 
         ("repo.read_file", {"path": 1, "x": 2}, "invalid_arguments", "invalid_arguments", "Its schema"),
         ("repo.read_file", {"path": "x" * 2_000_000}, "invalid_arguments", "too_large", "at most"),
         ("repo.read_file", {"path": float("nan")}, "invalid_arguments", "not_json", "not JSON"),
+        ("repo.read_file", {"path": object()}, "invalid_arguments", "not_json", "not JSON"),
+        ("repo.read_file", {"path": _nested(200_000)}, "invalid_arguments", "not_json", "nested too deep"),
         ("repo.read_file", {"path": "../outside"}, "tool_error", "", ""),
     ],
 )
