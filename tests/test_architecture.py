@@ -47,7 +47,10 @@ OWNERS = {
     "litellm": {"router/adapters/llm/loading.py"},
     "instructor": {"router/adapters/llm/loading.py"},
     "aiohttp": {"router/adapters/llm/wire.py", "router/adapters/llm/client.py"},
-    "mcp": {"router/adapters/mcp.py"},
+    "mcp": {"router/adapters/mcp/sdk.py", "router/adapters/mcp/oauth.py"},
+    "mcp_types": {"router/adapters/mcp/sdk.py"},
+    "httpx2": {"router/adapters/mcp/http.py"},
+    "jsonschema": {"router/adapters/mcp/schemas.py"},
     "bm25s": {"router/adapters/ranking.py"},
     "Stemmer": {"router/adapters/ranking.py"},
 }

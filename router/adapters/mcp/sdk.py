@@ -1,0 +1,183 @@
+"""The one place that speaks to the `mcp` SDK (2.x): messages, eras, streams. Loaded at the first connection.
+
+Rules:
+1. Lists and calls are asked for below the SDK's typed layer: its validation refuses a whole list for one bad tool,
+   lists again before the result of an unlisted tool is given out, and throws away content that misses its schema.
+2. What leaves here carries the SDK's own stamp for the era that was negotiated, and no trace baggage: the sessions'
+   loop runs everything in a context that holds at most the caller's span.
+3. The client declares no capabilities (roots, sampling, elicitation): a server that asks for them is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import mcp_types as types
+
+# The negotiation that `Client(mode="auto")` runs. It is not exported, and writing it again would mean keeping up with
+# its corner cases (a probe that timed out here and succeeded there); mcp is pinned below 3.
+from mcp.client._probe import negotiate_auto
+from mcp.client.session import ClientSession
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, ToolsListChanged, listen
+from mcp.shared.dispatcher import CallOptions
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+if TYPE_CHECKING:
+    from router.adapters.mcp.http import Client
+
+Streams = tuple[Any, Any]
+"""What the SDK's dispatcher reads from and writes to."""
+
+
+class RawDispatcher(JSONRPCDispatcher):
+    """The SDK's dispatcher, which says when it has ended."""
+
+    def __init__(self, read_stream: Any, write_stream: Any) -> None:
+        super().__init__(read_stream, write_stream)
+        self.ended = anyio.Event()
+
+    async def run(self, *args: Any, **named: Any) -> None:
+        try:
+            await super().run(*args, **named)
+        finally:
+            self.ended.set()
+
+
+class RawSession(ClientSession):
+    """A session whose requests return the server's result as it came."""
+
+    def __init__(self, dispatcher: RawDispatcher, *, name: str, version: str, on_change: Callable[[], None]) -> None:
+        super().__init__(
+            dispatcher=dispatcher,
+            client_info=types.Implementation(name=name, version=version),
+            message_handler=self._heard,
+        )
+        self.dispatcher = dispatcher
+        self._on_change = on_change
+
+    async def _heard(self, message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._on_change()
+
+    async def request(
+        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Sends a request, stamped for the era, and gives its result unread. Raises MCPError.
+
+        `schema` is the called tool's, whose annotations name arguments that a modern server wants as headers too.
+        """
+        opts: CallOptions = {}
+        data: dict[str, Any] = {"method": method, "params": params}
+        self._stamp(data, opts)
+        if schema is not None and self.is_modern and find_invalid_x_mcp_header(schema) is None:
+            named = mcp_param_headers(x_mcp_header_map(schema), params.get("arguments") or {})
+            opts.setdefault("headers", {}).update(named)
+        return await self.dispatcher.send_raw_request(method, data["params"], opts)
+
+    @property
+    def is_modern(self) -> bool:
+        return self.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def announces_changes(self) -> bool:
+        capabilities = self.server_capabilities
+        return bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
+
+    async def follow_changes(self) -> None:
+        """Calls `on_change` for every change a modern server announces, until the server ends that."""
+        try:
+            async with listen(self, tools_list_changed=True) as subscription:
+                async for event in subscription:
+                    if isinstance(event, ToolsListChanged):
+                        self._on_change()
+        except (MCPError, SubscriptionLost, ListenNotSupportedError, TimeoutError):
+            return
+
+
+async def negotiate(session: RawSession) -> None:
+    """Finds the era: `server/discover` first, the handshake when the server does not know it."""
+    await negotiate_auto(session)
+
+
+def open_http(url: str, client: Client, max_event_bytes: int) -> AbstractAsyncContextManager[Streams]:
+    """Streamable HTTP over a client that the caller owns."""
+    return streamable_http_client(url, http_client=client, max_sse_event_size=max_event_bytes)
+
+
+@asynccontextmanager
+async def open_sse(url: str, make_client: Callable[[], Client]) -> AsyncIterator[Streams]:
+    """The transport MCP has given up, for servers that have nothing else. It closes the client it is made."""
+
+    def factory(headers: Any = None, timeout: Any = None, auth: Any = None) -> Client:
+        del headers, timeout, auth  # the client brings its own
+        return make_client()
+
+    async with sse_client(url, httpx_client_factory=factory) as streams:
+        yield streams
+
+
+def pipe() -> tuple[Any, Any, Any, Any]:
+    """Streams for a transport of our own: (we write, the session reads), (the session writes, we read)."""
+    ours_out, theirs_in = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    theirs_out, ours_in = anyio.create_memory_object_stream[SessionMessage](0)
+    return ours_out, theirs_in, theirs_out, ours_in
+
+
+def parse_line(line: bytes) -> SessionMessage | None:
+    """The message on a line, or None when it is none. Invalid UTF-8 and lone surrogates are replaced, not fatal."""
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValidationError:
+        pass
+    if not line.lstrip().startswith(b"{"):
+        return None
+    try:
+        value = json.loads(line.decode("utf-8", "replace"))
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_chatter(message: SessionMessage) -> bool:
+    """A notification nobody here listens to, such as a log line: dropped before it costs a task."""
+    inner = message.message
+    return isinstance(inner, types.JSONRPCNotification) and inner.method in (
+        "notifications/message",
+        "notifications/progress",
+        "notifications/resources/updated",
+        "notifications/resources/list_changed",
+        "notifications/prompts/list_changed",
+    )
+
+
+def line_of(message: SessionMessage) -> bytes:
+    """The message as one line."""
+    return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace") + b"\n"
+
+
+__all__ = [
+    "MCPError",
+    "RawDispatcher",
+    "RawSession",
+    "SessionMessage",
+    "Streams",
+    "is_chatter",
+    "line_of",
+    "negotiate",
+    "open_http",
+    "open_sse",
+    "parse_line",
+    "pipe",
+]

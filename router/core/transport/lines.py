@@ -1,0 +1,44 @@
+"""Lines out of a byte stream, bounded before anything looks at them.
+
+A line longer than the cap can't be answered for: nobody knows which call it belonged to. So it ends the stream.
+"""
+
+from __future__ import annotations
+
+
+class LineTooLong(ValueError):
+    """The stream holds a line over the cap. `seen` bytes of it were read."""
+
+    def __init__(self, seen: int, cap: int) -> None:
+        super().__init__(f"a line of more than {cap:,} bytes")
+        self.seen = seen
+
+
+class LineBuffer:
+    """Splits what is fed at newlines. Linear in the bytes fed; holds at most `cap` bytes and one chunk."""
+
+    def __init__(self, cap: int) -> None:
+        self._cap = cap
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The complete lines, without their ends; blank ones are left out. Raises LineTooLong."""
+        *whole, rest = chunk.split(b"\n")
+        lines = []
+        for piece in whole:
+            self._keep(piece)
+            line = b"".join(self._parts).strip(b"\r")
+            self._parts, self._held = [], 0
+            if line:
+                lines.append(line)
+        self._keep(rest)
+        return lines
+
+    def _keep(self, piece: bytes) -> None:
+        self._held += len(piece)
+        if self._held > self._cap:
+            seen, self._held, self._parts = self._held, 0, []
+            raise LineTooLong(seen, self._cap)
+        if piece:
+            self._parts.append(piece)

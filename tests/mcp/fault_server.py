@@ -1,0 +1,382 @@
+"""A tool server that misbehaves on request, written without any MCP library so that it can send what none would.
+
+    python fault_server.py [--FLAG ...]          over stdio
+    with serving(Faults(...)) as server: ...     over Streamable HTTP, in a thread of this process
+
+Flags of the stdio server: `ignore-eof`, `ignore-term`, `slow-start=S`, `noise`, `exit-at-start`, `grandchild=FILE`
+(starts one that outlives a polite end, and writes its pid there), `silent-discover` (never answers `server/discover`),
+`hang-initialize`, `hang-list`, and what `Faults` takes.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+PNG = base64.b64encode(
+    bytes.fromhex(
+        "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+        "1f15c4890000000d49444154789c6360000002000001e221bc330000000049454e44ae426082"
+    )
+).decode()
+OBJECT = {"type": "object"}
+
+
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "description": f"does {name}", "inputSchema": OBJECT, **more}
+
+
+TOOLS = [
+    tool("echo", inputSchema={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}),
+    tool("weather", outputSchema={"type": "object", "properties": {"c": {"type": "number"}}, "required": ["c"]}),
+    *(tool(n) for n in ("sleep", "hang", "crash", "blocks", "meta", "env", "pid", "fail", "rpc_error", "count", "big")),
+]
+
+
+class Faults:
+    """What the server answers. `bad_tools`, `loop_cursor`, `big_list`, `ttl_ms`, `instructions` shape its list."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.lists = 0
+        self.calls = 0
+        self.cancelled: list[Any] = []
+        self.extra_tools: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+
+    def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The result. Raises KeyError for a method it does not know: the handshake era knows no `server/discover`."""
+        if method == "initialize":
+            return {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {"listChanged": True}},
+                "serverInfo": {"name": "faults", "version": "1"},
+                "instructions": self.options.get("instructions", "be kind"),
+            }
+        if method == "tools/list":
+            return self._list(params.get("cursor"))
+        if method == "tools/call":
+            with self.lock:
+                self.calls += 1
+            return self._call(params["name"], params.get("arguments") or {}, params.get("_meta"))
+        if method == "ping":
+            return {}
+        raise KeyError(method)
+
+    def _list(self, cursor: str | None) -> dict[str, Any]:
+        with self.lock:
+            self.lists += 1
+        result: dict[str, Any] = {"tools": [*TOOLS, *self.extra_tools]}
+        if self.options.get("bad_tools"):
+            result["tools"] = [
+                {"name": "broken", "inputSchema": "no"},
+                {"description": "nameless", "inputSchema": OBJECT},
+                "not an object",
+                tool("only_schema", inputSchema={"$schema": "x"}),
+                tool("huge", description="x" * 300_000),
+                *TOOLS,
+                TOOLS[0],
+            ]
+        if self.options.get("big_list"):
+            result["tools"] = [tool(f"t{i}", description="d" * 350) for i in range(self.options["big_list"])]
+        if self.options.get("loop_cursor"):
+            result = {"tools": [tool(f"page{self.lists}")], "nextCursor": f"c{self.lists}"}
+        if self.options.get("circle"):
+            result["nextCursor"] = "again"
+        if "ttl_ms" in self.options:
+            result["ttlMs"] = self.options["ttl_ms"]
+        return result
+
+    def _call(self, name: str, arguments: dict[str, Any], meta: Any) -> dict[str, Any]:
+        if name == "sleep":
+            time.sleep(arguments.get("s", 1))
+        if name == "hang":
+            time.sleep(arguments.get("s", 60))
+        if name == "rpc_error":
+            raise ValueError("that is not how I am called")
+        if name == "fail":
+            return {"content": [{"type": "text", "text": "no"}], "isError": True}
+        if name == "weather":
+            return {"content": [{"type": "text", "text": "cold"}], "structuredContent": {"c": "cold"}}
+        if name == "blocks":
+            return {"content": BLOCKS, "structuredContent": {"n": 1}}
+        if name == "big":
+            return text("x" * arguments["bytes"])
+        answers: dict[str, Callable[[], Any]] = {
+            "echo": lambda: arguments.get("text"),
+            "meta": lambda: json.dumps(meta),
+            "env": lambda: json.dumps({**os.environ, "CWD": str(Path.cwd())}),
+            "pid": lambda: str(os.getpid()),
+            "count": lambda: str(self.calls),
+        }
+        return text(str(answers.get(name, lambda: name)()))
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": value}]}
+
+
+BLOCKS = [
+    {"type": "text", "text": "hello"},
+    {"type": "image", "data": PNG, "mimeType": "image/png"},
+    {"type": "image", "data": "", "mimeType": "image/png"},
+    {"type": "audio", "data": "!!!", "mimeType": "audio/wav"},
+    {"type": "resource", "resource": {"uri": "file:///a/b.txt", "text": "body", "mimeType": "text/plain"}},
+    {"type": "resource", "resource": {"uri": "file:///a/c.bin", "blob": "AAEC", "mimeType": "x/y"}},
+    {"type": "resource_link", "uri": "https://example.com/x", "name": "x"},
+    {"type": "poem", "lines": 3},
+    7,
+]
+
+
+# --- stdio ------------------------------------------------------------------------------------------------------------
+
+
+class Stdio:
+    """Each call in a thread of its own, so that one that hangs holds up nobody."""
+
+    def __init__(self, flags: dict[str, str]) -> None:
+        self.flags = flags
+        self.faults = Faults(**{k: int(v) if v.isdigit() else v or True for k, v in flags.items()})
+        self.out = sys.stdout.buffer
+        self.lock = threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        with self.lock:
+            self.out.write(data)
+            self.out.flush()
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def run(self) -> None:
+        self.prepare()
+        for line in sys.stdin.buffer:
+            message = json.loads(line)
+            method, ident = message.get("method", ""), message.get("id")
+            if method == "notifications/cancelled":
+                self.send({"method": "notifications/message", "params": {"level": "info", "data": message["params"]}})
+            if ident is None or f"hang-{method.rpartition('/')[2]}" in self.flags:
+                continue
+            if method == "server/discover" and "silent-discover" in self.flags:
+                continue
+            params = message.get("params") or {}
+            if method == "tools/call" and self.special(params["name"], params.get("arguments") or {}, ident):
+                continue
+            threading.Thread(target=self.respond, args=(method, params, ident), daemon=True).start()
+        while "ignore-eof" in self.flags:
+            time.sleep(1)
+
+    def prepare(self) -> None:
+        if "exit-at-start" in self.flags:
+            sys.stderr.write("nothing to serve\n")
+            sys.exit(3)
+        if "ignore-term" in self.flags:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if "grandchild" in self.flags:
+            code = "import os,time,sys; os.setsid(); open(sys.argv[1],'w').write(str(os.getpid())); time.sleep(600)"
+            subprocess.Popen([sys.executable, "-S", "-c", code, self.flags["grandchild"]], start_new_session=True)
+        time.sleep(float(self.flags.get("slow-start", 0)))
+        if "noise" in self.flags:
+            self.write(b'Server ready!\n\n{"half": \n[1,2]\n\xff\xfe\n')
+            sys.stderr.write("e" * 4_000_000)
+            sys.stderr.flush()
+
+    def respond(self, method: str, params: dict[str, Any], ident: Any) -> None:
+        try:
+            self.send({"id": ident, "result": self.faults.answer(method, params)})
+        except KeyError:
+            self.send({"id": ident, "error": {"code": -32601, "message": f"no method {method}"}})
+        except ValueError as error:
+            self.send({"id": ident, "error": {"code": -32602, "message": str(error)}})
+
+    def special(self, name: str, arguments: dict[str, Any], ident: Any) -> bool:
+        """What only a stream of bytes can get wrong. True when that was all of the answer."""
+        if name == "crash":
+            os._exit(9)
+        if name == "huge_line":
+            self.write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"' % ident)
+            chunk = b"x" * 1_000_000
+            try:
+                for _ in range(arguments["megabytes"]):
+                    self.write(chunk)
+            except BrokenPipeError:
+                os._exit(1)
+            return True
+        if name == "deep":
+            self.write(b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (ident, b"[" * 100_000 + b"]" * 100_000))
+            return True
+        if name == "bad_utf8":
+            line = json.dumps({"jsonrpc": "2.0", "id": ident, "result": text("caf#")}).encode().replace(b"#", b"\xff")
+            self.write(line + b"\n")
+            return True
+        if name == "surrogate":
+            self.write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\\ud800!"}]}}\n' % ident)
+            return True
+        if name == "flood":
+            for i in range(arguments["count"]):
+                self.send({"method": "notifications/message", "params": {"level": "info", "data": f"line {i}"}})
+        if name == "duplicate":
+            for i in range(3):
+                self.send({"id": ident, "result": text(f"answer {i}")})
+            self.send({"id": 999_999, "result": text("nobody asked")})
+            return True
+        if name == "change":
+            self.faults.extra_tools.append(tool(arguments["name"]))
+            self.send({"method": "notifications/tools/list_changed"})
+        if name == "asks":
+            self.send({"id": 1, "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}})
+        return False
+
+
+# --- Streamable HTTP --------------------------------------------------------------------------------------------------
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    disable_nagle_algorithm = True
+    server: HttpServer
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        return
+
+    def do_GET(self) -> None:
+        self.server.seen.append(("GET", self.path, dict(self.headers)))
+        self.answer(405, b"", "text/plain")
+
+    def do_DELETE(self) -> None:
+        self.server.sessions.discard(self.headers.get("mcp-session-id", ""))
+        self.answer(200, b"", "text/plain")
+
+    def do_POST(self) -> None:
+        server = self.server
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        message = json.loads(body)
+        server.seen.append((message.get("method"), self.path, dict(self.headers)))
+        method, ident = message.get("method"), message.get("id")
+        if method in server.statuses:
+            return self.answer(server.statuses[method], b"<html>no</html>", "text/html")
+        if server.redirect_to:
+            self.send_response(307)
+            self.send_header("location", server.redirect_to + self.path)
+            self.send_header("content-length", "0")
+            return self.end_headers()
+        if method == "notifications/cancelled":
+            server.faults.cancelled.append(message["params"]["requestId"])
+        if ident is None:
+            return self.answer(202, b"", "application/json")
+        session = self.headers.get("mcp-session-id")
+        if server.stateful and method not in ("initialize", "server/discover") and session not in server.sessions:
+            return self.answer(404, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"gone"}}')
+        self.respond(method, message.get("params") or {}, ident)
+        return None
+
+    def respond(self, method: str, params: dict[str, Any], ident: Any) -> None:
+        server = self.server
+        name = params.get("name") if method == "tools/call" else ""
+        if name == "drop":
+            self.close_connection = True
+            self.connection.close()
+            return None
+        if name == "half":
+            return self.half()
+        if name == "bomb":
+            return self.bomb(params["arguments"]["megabytes"])
+        extra = {}
+        try:
+            reply: dict[str, Any] = {"jsonrpc": "2.0", "id": ident, "result": server.faults.answer(method, params)}
+        except KeyError:
+            reply = {"jsonrpc": "2.0", "id": ident, "error": {"code": -32601, "message": "no such method"}}
+        except ValueError as error:
+            reply = {"jsonrpc": "2.0", "id": ident, "error": {"code": -32602, "message": str(error)}}
+        if method == "initialize" and server.stateful:
+            extra["mcp-session-id"] = f"s{len(server.seen)}"
+            server.sessions.add(extra["mcp-session-id"])
+        data = json.dumps(reply).encode()
+        if name == "zipped":
+            return self.answer(200, gzip.compress(data), extra={**extra, "content-encoding": "gzip"})
+        if server.events:
+            return self.answer(200, b"event: message\ndata: " + data + b"\n\n", "text/event-stream", extra)
+        return self.answer(200, data, extra=extra)
+
+    def half(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", "1000")
+        self.end_headers()
+        self.wfile.write(b'{"jsonrpc": "2.0", ')
+        self.wfile.flush()
+        self.close_connection = True
+        self.connection.close()
+
+    def bomb(self, megabytes: int) -> None:
+        squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
+        data = b"".join(squeeze.compress(b" " * 1_000_000) for _ in range(megabytes)) + squeeze.flush()
+        self.answer(200, data, extra={"content-encoding": "gzip"})
+
+    def answer(
+        self, status: int, body: bytes, kind: str = "application/json", extra: dict[str, str] | None = None
+    ) -> None:
+        try:
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(body)))
+            for name, value in (extra or {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+
+class HttpServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, faults: Faults, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
+        self.faults = faults
+        self.stateful = False
+        self.events = False
+        self.redirect_to = ""
+        self.statuses: dict[str, int] = {}
+        self.sessions: set[str] = set()
+        self.seen: list[tuple[str, str, dict[str, str]]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/mcp"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Broken connections are what this server is for."""
+
+
+@contextmanager
+def serving(faults: Faults | None = None, port: int = 0) -> Iterator[HttpServer]:
+    server = HttpServer(faults or Faults(), port)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+if __name__ == "__main__":
+    Stdio(dict((argument.lstrip("-") + "=").split("=")[:2] for argument in sys.argv[1:])).run()
