@@ -17,9 +17,10 @@ stays one line. `exit_code` is the command line's exit status (see README, "Exit
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class RouterError(Exception):
@@ -107,6 +108,19 @@ class StorageError(RouterError):
     def __init__(self, message: str, *, kind: str, advice: str = "") -> None:
         super().__init__(message, advice=advice)
         self.kind = kind
+
+
+STORAGE_KINDS: Final = {
+    errno.ENOSPC: "disk_full",
+    errno.EDQUOT: "disk_full",
+    errno.EFBIG: "disk_full",
+    errno.EROFS: "read_only",
+    errno.EACCES: "read_only",
+    errno.EPERM: "read_only",
+    errno.ENOENT: "deleted",
+    errno.ESTALE: "deleted",
+}
+"""The `StorageError.kind` of an `OSError.errno`; anything else is `io_error`."""
 
 
 class CorruptRun(RouterError):

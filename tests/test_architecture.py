@@ -56,7 +56,7 @@ OWNERS = {
 }
 PURE = {
     "__future__", "ast", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum",
-    "fnmatch", "functools", "hashlib", "heapq", "html", "ipaddress", "itertools", "json", "math", "operator", "re",
+    "errno", "fnmatch", "functools", "hashlib", "heapq", "html", "ipaddress", "itertools", "json", "math", "operator", "re",
     "statistics", "string", "struct", "tomllib", "types", "typing", "unicodedata", "urllib.parse", "pydantic",
     "pydantic_core",
 }  # fmt: skip

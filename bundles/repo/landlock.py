@@ -12,60 +12,40 @@ Rules:
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
-
-_SYS_CREATE_RULESET, _SYS_ADD_RULE, _SYS_RESTRICT_SELF = 444, 445, 446
-_CREATE_RULESET_VERSION: Final = 1
-_RULE_PATH_BENEATH: Final = 1
-_PR_SET_NO_NEW_PRIVS: Final = 38
-
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
-_FS_RIGHTS: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""Every file right the kernel's ABI version knows: all are taken away, then some given back."""
-_NET_RIGHTS: Final = 3
-_SCOPES: Final = 3
+from typing import Final
 
 _LIBRARIES: Final = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/nix/store", "/gnu/store")
 _SYSTEM_FILES: Final = ("/etc/ld.so.cache", "/etc/ld-musl-x86_64.path", "/dev/urandom")
 
 
 @cache
-def _libc() -> Any:
-    import ctypes  # 5 ms: only when a child is confined
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    return libc
-
-
-@cache
 def abi_version() -> int:
     """The kernel's Landlock ABI, 0 where there is none (or it is forbidden, or this is not Linux)."""
     try:
-        return max(0, int(_libc().syscall(_SYS_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION)))
-    except (OSError, AttributeError):
+        from bundles.sandbox import landlock  # ctypes costs 5 ms: only when a child is confined
+
+        return landlock.abi()
+    except (OSError, AttributeError, ImportError):
         return 0
 
 
 @contextmanager
 def ruleset(binary: str, readable: Sequence[str | int]) -> Iterator[int]:
     """A ruleset for one child. `readable`: paths or directory descriptors. OSError where `abi_version()` is 0."""
-    abi = max(1, abi_version())
-    attributes = struct.pack("=QQQ", _FS_RIGHTS[min(abi, 5)], _NET_RIGHTS, _SCOPES)
-    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
-    fd = _checked(_libc().syscall(_SYS_CREATE_RULESET, attributes[:size], size, 0))
+    from bundles.sandbox import landlock
+
+    grants: list[landlock.Grant] = [
+        (place, landlock.READ) for place in (*readable, *_LIBRARIES, *_beside(binary), *_SYSTEM_FILES)
+    ]
+    grants += [(program, landlock.RUN) for program in _programs(binary)]
+    grants.append(("/dev/null", landlock.READ_AND_WRITE))
+    fd = landlock.ruleset(grants, tcp=False)
     try:
-        for place in (*readable, *_LIBRARIES, *_beside(binary), *_SYSTEM_FILES):
-            _allow(fd, place, _READ_FILE | _READ_DIR)
-        for program in _programs(binary):
-            _allow(fd, program, _EXECUTE | _READ_FILE)
-        _allow(fd, "/dev/null", _READ_FILE | _WRITE_FILE)
         yield fd
     finally:
         os.close(fd)
@@ -73,32 +53,10 @@ def ruleset(binary: str, readable: Sequence[str | int]) -> Iterator[int]:
 
 def restrict_thread(ruleset_fd: int) -> None:
     """Restricts the calling thread, and what it starts, for good. Only ever called on a thread about to end."""
-    _checked(_libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _checked(_libc().syscall(_SYS_RESTRICT_SELF, ruleset_fd, 0))
+    from bundles.sandbox import landlock, linux
 
-
-def _allow(ruleset_fd: int, place: str | int, rights: int) -> None:
-    try:
-        fd = os.open(place, os.O_PATH | os.O_CLOEXEC) if isinstance(place, str) else place
-    except OSError:
-        return  # nothing there: nothing to allow
-    try:
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            rights &= ~_READ_DIR  # the kernel refuses directory rights on a file
-        rule = struct.pack("=Qi", rights, fd)
-        _checked(_libc().syscall(_SYS_ADD_RULE, ruleset_fd, _RULE_PATH_BENEATH, rule, 0))
-    finally:
-        if isinstance(place, str):
-            os.close(fd)
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        import ctypes
-
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), "landlock")
-    return result
+    linux.forbid_new_privileges()
+    landlock.enforce(ruleset_fd)
 
 
 # --- what a binary needs to start -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bundles.sandbox import linux
@@ -37,7 +37,6 @@ _TRUNCATE: Final = 1 << 14
 _IOCTL_DEV: Final = 1 << 15
 _ALL_OF_ABI_1: Final = (1 << 13) - 1
 
-_READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
 _FOR_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _NEVER: Final = _MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV
 _TCP_BIND_AND_CONNECT: Final = 0b11
@@ -66,10 +65,18 @@ def _handled(version: int) -> int:
     return rights
 
 
-def _grant(ruleset: int, path: str, rights: int) -> None:
+Grant = tuple[str | int, int]
+"""A path, or an open descriptor, and the rights beneath it (or on it, for a file)."""
+
+READ: Final = _READ_FILE | _READ_DIR
+RUN: Final = _EXECUTE | _READ_FILE
+READ_AND_WRITE: Final = _READ_FILE | _WRITE_FILE | _TRUNCATE
+
+
+def _grant(ruleset: int, place: str | int, rights: int) -> None:
     """A path that does not exist is skipped: there is nothing to open."""
     try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC) if isinstance(place, str) else place
     except OSError:
         return
     try:
@@ -78,15 +85,12 @@ def _grant(ruleset: int, path: str, rights: int) -> None:
         rule = _PathBeneath(rights, descriptor)
         linux.syscall(_ADD_RULE, ctypes.c_int(ruleset), _RULE_PATH_BENEATH, ctypes.byref(rule), ctypes.c_uint32(0))
     finally:
-        os.close(descriptor)
+        if isinstance(place, str):
+            os.close(descriptor)
 
 
-def restrict(*, write: Sequence[str], read: Sequence[str], devices: Sequence[str], tcp: bool) -> int:
-    """Confines this process to these paths; `tcp=False` refuses TCP too. Returns the kernel's ABI version.
-
-    `write`: read, write and execute beneath; `read`: read and execute; `devices`: read and write the file itself.
-    Needs `no_new_privs` (or CAP_SYS_ADMIN). Raises OSError, and then nothing is confined.
-    """
+def ruleset(grants: Iterable[Grant], *, tcp: bool) -> int:
+    """A descriptor of a ruleset that permits the grants and nothing else; `tcp=False` refuses TCP too. OSError."""
     version = abi()
     handled = _handled(version)
     attributes = _Ruleset(
@@ -95,15 +99,33 @@ def restrict(*, write: Sequence[str], read: Sequence[str], devices: Sequence[str
         _ABSTRACT_SOCKETS_AND_SIGNALS if version >= 6 else 0,
     )
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = linux.syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0))
+    made = linux.syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
-        for path in write:
-            _grant(ruleset, path, handled & ~_NEVER)
-        for path in read:
-            _grant(ruleset, path, handled & _READ)
-        for path in devices:
-            _grant(ruleset, path, handled & (_READ_FILE | _WRITE_FILE | _TRUNCATE))
-        linux.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+        for place, rights in grants:
+            _grant(made, place, handled & rights)
+    except BaseException:
+        os.close(made)
+        raise
+    return made
+
+
+def enforce(made: int) -> None:
+    """Confines the calling thread, and what it starts from now on. Needs `no_new_privs` (or CAP_SYS_ADMIN). OSError."""
+    linux.syscall(_RESTRICT_SELF, ctypes.c_int(made), ctypes.c_uint32(0))
+
+
+def restrict(*, write: Sequence[str], read: Sequence[str], devices: Sequence[str], tcp: bool) -> int:
+    """Confines this process to these paths; `tcp=False` refuses TCP too. Returns the kernel's ABI version.
+
+    `write`: read, write and execute beneath; `read`: read and execute; `devices`: read and write the file itself.
+    Needs `no_new_privs` (or CAP_SYS_ADMIN). Raises OSError, and then nothing is confined.
+    """
+    grants: list[Grant] = [(path, ~_NEVER) for path in write]
+    grants += [(path, READ | RUN) for path in read]
+    grants += [(path, READ_AND_WRITE) for path in devices]
+    made = ruleset(grants, tcp=tcp)
+    try:
+        enforce(made)
     finally:
-        os.close(ruleset)
-    return version
+        os.close(made)
+    return abi()

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from router.core.shaping import MediaFacts
-from router.errors import CorruptRun, RequestError, StorageError
+from router.errors import STORAGE_KINDS, CorruptRun, RequestError, StorageError
 from router.ports import Stored
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -35,16 +35,6 @@ _FOLDER: Final = re.compile(r"[0-9a-f]{2}")
 _BESIDE: Final = ".new-"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO in the way must not block us
-_KINDS: Final = {
-    errno.ENOSPC: "disk_full",
-    errno.EDQUOT: "disk_full",
-    errno.EFBIG: "disk_full",
-    errno.EROFS: "read_only",
-    errno.EACCES: "read_only",
-    errno.EPERM: "read_only",
-    errno.ENOENT: "deleted",
-    errno.ESTALE: "deleted",
-}
 _ADVICE: Final = {
     "disk_full": "free space on the disk (or raise the quota), then repeat the call",
     "read_only": "make the run directory writable for this user, or choose another runs directory",
@@ -216,7 +206,7 @@ class RunArtifacts(ArtifactReader):
                 if not self._is_there(sha256, len(data), folder):
                     self._write(sha256, data, folder)
         except OSError as error:
-            kind = _KINDS.get(error.errno or 0, "io_error")
+            kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
             raise StorageError(
                 f"can't store artifact {sha256} in {self._run_dir}: {error.strerror or error} (errno {error.errno})",
                 kind=kind,

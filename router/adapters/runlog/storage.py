@@ -5,14 +5,13 @@ Tests pass a `Storage` that fails call number k, for all k; everything else uses
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from router.errors import StorageError
+from router.errors import STORAGE_KINDS, StorageError
 
 
 class Storage(Protocol):
@@ -56,16 +55,6 @@ class Posix:
 
 POSIX: Final[Storage] = Posix()
 
-_KINDS: Final = {
-    errno.ENOSPC: "disk_full",
-    errno.EDQUOT: "disk_full",
-    errno.EFBIG: "disk_full",
-    errno.EROFS: "read_only",
-    errno.EACCES: "read_only",
-    errno.EPERM: "read_only",
-    errno.ENOENT: "deleted",
-    errno.ESTALE: "deleted",
-}
 _ADVICE: Final = {
     "disk_full": "free space (or raise the quota or file-size limit); then try again, no restart is needed",
     "read_only": "make the runs directory writable for this user, or choose another one",
@@ -83,7 +72,7 @@ def failed(doing: str, path: str, kind: str, why: str, *, advice: str = "") -> S
 
 def from_os(doing: str, path: str, error: OSError) -> StorageError:
     """The StorageError for a failed call. Anything that is not about space, rights or absence is `io_error`."""
-    kind = _KINDS.get(error.errno or 0, "io_error")
+    kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
     return failed(doing, path, kind, f"{error.strerror or error} (errno {error.errno})")
 
 

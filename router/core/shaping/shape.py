@@ -60,7 +60,7 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
     if len(shown) > max_chars:
         cuts = _bound(pieces, shown, max_chars)
         rules |= {cut.rule: True for cut in cuts}
-        text = "\n".join(cut.text for cut in cuts)
+        text = "\n".join(cut.text for cut in cuts if cut.text)
         text += "\n" + _notice(text, references, pieces, reading)
     return Shaped(
         text=text,
@@ -94,7 +94,7 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
 
 def _bound(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[Cut]:
     """The pieces cut so that together, with the line ends between them, they keep at most `max_chars`."""
-    if len(pieces) > _APART:
+    if len(pieces) > min(_APART, max_chars):
         return [head_tail(shown, max_chars, sum(piece.hidden for piece in pieces))]
     granted = shares([len(piece.shown) for piece in pieces], max(0, max_chars - len(pieces) + 1))
     return [_fit(piece, budget) for piece, budget in zip(pieces, granted, strict=True)]
