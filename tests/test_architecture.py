@@ -54,11 +54,40 @@ OWNERS = {
     "bm25s": {"router/adapters/ranking.py"},
     "Stemmer": {"router/adapters/ranking.py"},
 }
-PURE = set(
-    """__future__ ast base64 binascii bisect collections contextlib dataclasses difflib enum errno fnmatch functools hashlib
-    heapq html ipaddress itertools json math operator re statistics string struct tomllib types typing unicodedata
-    urllib.parse pydantic pydantic_core""".split()
-)
+PURE = {
+    "__future__",
+    "ast",
+    "base64",
+    "binascii",
+    "bisect",
+    "collections",
+    "contextlib",
+    "dataclasses",
+    "difflib",
+    "enum",
+    "errno",
+    "fnmatch",
+    "functools",
+    "hashlib",
+    "heapq",
+    "html",
+    "ipaddress",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "re",
+    "statistics",
+    "string",
+    "struct",
+    "tomllib",
+    "types",
+    "typing",
+    "unicodedata",
+    "urllib.parse",
+    "pydantic",
+    "pydantic_core",
+}
 
 MODULES = sorted(path.relative_to(ROOT) for folder in ("router", "bundles") for path in (ROOT / folder).rglob("*.py"))
 
