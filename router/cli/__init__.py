@@ -30,6 +30,13 @@ def _terminated(_signal: int, _frame: FrameType | None) -> None:
     raise Terminated
 
 
+def _have_streams() -> None:
+    """A stream that was closed before we were started is None: what is said there goes nowhere, and is no error."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - lives as long as the process
+
+
 class _Parser(argparse.ArgumentParser):
     """A wrong option is a bad request: status 3, since 2 says that the config is invalid."""
 
@@ -66,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     signal.signal(signal.SIGTERM, _terminated)
+    _have_streams()
     verb = next((word for word in words if word in VERBS), None)
     try:
         arguments = parser(verb).parse_args(words)

@@ -246,6 +246,16 @@ def test_a_reader_that_goes_away_is_no_error(demo: tuple[Path, str, str]) -> Non
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(demo: tuple[Path, str, str], closed: str) -> None:
+    folder, run_id, _ = demo
+    done = subprocess.run(
+        f"{sys.executable} -m router runs show {run_id} {closed}", shell=True, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_call_ends_its_children_and_leaves_a_whole_log(
     tmp_path: Path, sent: signal.Signals, status: int
