@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import threading
 from collections import OrderedDict
@@ -31,6 +32,15 @@ K1: Final = 3.0
 B: Final = 0.6
 FORMAT: Final = "bundle-router.index/1"
 _MASKS: Final = 64
+
+
+@cache
+def _library() -> Any:
+    import bm25s  # 0.1 s with numpy
+
+    # It sets its own logger to DEBUG, so that every root handler would print how each index is built.
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    return bm25s
 
 
 @cache
@@ -166,8 +176,7 @@ class _Matrix:
 
     @classmethod
     def build(cls, documents: Sequence[Document]) -> _Matrix:
-        import bm25s
-
+        bm25s = _library()
         ids = [doc.id for doc in documents]
         ranker = bm25s.BM25(method="lucene", k1=K1, b=B)
         # bm25s can't index nothing: a collection without terms gets one row that no query can reach.
@@ -194,8 +203,7 @@ class _Matrix:
 
     @classmethod
     def load(cls, folder: Path) -> _Matrix:
-        import bm25s
-
+        bm25s = _library()
         ids = json.loads((folder / "ids.json").read_text(encoding="utf-8"))
         return cls._of(ids, bm25s.BM25.load(folder, mmap=True))
 

@@ -17,6 +17,7 @@ The learner is the passive-aggressive ranker (Crammer et al., 2006, PA-I), avera
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from router.core.canonical import digest_of
-from router.core.search.text import MAX_WORDS, Analyzer
+from router.core.search.text import MAX_WORDS, Analyzer, split_quotes
 
 PER_RUN: Final = 3
 AGGRESSIVENESS: Final = 0.2
@@ -36,6 +37,8 @@ MARGIN: Final = 1.0
 LIMIT: Final = 4.0
 MAX_LABELS: Final = 20_000
 """Labels a memory is learned from: the newest ones. Learning takes about 2 ms a label."""
+NOBODY: Final = ""
+"""Stands in for a rival where a label has none: its id must still reach the margin."""
 SCHEMA: Final = "bundle-router.memory/1"
 
 
@@ -133,7 +136,7 @@ class Memory:
 
 def count_features(text: str, marks: Iterable[str], analyzer: Analyzer) -> dict[str, float]:
     """Features of a request: its words and its marks (`@`), counts damped."""
-    stems = Counter(analyzer.stems(text, limit=MAX_WORDS))
+    stems = Counter(analyzer.stems(split_quotes(text)[0], limit=MAX_WORDS))
     counts = {stem: 1.0 + math.log(count) for stem, count in stems.items()}
     counts.update((f"@{mark}", 1.0) for mark in marks)
     return counts
@@ -203,8 +206,8 @@ def _learn_one(example: Example, weights: dict[str, dict[str, float]], trust: fl
         return
     worst = min(sorted(example.ids), key=lambda id_: scores.get(id_, 0.0))
     mine = scores.get(worst, 0.0)
-    rivals = sorted((-score, id_) for id_, score in scores.items() if id_ not in example.ids)[:RIVALS]
-    for negative, rival in rivals:
+    rivals = heapq.nsmallest(RIVALS, ((-score, id_) for id_, score in scores.items() if id_ not in example.ids))
+    for negative, rival in rivals or [(0.0, NOBODY)]:
         loss = MARGIN - mine - negative
         if loss <= 0.0:
             break
@@ -212,7 +215,8 @@ def _learn_one(example: Example, weights: dict[str, dict[str, float]], trust: fl
         for name, value in example.features.items():
             row = weights.setdefault(name, {})
             row[worst] = row.get(worst, 0.0) + step * value
-            row[rival] = row.get(rival, 0.0) - step * value
+            if rival != NOBODY:
+                row[rival] = row.get(rival, 0.0) - step * value
 
 
 def _shuffled(salt: int, text: str) -> bytes:

@@ -24,7 +24,7 @@ from router.core.search.documents import Corpus
 from router.core.search.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
 from router.core.search.index import Collection, Hit, Index
 from router.core.search.memory import Memory, count_features
-from router.core.search.text import Analyzer, Scale, Terms
+from router.core.search.text import Analyzer, Scale, Terms, split_quotes
 
 NO_PARTS: Final[tuple[tuple[str, float], ...]] = ()
 KEPT: Final = 40
@@ -57,7 +57,7 @@ class Weights:
     coherence_power: float = 3.0
     coverage: float = 0.6
     short_request: int = 10
-    history: float = 0.4
+    history: float = 0.3
     history_decay: float = 0.6
     context: float = 0.2
     untrusted_quota: int = 2
@@ -219,12 +219,13 @@ class Search:
 
     def _find(self, request: Request, scope: _Scope, *, tools: bool) -> _Found:
         w = self.weights
-        terms = self.analyzer.terms(request.text)
+        wish, quoted = split_quotes(request.text)
+        terms = self.analyzer.terms(wish)
         need = w.coverage * min(1.0, w.short_request / max(len(terms.stems), 1)) ** 2
-        context = "\n".join((request.context, *(step.goal for step in request.recent[:1])))
+        context = "\n".join((request.context, quoted, *(step.goal for step in request.recent[:1])))
         hints = self.analyzer.terms(context) if context.strip() else Terms(())
         full = self._pass(terms, hints, need, scope, tools)
-        parts = [self._pass(clause, Terms(()), 0.0, scope, tools) for clause in self._clauses(request)]
+        parts = [self._pass(clause, Terms(()), 0.0, scope, tools) for clause in self._clauses(wish)]
         if parts:
             bundles = _blend(full.bundles, _add(((p.bundles, p.strength) for p in parts), w.bundle_sharpness), w.whole)
             of_tools = _blend(full.tools, _add(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
@@ -233,8 +234,8 @@ class Search:
         self._add_history(bundles, request, scope)
         return _Found(bundles, of_tools, full, _coherence(parts))
 
-    def _clauses(self, request: Request) -> list[Terms]:
-        clauses = self.analyzer.clauses(request.text)
+    def _clauses(self, text: str) -> list[Terms]:
+        clauses = self.analyzer.clauses(text)
         return clauses if len(clauses) > 1 else []
 
     def _pass(self, terms: Terms, hints: Terms, need: float, scope: _Scope, tools: bool) -> _Pass:

@@ -33,6 +33,8 @@ MAX_CLAUSES: Final = 12
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _PART: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[\u3040-\u30ff\u3400-\u9fff]|[^\W_A-Za-z\d]+")
+_UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
+"""Scripts written without spaces between words."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?;。！？])\s+|\n+")
 _CONJUNCTION: Final = re.compile(
     r"\s*(?:,\s*(?:and\s+)?(?:then|also|finally|next|additionally|after that)\b|,\s+and\b|\band then\b|\band also\b"
@@ -40,14 +42,39 @@ _CONJUNCTION: Final = re.compile(
     re.IGNORECASE,
 )
 
+_QUOTED: Final = re.compile(
+    r"(?<![^\W_])(?:\"([^\"\n]{1,2000})\"|“([^”\n]{1,2000})”|`([^`\n]{1,2000})`"
+    r"|'((?:[^'\n]|(?<=\w)'(?=\w)){1,2000})'(?!\w))"
+)
+MIN_QUOTED_WORDS: Final = 3
+
+
+def split_quotes(text: str) -> tuple[str, str]:
+    """The text without its quotations, and the quotations. Short ones stay in: they are names, not content.
+
+    What someone wants *sent* ("the stock rose") says little about what they want *done*.
+    """
+    quotations: list[str] = []
+
+    def take(match: re.Match[str]) -> str:
+        inside = next(group for group in match.groups() if group is not None)
+        if len(inside.split()) < MIN_QUOTED_WORDS:
+            return match.group()
+        quotations.append(inside)
+        return " "
+
+    outside = _QUOTED.sub(take, text)
+    return (outside, "\n".join(quotations)) if outside.strip() else (text, "")
+
 
 def words(text: str) -> list[str]:
     """The words of a text in order, lower case, identifiers split and camelCase kept whole too. Unstemmed."""
     found: list[str] = []
     for match in _WORD.finditer(unicodedata.normalize("NFKC", text)):
         word = re.split("['’]", match.group(), maxsplit=1)[0]
-        if word.islower() and word.isascii() and word.isalpha():
-            found.append(word)
+        plain = word.isalpha() and (word[1:].islower() or word.isupper())
+        if plain and (word.isascii() or not _UNSPACED.search(word)):
+            found.append(word.lower())
             continue
         parts = _PART.findall(word)
         if len(parts) > 1:

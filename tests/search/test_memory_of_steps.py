@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.adapters.ranking import english_stemmer
+from router.core.models import RecentStep
+from router.core.search.fit import fit_memory, quality_of
+from router.core.search.memory import LIMIT, PER_RUN, Label, Memory, bounded, learn, make_examples
+from router.core.search.ranking import Request, Search, marks_of
+from router.core.search.text import Analyzer
+
+ANALYZER = Analyzer(english_stemmer())
+ALL = frozenset({"repo.readonly", "workspace.exec", "issues.tracker", "weather", "docs.web"})
+
+
+def nothing(_: Label) -> Mapping[str, float]:
+    return {}
+
+
+def taught(search: Search, labels: list[Label], trust: float = 1.0) -> Memory:
+    kept = bounded(labels)
+    examples, rarity = make_examples(kept, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL)[0])
+    return learn(examples, rarity, trust=trust)
+
+
+def test_what_texts_get_wrong_is_learned_from_steps(search: Search) -> None:
+    assert search.rank_bundles(Request("bump the frobnicator"), ALL).scored == ()
+    memory = taught(search, [Label(f"bump the frobnicator {n}", ("workspace.exec",), f"r{n}") for n in range(3)])
+    ranking = search.rank_bundles(Request("bump the frobnicator"), ALL, memory)
+    assert [scored.id for scored in ranking.scored] == ["workspace.exec"]
+    assert ranking.evidence.remembered > 0.0
+
+
+def test_what_the_texts_know_well_is_not_learned_again(search: Search) -> None:
+    memory = taught(search, [Label("weather forecast", ("weather",), "r")], trust=4.0)
+    assert memory.weights == {}
+
+
+def test_memory_never_brings_in_what_is_not_permitted(search: Search) -> None:
+    memory = taught(search, [Label(f"bump the frobnicator {n}", ("workspace.exec",), f"r{n}") for n in range(9)])
+    for permitted in (frozenset({"weather"}), frozenset(ALL - {"workspace.exec"}), frozenset[str]()):
+        ranking = search.rank_bundles(Request("bump the frobnicator weather"), permitted, memory)
+        assert {scored.id for scored in ranking.scored} <= permitted
+
+
+def test_memory_may_push_a_bundle_down_but_not_out(search: Search) -> None:
+    text = "look at the weather forecast"
+    labels = [Label(f"{text} {n}", ("repo.readonly",), f"r{n}") for n in range(40)]
+    ranking = search.rank_bundles(Request(text), ALL, taught(search, labels, trust=0.35))
+    assert ranking.scored[0].id == "repo.readonly"
+    assert "weather" in {scored.id for scored in ranking.scored}
+
+
+def test_memory_forgets_what_the_config_dropped(search: Search) -> None:
+    memory = taught(search, [Label(f"frobnicate {n}", ("workspace.exec", "weather"), f"r{n}") for n in range(3)])
+    kept = memory.keeping({"weather"})
+    assert {id_ for row in memory.weights.values() for id_ in row} == {"workspace.exec", "weather"}
+    assert {id_ for row in kept.weights.values() for id_ in row} == {"weather"}
+
+
+def test_a_memory_survives_its_file(search: Search) -> None:
+    memory = taught(search, [Label(f"frobnicate {n}", ("weather",), f"r{n}") for n in range(3)])
+    again = Memory.from_json(memory.to_json())
+    assert again == memory
+    assert again.revision == memory.revision
+    with pytest.raises(ValueError, match="not a memory"):
+        Memory.from_json({"schema": "something/9"})
+
+
+labels_of = st.lists(
+    st.builds(
+        Label,
+        text=st.lists(
+            st.sampled_from(["read", "run", "rain", "bug", "page", "foo", "bar", "baz"]), min_size=1, max_size=4
+        ).map(" ".join),
+        ids=st.sampled_from(sorted(ALL)).map(lambda id_: (id_,)),
+        run=st.integers(0, 9).map(str),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(labels=labels_of)
+def test_logs_never_make_replay_worse(search: Search, labels: list[Label]) -> None:
+    fit = fit_memory(labels, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL)[0])
+    assert fit.after >= fit.before
+    assert (fit.memory is None) == (fit.after == fit.before)
+
+
+@settings(max_examples=20, deadline=None)
+@given(labels_of, st.randoms(use_true_random=False))
+def test_the_order_of_labels_of_different_runs_does_not_matter(labels: list[Label], chance: Any) -> None:
+    unique = list({label.run: label for label in labels}.values())
+    shuffled = list(unique)
+    chance.shuffle(shuffled)
+    one, other = (learn(*make_examples(some, ANALYZER, nothing), trust=1.0) for some in (unique, shuffled))
+    assert one == other
+
+
+@settings(max_examples=20, deadline=None)
+@given(labels_of, st.lists(st.sampled_from(["read", "rain", "bug", "foo"]), max_size=4))
+def test_what_memory_adds_is_limited(labels: list[Label], words: list[str]) -> None:
+    memory = learn(*make_examples(labels, ANALYZER, nothing), trust=1.0)
+    scores = memory.scores(memory.features(dict.fromkeys(words, 1.0)))
+    assert all(abs(score) <= LIMIT for score in scores.values())
+
+
+def test_one_run_counts_for_a_bundle_only_so_often() -> None:
+    labels = [Label(f"step {n}", ("weather",), "loud") for n in range(500)] + [Label("step x", ("weather",), "quiet")]
+    assert len(bounded(labels)) == PER_RUN + 1
+
+
+def test_a_run_that_calls_one_tool_at_every_step_does_not_drag_its_bundle_into_everything(
+    sample: tuple[Search, list[dict[str, Any]]],
+) -> None:
+    search, queries = sample
+    permitted = frozenset(search.corpus.members)
+
+    def request(query: dict[str, Any]) -> Request:
+        previous = query["meta"]["prev_tools"][-1:]
+        return Request(query["query"], recent=tuple(RecentStep("", "", "", (t.split("::")[0],)) for t in previous))
+
+    def quality(memory: Memory | None, held: list[dict[str, Any]]) -> float:
+        found = 0.0
+        for query in held:
+            scored = search.rank_bundles(request(query), permitted, memory).scored
+            found += quality_of({s.id: s.score for s in scored}, frozenset(query["servers"]))
+        return found / len(held)
+
+    held = [query for query in queries if hash_of(query["group"]) == 0]
+    past = [query for query in queries if hash_of(query["group"]) != 0]
+    honest = [Label(q["query"], tuple(q["servers"]), q["group"], marks_of(request(q))) for q in past]
+    loud = [Label(q["query"], ("MathAPI",), "loud", marks_of(request(q))) for q in queries for _ in range(5)]
+    base = {label.text: search.base_scores(Request(label.text), permitted)[0] for label in honest + loud}
+
+    def scores(label: Label) -> Mapping[str, float]:
+        return base[label.text]
+
+    fit = fit_memory(honest, ANALYZER, scores)
+    assert fit.memory is not None
+    examples, rarity = make_examples(bounded(honest + loud), ANALYZER, scores)
+    poisoned = learn(examples, rarity, trust=fit.memory.trust)
+    assert quality(fit.memory, held) > quality(None, held)
+    assert quality(poisoned, held) >= quality(fit.memory, held) - 0.05
+    first = [(search.rank_bundles(request(q), permitted, poisoned).scored[0].id, q["servers"]) for q in held]
+    assert len([servers for id_, servers in first if id_ == "MathAPI" and id_ not in servers]) <= 2
+    gated = fit_memory(honest + loud, ANALYZER, scores).memory
+    assert quality(gated, held) >= quality(None, held)
+
+
+def hash_of(group: str) -> int:
+    return int(group.rsplit("_", 1)[-1]) % 3

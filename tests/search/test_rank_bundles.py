@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.models import RecentStep, Step
+from router.core.search.evidence import FLOOR, Evidence
+from router.core.search.ranking import Request, Search
+
+IDS = ("docs.web", "issues.tracker", "repo.readonly", "weather", "workspace.exec")
+NAMES = ("docs.fetch", "issues.create_issue", "repo.git_log", "repo.grep", "weather.forecast", "no.such.tool")
+
+
+def first(search: Search, text: str, **kwargs: Any) -> str:
+    return search.rank_bundles(Request(text, **kwargs), frozenset(IDS)).scored[0].id
+
+
+@pytest.mark.parametrize(
+    ("goal", "bundle"),
+    [
+        ("where is parse_config defined", "repo.readonly"),
+        ("grep the sources for TODO", "repo.readonly"),
+        ("report a bug about the login", "issues.tracker"),
+        ("will it rain in Lisbon tomorrow", "weather"),
+        ("run the test program", "workspace.exec"),
+        ("download this web page", "docs.web"),
+    ],
+)
+def test_a_goal_finds_its_bundle(goal: str, bundle: str, search: Search) -> None:
+    assert first(search, goal) == bundle
+
+
+def test_a_request_of_two_wishes_finds_both_bundles(search: Search) -> None:
+    goal = "Please check the weather forecast for Oslo. Then open a new issue about the broken build."
+    ids = [scored.id for scored in search.rank_bundles(Request(goal), frozenset(IDS)).scored]
+    assert set(ids[:2]) == {"weather", "issues.tracker"}
+
+
+def test_what_the_last_step_had_settles_a_vague_goal(search: Search) -> None:
+    recent = (RecentStep("implementer", "edit", "open an issue", ("issues.tracker",)),)
+    assert first(search, "and now the other one", recent=recent) == "issues.tracker"
+    assert first(search, "look at the weather forecast", recent=recent) == "weather"
+
+
+def test_a_bundle_that_is_gone_is_not_brought_back_by_history(search: Search) -> None:
+    recent = (RecentStep("r", "s", "g", ("no.such.bundle", "weather")),)
+    ranking = search.rank_bundles(Request("read", recent=recent), frozenset({"repo.readonly", "docs.web"}))
+    assert {scored.id for scored in ranking.scored} <= {"repo.readonly", "docs.web"}
+
+
+def test_nothing_fits_is_an_answer(search: Search) -> None:
+    ranking = search.rank_bundles(Request("xyzzy plugh"), frozenset(IDS))
+    assert ranking.scored == ()
+    assert ranking.evidence == Evidence()
+    assert ranking.evidence.relevance < FLOOR
+
+
+def test_evidence_tells_a_sure_ranking_from_an_unsure_one(search: Search) -> None:
+    sure = search.rank_bundles(Request("get the weather forecast"), frozenset(IDS)).evidence
+    unsure = search.rank_bundles(
+        Request("please read about frobnicating the hyperdrive flange"), frozenset(IDS)
+    ).evidence
+    assert sure.coverage == 1.0
+    assert sure.known == 1.0
+    assert sure.agreement == 1.0
+    assert sure.margin > unsure.margin
+    assert sure.relevance > unsure.relevance
+    assert unsure.known < 0.5
+
+
+def test_a_step_is_searched_by_its_goal_and_hinted_by_its_address(search: Search) -> None:
+    step = Step(run_id="r", workflow="feature", role="triager", step="report issues", goal="do the next one")
+    assert search.rank_bundles(Request.of(step), frozenset(IDS)).scored[0].id == "issues.tracker"
+    silent = step.model_copy(update={"goal": ""})
+    assert search.rank_bundles(Request.of(silent), frozenset(IDS)).scored[0].id == "issues.tracker"
+
+
+@given(text=st.text(max_size=200), permitted=st.frozensets(st.sampled_from(IDS)))
+def test_only_permitted_bundles_are_ranked_best_first_and_the_same_each_time(
+    text: str, permitted: frozenset[str], search: Search, build: Any
+) -> None:
+    ranking = search.rank_bundles(Request(text), permitted)
+    assert {scored.id for scored in ranking.scored} <= permitted
+    assert [(-s.score, s.id) for s in ranking.scored] == sorted((-s.score, s.id) for s in ranking.scored)
+    assert ranking == build().rank_bundles(Request(text), permitted)
+    values = [
+        getattr(ranking.evidence, name) for name in ("known", "coverage", "margin", "entropy", "agreement", "relevance")
+    ]
+    assert all(0.0 <= value <= 1.0 for value in values)
+
+
+@given(text=st.text(max_size=200), permitted=st.frozensets(st.sampled_from(NAMES)))
+def test_only_permitted_tools_are_ranked(text: str, permitted: frozenset[str], search: Search) -> None:
+    ranked = search.rank_tools(Request(text), permitted)
+    assert {scored.id for scored in ranked} <= permitted
+    assert len({scored.id for scored in ranked}) == len(ranked)
+
+
+@pytest.mark.parametrize(
+    ("query", "tool"),
+    [
+        ("git history of a file", "repo.git_log"),
+        ("createIssue", "issues.create_issue"),
+        ("list open issues", "issues.list_issues"),
+        ("write_file", "workspace.write_file"),
+    ],
+)
+def test_a_query_finds_its_tool(search: Search, query: str, tool: str) -> None:
+    assert search.rank_tools(Request(query), frozenset(search.corpus.servers))[0].id == tool
+
+
+def test_the_labelled_sample_is_ranked_as_well_as_when_this_was_written(
+    sample: tuple[Search, list[dict[str, Any]]],
+) -> None:
+    search, queries = sample
+    permitted = frozenset(search.corpus.members)
+    right = 0
+    for query in queries:
+        used = list(dict.fromkeys(tool.split("::")[0] for tool in reversed(query["meta"]["prev_tools"])))
+        recent = tuple(RecentStep("", "", "", (bundle,)) for bundle in used)
+        scored = search.rank_bundles(Request(query["query"], recent=recent), permitted).scored
+        right += bool(scored) and scored[0].id in query["servers"]
+    assert right >= 88, f"{right} of {len(queries)} turns put a right bundle first"

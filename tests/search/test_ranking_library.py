@@ -1,0 +1,122 @@
+"""The promises of `Index`, kept by the adapter over bm25s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.adapters.ranking import LexicalIndex
+from router.core.search.index import COLLECTIONS, Collection, Document
+
+WORDS = ("read", "file", "weather", "issue", "commit", "fetch")
+documents = st.lists(
+    st.builds(
+        Document,
+        id=st.sampled_from(["a", "b", "c", "d", "e", "f"]),
+        collection=st.sampled_from(COLLECTIONS),
+        terms=st.lists(st.sampled_from(WORDS), max_size=6).map(tuple),
+    ),
+    max_size=12,
+    unique_by=lambda document: (document.collection, document.id),
+)
+queries = st.dictionaries(st.sampled_from((*WORDS, "unheard")), st.floats(0.1, 2.0), max_size=4)
+
+
+def answers(index: LexicalIndex, query: dict[str, float]) -> list[object]:
+    return [
+        (list(index.search(name, query, k=10)), list(index.rarity(name, WORDS)), [index.knows(name, w) for w in WORDS])
+        for name in COLLECTIONS
+    ]
+
+
+@given(documents, st.randoms(use_true_random=False), queries)
+def test_the_order_documents_come_in_does_not_matter(
+    found: list[Document], chance: object, query: dict[str, float]
+) -> None:
+    shuffled = list(found)
+    chance.shuffle(shuffled)  # type: ignore[attr-defined]  # a random.Random made by Hypothesis
+    one, other = LexicalIndex.build(found, revision="r"), LexicalIndex.build(shuffled, revision="r")
+    assert answers(one, query) == answers(other, query)
+
+
+@given(documents, documents, queries)
+def test_an_updated_index_answers_as_one_built_anew(
+    before: list[Document], change: list[Document], query: dict[str, float]
+) -> None:
+    gone = [(document.collection, document.id) for document in before[::2]]
+    left = {(d.collection, d.id): d for d in before if (d.collection, d.id) not in gone}
+    left.update({(d.collection, d.id): d for d in change})
+    updated = LexicalIndex.build(before, revision="1").updated(add=change, remove=gone, revision="2")
+    assert updated.revision == "2"
+    assert answers(updated, query) == answers(LexicalIndex.build(left.values(), revision="2"), query)
+
+
+@given(documents, queries, st.frozensets(st.sampled_from("abcdefz")))
+def test_narrowing_keeps_scores_and_only_permitted_ids(
+    found: list[Document], query: dict[str, float], within: frozenset[str]
+) -> None:
+    index = LexicalIndex.build(found, revision="r")
+    for name in COLLECTIONS:
+        whole = index.search(name, query, k=20)
+        assert list(index.search(name, query, k=20, within=within)) == [hit for hit in whole if hit.id in within]
+
+
+def alike(*ids: str) -> list[Document]:
+    return [Document(id_, "tools", ("read", "file")) for id_ in ids]
+
+
+def test_equal_scores_are_ordered_by_id_also_at_the_cut() -> None:
+    index = LexicalIndex.build([*alike("d", "b", "c", "a"), Document("z", "tools", ("weather",))], revision="r")
+    assert [hit.id for hit in index.search("tools", {"read": 1.0}, k=2)] == ["a", "b"]
+
+
+def test_a_weight_of_the_query_counts() -> None:
+    index = LexicalIndex.build([Document("a", "tools", ("read",)), Document("b", "tools", ("file",))], revision="r")
+    assert [hit.id for hit in index.search("tools", {"read": 1.0, "file": 2.0}, k=2)] == ["b", "a"]
+
+
+def test_a_saved_index_answers_as_before_and_can_be_updated(tmp_path: Path) -> None:
+    index = LexicalIndex.build([*alike("a", "b"), Document("w", "bundles", ("weather", "读"))], revision="r")
+    index.save(tmp_path)
+    loaded = LexicalIndex.load(tmp_path, revision="r")
+    assert loaded is not None
+    query = {"read": 1.0, "weather": 1.0}
+    assert answers(loaded, query) == answers(index, query)
+    removed: tuple[Collection, str] = ("tools", "a")
+    assert answers(loaded.updated(remove=[removed], revision="s"), query) == answers(
+        index.updated(remove=[removed], revision="s"), query
+    )
+
+
+@pytest.mark.parametrize("damage", ["revision", "absent", "torn", "half"])
+def test_a_saved_index_that_does_not_fit_is_no_index(tmp_path: Path, damage: str) -> None:
+    LexicalIndex.build(alike("a"), revision="r").save(tmp_path)
+    wanted = "r"
+    if damage == "revision":
+        wanted = "s"
+    elif damage == "absent":
+        (tmp_path / "index.json").unlink()
+    elif damage == "torn":
+        (tmp_path / "index.json").write_text("{", encoding="utf-8")
+    else:
+        (tmp_path / "tools" / "ids.json").unlink()
+    assert LexicalIndex.load(tmp_path, revision=wanted) is None
+
+
+def test_saved_documents_that_were_changed_are_not_built_upon(tmp_path: Path) -> None:
+    LexicalIndex.build(alike("a"), revision="r").save(tmp_path)
+    with (tmp_path / "documents.jsonl").open("a", encoding="utf-8") as file:
+        file.write('["tools","evil",["read"]]\n')
+    loaded = LexicalIndex.load(tmp_path, revision="r")
+    assert loaded is not None
+    with pytest.raises(ValueError, match="do not match"):
+        loaded.updated(revision="s")
+
+
+def test_an_empty_index_finds_nothing() -> None:
+    index = LexicalIndex.build([], revision="r")
+    assert not index.search("bundles", {"read": 1.0}, k=3)
+    assert not index.knows("bundles", "read")

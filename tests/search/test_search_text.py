@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.adapters.ranking import english_stemmer
+from router.core.search.text import MAX_CLAUSES, MAX_WORDS, Analyzer, Scale, split_quotes, words
+
+ANALYZER = Analyzer(english_stemmer())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("create_pull_request", ["create", "pull", "request"]),
+        ("create-pull-request", ["create", "pull", "request"]),
+        ("createPullRequest", ["createpullrequest", "create", "pull", "request"]),
+        ("HTTPServer2", ["httpserver2", "http", "server", "2"]),
+        ("the user's file", ["the", "user", "file"]),
+        ("ＦＵＬＬ width", ["full", "width"]),
+        ("搜索 web", ["搜索", "搜", "索", "web"]),
+        ("Naïve CAFÉ", ["naïve", "café"]),
+        ("", []),
+    ],
+)
+def test_words_are_split_where_a_reader_would(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "clauses"),
+    [
+        ("rename the flag", [("renam", "flag")]),
+        ("Read the log file, and then open a new issue.", [("read", "log", "file"), ("open", "new", "issu")]),
+        ("Convert the amount. Also book two flights!", [("convert", "amount"), ("also", "book", "two", "flight")]),
+        ("one", []),
+    ],
+)
+def test_a_long_request_falls_into_its_wishes(text: str, clauses: list[tuple[str, ...]]) -> None:
+    assert [clause.stems for clause in ANALYZER.clauses(text)] == clauses
+
+
+@pytest.mark.parametrize(
+    ("text", "outside", "inside"),
+    [
+        ("send 'the stock rose by 5%' to Ann", "send   to Ann", "the stock rose by 5%"),
+        ('post "what a fine day" now', "post   now", "what a fine day"),
+        ("say 'it's raining cats again' aloud", "say   aloud", "it's raining cats again"),
+        ("open 'log.txt' and 'my notes'", "open 'log.txt' and 'my notes'", ""),
+        ("the user's file isn't the users' own", "the user's file isn't the users' own", ""),
+        ("'all of it is quoted'", "'all of it is quoted'", ""),
+        ("an 'unclosed quotation of words", "an 'unclosed quotation of words", ""),
+    ],
+)
+def test_what_is_quoted_is_content_and_not_the_wish(text: str, outside: str, inside: str) -> None:
+    assert split_quotes(text) == (outside, inside)
+
+
+def test_words_every_request_uses_weigh_less_and_synonyms_least() -> None:
+    scale = Scale(generic=0.5, conversation=0.6, synonym=0.35, pair=0.2)
+    weights = ANALYZER.weigh(ANALYZER.terms("find apartments"), scale)
+    assert weights["apart"] == 1.0
+    assert weights["find"] == 0.5
+    assert weights["rent"] == pytest.approx(0.35)
+    assert weights["find apart"] == pytest.approx(0.2 * 0.5)
+
+
+def test_a_narrow_word_stands_for_the_broader_one_and_not_the_reverse() -> None:
+    assert "sport" in ANALYZER.synonyms["nba"]
+    assert "nba" not in ANALYZER.synonyms.get("sport", ())
+
+
+@given(st.text(max_size=400))
+def test_any_text_is_just_text(text: str) -> None:
+    terms = ANALYZER.terms(text)
+    assert terms == ANALYZER.terms(text)
+    assert len(set(terms.stems)) == len(terms.stems)
+    assert all(stem and " " not in stem for stem in terms.stems)
+    assert len(ANALYZER.clauses(text)) <= MAX_CLAUSES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ud800 lone",
+        "a" * 32_768,
+        "and then " * 4_000,
+        "a.b! " * 6_000,
+        "((((" * 8_000,
+        "''" * 16_000,
+        "a'b" * 10_000,
+        '"' * 32_000,
+    ],
+)
+def test_texts_made_to_hurt_are_bounded(text: str) -> None:
+    split_quotes(text)
+    assert len(ANALYZER.terms(text).stems) <= MAX_WORDS
+    assert len(ANALYZER.clauses(text)) <= MAX_CLAUSES
