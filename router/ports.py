@@ -13,6 +13,7 @@ from router.core.asking.exchange import ModelReply, ModelRequest
 from router.core.chain import File
 from router.core.decide import Question
 from router.core.models import Block, Outcome, RecentStep, Reply
+from router.core.search.index import Document, Hit, Index
 
 Readiness = Literal["cold", "warming", "ready", "missing", "broken"]
 """Of a model client: not begun, loading, usable, not installed, or installed and not loadable."""
@@ -288,7 +289,10 @@ __all__ = [
     "Capabilities",
     "Clock",
     "Diagnostics",
+    "Document",
     "Healed",
+    "Hit",
+    "Index",
     "Listing",
     "ModelClient",
     "RawResult",

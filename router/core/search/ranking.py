@@ -152,6 +152,9 @@ class Search:
     weights: Weights = Weights()
     relevance: Logistic = RELEVANCE
     _members: dict[frozenset[str], frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
+    _tiers_of: dict[frozenset[str], tuple[frozenset[str], frozenset[str], frozenset[str]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def rank_bundles(
         self, request: Request, permitted: frozenset[str], memory: Memory | None = None, *, k: int = 50
@@ -181,12 +184,11 @@ class Search:
         self, request: Request, permitted: frozenset[str], memories: Memories = NO_MEMORIES, *, k: int = 50
     ) -> tuple[Scored, ...]:
         """The permitted tools, best first: trusted ones, then at most `untrusted_quota` of each untrusted server."""
-        trusted = permitted - self.corpus.untrusted
-        bundles = frozenset(bundle for tool in trusted for bundle in self._bundles_of.get(tool, ()))
+        trusted, untrusted, bundles = self._tiers(permitted)
         found = self._find(request, self._scope(bundles, trusted), tools=True)
         scores = self._pulled(request, found, bundles, memories)
         first = order(_with_memory(scores, memories.tools, self._features(request, memories.tools), trusted))[:k]
-        return (*first, *self._untrusted(request, permitted & self.corpus.untrusted))[:k]
+        return (*first, *self._untrusted(request, untrusted))[:k]
 
     def base_scores(self, request: Request, bundles: frozenset[str]) -> tuple[dict[str, float], dict[str, float]]:
         """What a memory is learned on top of: relative scores of bundles and of their tools, without any memory."""
@@ -205,6 +207,18 @@ class Search:
     @cached_property
     def _trusted(self) -> int:
         return len(self.corpus.servers) - len(self.corpus.untrusted)
+
+    def _tiers(self, tools: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """The trusted of the tools, the others, and the bundles of the trusted."""
+        known = self._tiers_of.get(tools)
+        if known is None:
+            trusted = tools - self.corpus.untrusted
+            bundles = frozenset(bundle for tool in trusted for bundle in self._bundles_of.get(tool, ()))
+            known = (trusted, tools & self.corpus.untrusted, bundles)
+            if len(self._tiers_of) >= MAX_SCOPES:
+                self._tiers_of.clear()
+            self._tiers_of[tools] = known
+        return known
 
     def _scope(self, bundles: frozenset[str], tools: frozenset[str] | None = None) -> _Scope:
         if tools is None:
