@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from router.adapters.ranking import english_stemmer
 from router.core.models import RecentStep
-from router.core.search.fit import fit_memory, quality_of
+from router.core.search.fit import TRUSTS, fit_memory, quality_of
 from router.core.search.memory import LIMIT, PER_RUN, Label, Memory, bounded, learn, make_examples
 from router.core.search.ranking import Request, Search, marks_of
 from router.core.search.text import Analyzer
@@ -72,25 +72,24 @@ def test_a_memory_survives_its_file(search: Search) -> None:
         Memory.from_json({"schema": "something/9"})
 
 
-labels_of = st.lists(
-    st.builds(
-        Label,
-        text=st.lists(
-            st.sampled_from(["read", "run", "rain", "bug", "page", "foo", "bar", "baz"]), min_size=1, max_size=4
-        ).map(" ".join),
-        ids=st.sampled_from(sorted(ALL)).map(lambda id_: (id_,)),
-        run=st.integers(0, 9).map(str),
-    ),
-    max_size=60,
+one_label = st.builds(
+    Label,
+    text=st.lists(
+        st.sampled_from(["read", "run", "rain", "bug", "page", "foo", "bar", "baz"]), min_size=1, max_size=4
+    ).map(" ".join),
+    ids=st.sampled_from(sorted(ALL)).map(lambda id_: (id_,)),
+    run=st.integers(0, 29).map(str),
 )
+labels_of = st.lists(one_label, max_size=60)
 
 
 @settings(max_examples=30, deadline=None)
-@given(labels=labels_of)
+@given(labels=st.lists(one_label, min_size=30, max_size=60))
 def test_logs_never_make_replay_worse(search: Search, labels: list[Label]) -> None:
-    fit = fit_memory(labels, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL)[0])
-    assert fit.after >= fit.before
-    assert (fit.memory is None) == (fit.after == fit.before)
+    for trusts in (TRUSTS, (0.35,)):
+        fit = fit_memory(labels, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL)[0], trusts=trusts)
+        assert fit.after >= fit.before
+        assert (fit.memory is None) == (fit.after == fit.before)
 
 
 @settings(max_examples=20, deadline=None)
