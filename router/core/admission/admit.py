@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from router.core.admission.bounds import Fault, beyond_bounds
@@ -187,7 +187,7 @@ def _counted(card: Card, count: Callable[[str], int] | None) -> Card:
     name = exposed_names((card.name,))[card.name]
     text = encode(exposed_definition(card, name, "openai"))
     tokens = count(text) if count is not None else -(-len(text) // 4)
-    return Card(card.server, card.tool, card.description, card.schema, card.sha256, tokens, count is not None)
+    return replace(card, tokens=tokens, counted=count is not None)
 
 
 def short_description(text: str, most: int = 300) -> str:

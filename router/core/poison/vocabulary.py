@@ -1,8 +1,7 @@
 """The verbs, objects, places and turns of phrase that the rules of `wording` combine.
 
-No known attack stands here whole: an attack is a verb that sends, an object that is secret and a place outside,
-in one sentence. Every pattern is tried on sentences of bounded length, and has at most one gap, so that no text can make
-it slow.
+No known attack stands here whole: an attack is a verb that sends, an object that is secret and a place outside, in one
+sentence. Every pattern is tried on sentences of bounded length and has at most one gap, so no text can make it slow.
 """
 
 from __future__ import annotations

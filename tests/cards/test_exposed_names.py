@@ -1,0 +1,71 @@
+"""Exposed names: short, safe, and leading back to one tool, whoever else is there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.admission.lookalikes import alike_names
+from router.core.exposure import exposed_names
+
+_servers = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,63}", fullmatch=True)
+_tools = st.from_regex(r"[A-Za-z0-9_.-]{1,128}", fullmatch=True)
+_names = st.lists(st.tuples(_servers, _tools).map(".".join), min_size=1, max_size=20, unique=True)
+
+
+@given(_names)
+def test_names_are_bounded_and_tell_tools_apart_even_without_case(names: list[str]) -> None:
+    exposed = exposed_names(names)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in exposed.values())
+    assert len({name.lower() for name in exposed.values()}) == len(names)
+
+
+@given(_names, _names)
+def test_a_server_that_comes_later_changes_no_name(known: list[str], later: list[str]) -> None:
+    servers = {name.partition(".")[0] for name in known}
+    others = [name for name in later if name.partition(".")[0] not in servers]
+    before, after = exposed_names(known), exposed_names([*others, *known])
+    assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("a.b__c", "a__b.c"),
+        ("a_.b", "a._b"),
+        ("s.a.b", "s.a_b"),
+        ("s.Read", "s.read"),
+        ("node.__node_version", "node__.node_version"),
+        ("s." + "x" * 100, "s." + "x" * 101),
+    ],
+)
+def test_pairs_made_to_collide_do_not(one: str, other: str) -> None:
+    alone = {**exposed_names([one]), **exposed_names([other])}
+    assert len({name.lower() for name in alone.values()}) == 2 or one.lower() == other.lower()
+    assert len({name.lower() for name in exposed_names([one, other]).values()}) == 2
+
+
+def test_a_tool_can_not_be_named_into_anothers_marked_name() -> None:
+    marked = exposed_names(["s.a.b"])["s.a.b"]
+    impostor = f"s.{marked.removeprefix('s__')}"
+    assert exposed_names([impostor])[impostor] != marked
+
+
+def test_ordinary_names_stand_as_they_are(real_servers: list[dict[str, Any]]) -> None:
+    names = [f"{row['server']}.{tool['name']}" for row in real_servers for tool in row["tools"]]
+    exposed = exposed_names(names)
+    marked = [name for name in names if exposed[name] != name.replace(".", "__", 1)]
+    assert all(len(name) + 1 > 64 for name in marked)
+    assert {name: exposed_names([name])[name] for name in names} == exposed
+
+
+def test_names_that_look_alike_are_grouped_and_equal_ones_are_not() -> None:
+    names = ["mail.send_email", "rogue.send-emaiI", "fs.read_file", "git.read_file", "x.readfile", "y.other"]
+    assert alike_names(names) == (
+        ("fs.read_file", "git.read_file", "x.readfile"),
+        ("mail.send_email", "rogue.send-emaiI"),
+    )
