@@ -43,7 +43,6 @@ def _reads_back(canonical: str, plain: str) -> bool:
         and len(plain) <= MAX_NAME
         and "__" not in server
         and not server.endswith("_")
-        and not tool.startswith("_")
         and not _MARKED.search(plain)
     )
 

@@ -107,6 +107,7 @@ def test_one_bad_tool_costs_one_tool(case: str) -> None:
 BOMBS: dict[str, Callable[[], Any]] = {
     "10,000 alternatives": lambda: {"type": "object", "anyOf": [{"const": n} for n in range(10_000)]},
     "10,000 levels": lambda: _nested(10_000),
+    "100 levels": lambda: _nested(100),
     "ten times ten times ten": lambda: {
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/d0"}},

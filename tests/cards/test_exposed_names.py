@@ -24,6 +24,13 @@ def test_names_are_bounded_and_tell_tools_apart_even_without_case(names: list[st
     assert len({name.lower() for name in exposed.values()}) == len(names)
 
 
+@given(_names)
+def test_a_plain_name_reads_back_and_no_other_looks_plain(names: list[str]) -> None:
+    for name, exposed in exposed_names(names).items():
+        if not re.search(r"_[0-9a-f]{8}([0-9a-f]{24})?$", exposed):
+            assert ".".join(exposed.split("__", 1)) == name
+
+
 @given(_names, _names)
 def test_a_server_that_comes_later_changes_no_name(known: list[str], later: list[str]) -> None:
     servers = {name.partition(".")[0] for name in known}
