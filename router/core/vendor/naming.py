@@ -1,0 +1,78 @@
+"""Identifiers for names that servers chose, and literals for their texts."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Final
+
+from pydantic import BaseModel
+
+LONGEST: Final = 40
+"""Characters of an identifier. Longer ones are cut, so that no line of the text has to be broken inside a type."""
+_TAKEN: Final = frozenset(dir(BaseModel)) | frozenset(
+    (
+        "Any", "Awaitable", "BaseModel", "Callable", "ConfigDict", "Field", "Final", "Literal", "PINS", "R",
+        "TypeAlias", "TypeVar", "Union", "arguments", "bool", "bytes", "call", "dict", "float", "int", "list",
+        "object", "set", "str", "tuple", "type",
+    )
+)  # fmt: skip
+
+
+class Names:
+    """Names of one scope, no two alike."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def claim(self, wish: str) -> str:
+        """An identifier as near to the wish as may be, that nobody in this scope has."""
+        name = wish if is_name(wish) else re.sub(r"\W+", "_", wish, flags=re.ASCII).strip("_")
+        name = name[:LONGEST].rstrip("_") or "unnamed"
+        name = f"n_{name}"[:LONGEST] if name[0].isdigit() else name
+        name = name if is_name(name) else f"{name}_"
+        found, count = name, 2
+        while found.lower() in self._used:
+            found, count = f"{name[: LONGEST - 4].rstrip('_')}_{count}", count + 1
+        self._used.add(found.lower())
+        return found
+
+
+def is_name(text: str) -> bool:
+    """Whether the text can stand as a public name: ASCII, no keyword, nothing that models or annotations use."""
+    if not text.isascii() or not text.isidentifier() or text.startswith("_") or text in _TAKEN or len(text) > LONGEST:
+        return False
+    try:
+        ast.parse(f"{text} = 0")
+    except SyntaxError:
+        return False
+    return True
+
+
+def pascal(text: str) -> str:
+    """`get_file-contents` → `GetFileContents`."""
+    return "".join(part[:1].upper() + part[1:] for part in re.split(r"[^A-Za-z0-9]+", text) if part)
+
+
+def literal(text: str) -> str:
+    """A string literal in the quotes that the formatter would choose: the kind that needs fewer escapes."""
+    double = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
+    if text.count('"') <= text.count("'"):
+        return double
+    return "'" + double[1:-1].replace('\\"', '"').replace("'", "\\'") + "'"
+
+
+def docstring(text: str, indent: str, width: int = 110) -> list[str]:
+    """A docstring's lines. Its text is flowed anew; quotation marks and backslashes can't end it or escape from it."""
+    lines, line = [], ""
+    for word in text.replace("\\", "/").replace('"', "'").split():
+        if line and len(indent) + len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    lines.append(line or "No description.")
+    if len(lines) == 1:
+        return [f'{indent}"""{lines[0]}"""']
+    return [f'{indent}"""{lines[0]}', *(f"{indent}{line}" for line in lines[1:]), f'{indent}"""']
