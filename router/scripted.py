@@ -17,6 +17,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
@@ -110,7 +111,8 @@ class ScriptedServer:
         self._listener.close()
         with self._lock:
             for connection in self._open:
-                connection.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # the client may have gone already
+                    connection.shutdown(socket.SHUT_RDWR)
         self._thread.join(5)
 
     def _accept(self) -> None:

@@ -20,7 +20,7 @@ from router.asking import ModelSelector
 from router.core.models import Reply
 from router.core.replay import replay
 from router.scripted import Act, Exchange, ScriptedServer, body, choice, completion, hang, reset, says, status
-from router.wiring import load_catalog, open_redactor, open_selector
+from router.wiring import load_catalog, open_model, open_redactor
 
 SECRET = "sk-canary-4Jf8sK2mZq9wX7vB"
 
@@ -182,7 +182,7 @@ def test_nobody_is_asked_where_the_config_names_no_model_or_no_turn_for_one(fold
 
     order = '["default"]' if "m" in change.split("=")[1] else '["model", "default"]'
     (folder / "router.toml").write_text(f"[fallback]\norder = {order}\n[model]\n{change}\n")
-    assert open_selector(load_catalog(folder), "runs", SystemClock(), FakeDiagnostics()) is None
+    assert open_model(load_catalog(folder), "runs", SystemClock(), FakeDiagnostics()) is None
 
 
 def _descriptors() -> int:

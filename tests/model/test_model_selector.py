@@ -254,7 +254,7 @@ def test_when_every_model_is_suspended_nothing_is_asked(opened: Opened, ask: Ask
 @pytest.mark.parametrize("failure", ["rate_limited", "upstream_error", "timeout", "invalid_output", "refused"])
 def test_second_calls_stay_under_a_tenth_of_a_thousand(opened: Opened, question: Put, failure: Failure) -> None:
     """F-08: the first model fails every time, the breaker's time runs, and each question is another one."""
-    client, clock = ScriptedClient(lambda r: failure if r.model.name.endswith("0") else "upstream_error"), FakeClock()
+    client, clock = ScriptedClient(lambda r: failure if r.model.name.endswith("0") else choice("a.one")), FakeClock()
     selector = opened("http://127.0.0.1:1", "http://127.0.0.1:2", client=client, clock=clock)
 
     async def ask_all() -> list[Reply]:
@@ -269,6 +269,44 @@ def test_second_calls_stay_under_a_tenth_of_a_thousand(opened: Opened, question:
     assert max(attempts) <= 2
     assert sum(attempts) == len(client.calls)
     assert sum(n == 2 for n in attempts) <= 100
+
+
+def test_a_probe_that_everybody_left_does_not_keep_the_model_suspended(opened: Opened, ask: Ask, question: Put) -> None:
+    class Stuck(ScriptedClient):
+        async def complete(self, request: ModelRequest) -> ModelReply:
+            if len(self.calls) == 1:
+                self.calls.append(request)
+                await asyncio.Event().wait()
+            return await super().complete(request)
+
+    client, clock = Stuck(lambda r: choice("a.one") if len(client.calls) > 1 else "timeout"), FakeClock()
+    selector = opened(client=client, clock=clock)
+    assert ask(selector).failure == "timeout"
+    clock.advance(60)
+
+    async def ask_and_leave() -> None:
+        task = asyncio.create_task(selector.select(question(), ()))
+        async with asyncio.timeout(10):
+            while len(client.calls) < 2:  # noqa: ASYNC110 - counted on another thread's loop
+                await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(ask_and_leave())
+    assert ask(selector).answer is not None
+
+
+def test_a_library_that_makes_an_error_of_the_deadline_is_not_believed(opened: Opened, ask: Ask) -> None:
+    class Swallowing(ScriptedClient):
+        async def complete(self, request: ModelRequest) -> ModelReply:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return ModelReply(failure="upstream_error")
+            return ModelReply()
+
+    reply = ask(opened(client=Swallowing(always("")), deadline_s=0.02))
+    assert (reply.answer, reply.failure) == (None, "timeout")
 
 
 def test_a_client_that_raises_is_a_failure_and_is_said(opened: Opened, ask: Ask, diagnostics: FakeDiagnostics) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from router.core.decide import Question
 from router.core.models import Failure, Reply
 from router.scripted import (
     Act,
+    Exchange,
     ScriptedServer,
     body,
     calls_tool,
@@ -115,7 +118,7 @@ ONE_CALL: list[tuple[str, Act, Failure]] = [
     ("empty body", body(b""), "upstream_error"),
     ("not JSON", body(b"{not json"), "upstream_error"),
     ("JSON of something else", body(b'{"hello": 1}'), "upstream_error"),
-    ("compressed", body(b"\x1f\x8b", **{"Content-Encoding": "gzip"}), "upstream_error"),
+    ("compressed", body(gzip.compress(completion(choice("a.one"))), **{"Content-Encoding": "gzip"}), "upstream_error"),
     ("30 MB", huge(), "upstream_error"),
     ("30 MB declared", huge(declared=True), "upstream_error"),
     ("refusal", body(completion(None, refusal="I can't help with that")), "refused"),
@@ -292,3 +295,39 @@ def test_when_all_have_left_the_call_is_given_up(opened: Opened, ask: Ask, quest
         asyncio.run(ask_and_leave())
         assert server.gone.wait(10)
         assert ids(ask(selector)) == ("a.one",)  # nobody is to blame, so the breaker stayed closed
+
+
+def _as_anthropic(exchange: Exchange) -> None:
+    said = {"id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn"}
+    content = [{"type": "text", "text": choice("b.two")}]
+    exchange.reply(json.dumps({**said, "content": content, "usage": {"input_tokens": 9, "output_tokens": 3}}).encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "act"), [("anthropic/claude-haiku-4-5", _as_anthropic), ("mistral/m", says(choice("b.two")))]
+)
+def test_other_providers_are_asked_over_the_same_bounded_wire(
+    opened: Opened, ask: Ask, monkeypatch: pytest.MonkeyPatch, name: str, act: Act
+) -> None:
+    """These are reached through another client of litellm's, which reconnects and follows redirects by itself."""
+    monkeypatch.setenv("SCRIPTED_KEY", "scripted")
+    with ScriptedServer([act, reset(), redirect("/elsewhere"), huge(), status(429, {"Retry-After": "7"})]) as server:
+        url = server.base_url.removesuffix("/v1") if name.startswith("anthropic") else server.base_url
+        selector = opened(names=(name,), base_url=url, key_env="SCRIPTED_KEY")
+        assert ids(ask(selector)) == ("b.two",)
+        assert [ask(selector).failure for _ in range(3)] == ["upstream_error"] * 3
+        assert len(server.requests) == 4
+        assert server.bytes_sent < 20 << 20
+
+
+def test_a_closed_client_leaves_nothing_in_the_library_s_cache(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([says(choice("a.one"))]) as server:
+        ask(opened(server.base_url))
+        import litellm
+
+        before = len(litellm.in_memory_llm_clients_cache.cache_dict)
+        selector = opened(server.base_url)
+        ask(selector)
+        assert len(litellm.in_memory_llm_clients_cache.cache_dict) > before
+        asyncio.run(selector.close())
+        assert len(litellm.in_memory_llm_clients_cache.cache_dict) == before

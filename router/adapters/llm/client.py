@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from router.adapters.llm.loading import Libraries, installed, load
+from router.adapters.llm.loading import Libraries, installed, load, quieten
 from router.adapters.llm.reading import Unusable, check, failure_of, metered, raw_of
 from router.adapters.llm.wire import Allowance, allowance, open_session
 from router.core.asking.answers import shape_for
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 CLIENT_TIMEOUT_S: Final = 301.0
 """The same for every call (rule 2). Longer than any deadline: the deadline is kept from outside, by cancelling."""
+
+_NO_KEY: Final = "(no key)"
+"""Stands where the name of a variable would, for a call that is to have no key. No variable is called so."""
 
 _MODES: Final[Mapping[AnswerMode, str]] = {
     "json_schema": "JSON_SCHEMA",
@@ -56,12 +59,16 @@ _exchange: ContextVar[_Exchange] = ContextVar("bundle_router_model_exchange")
 
 
 class LiteLlm:
-    """Calls models by litellm's names. Everything but `readiness` is for one event loop.
+    """Calls `models`, by litellm's names. Everything but `readiness` is for one event loop.
 
-    Keys are read from the environment when a model is first called, and kept.
+    Keys are read from the environment when a model is first called, and kept. Rule 1 holds for every provider that
+    litellm reaches through its HTTP handler or the OpenAI client (nearly all); of the few that bring a client of their
+    own (cohere, bedrock), only the deadline bounds what they send and read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, models: Sequence[ModelChoice] = ()) -> None:
+        self._models = tuple(models)
+        self._ways: dict[ModelChoice, Any] = {}
         self._readiness: Readiness = "cold"
         self._libraries: Libraries | None = None
         self._session: ClientSession | None = None
@@ -69,6 +76,7 @@ class LiteLlm:
         self._clients: dict[AnswerMode, Any] = {}
         self._keys: dict[ModelChoice, str | None] = {}
         self._warm: asyncio.Event | None = None
+        self._closing = False
 
     @property
     def readiness(self) -> Readiness:
@@ -100,27 +108,42 @@ class LiteLlm:
             return "missing"
         self._readiness = "warming"
         loaded = await load()
-        if isinstance(loaded, str):
+        if isinstance(loaded, str) or self._closing:
             return "broken"
         self._libraries = loaded
         self._loop = asyncio.get_running_loop()
         self._session = open_session()
-        await self._rehearse(loaded)
+        await self._rehearse(loaded, self._session)
         return "ready"
 
-    async def _rehearse(self, libraries: Libraries) -> None:
-        """Goes through the motions of a call, an error and an answer, without a connection."""
-        nowhere = ModelChoice("openai/rehearsal", base_url="http://127.0.0.1:9")
-        request = ModelRequest(nowhere, "rehearsal", "{}", shape_for(("a", "b")))
+    async def _rehearse(self, libraries: Libraries, session: ClientSession) -> None:
+        """Goes through the motions of a call, an error and an answer for every model, without a connection.
+
+        Finds out on the way how each provider is handed our session: some take an HTTP client, some the session, and
+        who is handed the wrong one never asks for a request. No key and nothing of a step is in a rehearsal, and its
+        address is one on this machine where nothing listens.
+        """
+        handler = libraries.handler(session)
+        with warnings.catch_warnings():
+            quieten()
+            for model in (*self._models, ModelChoice("openai/rehearsal")):
+                nowhere = replace(model, base_url="http://127.0.0.1:9", key_env=_NO_KEY)
+                request = ModelRequest(nowhere, "rehearsal", "{}", shape_for(("a", "b")))
+                for way in (handler, None):
+                    self._ways[nowhere] = way
+                    budget = Allowance(0)
+                    await self._within(budget, request)
+                    if budget.asked:
+                        self._ways[model] = way
+                        break
+            await self._rehearse_answer(libraries)
+
+    async def _rehearse_answer(self, libraries: Libraries) -> None:
         token = allowance.set(Allowance(0))
         try:
-            with warnings.catch_warnings():
-                # Building its schemas, pydantic remarks on litellm's own types.
-                warnings.filterwarnings("ignore", message="Item '.*' on TypedDict class", category=UserWarning)
-                await self._called(request)
-                response = await libraries.litellm.acompletion(
-                    model="openai/gpt-4o-mini", messages=[{"role": "user", "content": "{}"}], mock_response="{}"
-                )
+            response = await libraries.litellm.acompletion(
+                model="openai/gpt-4o-mini", messages=[{"role": "user", "content": "{}"}], mock_response="{}"
+            )
             metered(libraries.litellm, response, "openai/gpt-4o-mini", ModelReply())
         finally:
             allowance.reset(token)
@@ -129,7 +152,10 @@ class LiteLlm:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         """See `ModelClient`."""
-        token = allowance.set(Allowance(1))
+        return await self._within(Allowance(1), request)
+
+    async def _within(self, budget: Allowance, request: ModelRequest) -> ModelReply:
+        token = allowance.set(budget)
         try:
             return await self._called(request)
         finally:
@@ -181,7 +207,8 @@ class LiteLlm:
             num_retries=0,
             drop_params=True,
             caching=False,
-            shared_session=self._shared_session(model),
+            shared_session=self._session,
+            **({"client": self._ways[model]} if self._ways.get(model) is not None else {}),
         )
         check(response)
         return response
@@ -193,21 +220,16 @@ class LiteLlm:
 
     def _key(self, model: ModelChoice) -> str | None:
         if model not in self._keys:
-            named = os.environ.get(model.key_env) if model.key_env else None
+            named = "none" if model.key_env == _NO_KEY else os.environ.get(model.key_env) if model.key_env else None
             # A server of one's own often wants no key; the client library insists on one.
             self._keys[model] = named or ("none" if model.base_url and not model.key_env else None)
         return self._keys[model]
 
-    def _shared_session(self, model: ModelChoice) -> ClientSession | None:
-        """The bounded session. Most providers take it with the call; Anthropic's client is made from a cache, which
-        therefore is filled with one that has it."""
-        if self._libraries is not None and model.name.startswith(("anthropic/", "claude")):
-            from_cache = self._libraries.litellm.llms.custom_httpx.http_handler.get_async_httpx_client
-            from_cache(llm_provider=self._libraries.litellm.LlmProviders.ANTHROPIC, shared_session=self._session)
-        return self._session
-
     async def close(self) -> None:
         """Closes the connections, and takes our clients (they are kept by loop) out of litellm's cache."""
+        self._closing = True
+        if self._session is not None and self._warm is not None:
+            await self._warm.wait()  # a rehearsal is over in a second; cancelled, it would leave coroutines behind
         if self._libraries is not None and self._loop is not None:
             cache = self._libraries.litellm.in_memory_llm_clients_cache
             for key in [key for key in cache.cache_dict if str(key).endswith(f"-{id(self._loop)}")]:

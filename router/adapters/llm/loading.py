@@ -14,9 +14,12 @@ import os
 import threading
 import warnings
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from router.adapters.llm.wire import allowance
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
 
 _HABITS: Final = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -32,6 +35,12 @@ class Libraries:
 
     litellm: Any
     instructor: Any
+
+    def handler(self, session: ClientSession) -> Any:
+        """litellm's own HTTP client over a session of ours. New connections that it opens go by the same session."""
+        http = self.litellm.llms.custom_httpx
+        transport = http.aiohttp_transport.LiteLLMAiohttpTransport(client=session, owns_session=False)
+        return http.http_handler.AsyncHTTPHandler(transport=transport, follow_redirects=False)
 
 
 def installed() -> bool:
@@ -54,15 +63,22 @@ def _import() -> Libraries:
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(litellm|instructor|openai)\b")
-        warnings.filterwarnings("ignore", message="Item '.*' on TypedDict class", category=UserWarning)
         import instructor
         import litellm
 
         _ = instructor.from_litellm  # it loads its parts on first use
+    quieten()
     litellm.suppress_debug_info = True
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_NOT_OURS)
     return Libraries(litellm, instructor)
+
+
+def quieten() -> None:
+    """Ignores two warnings that are not ours to act on: what pydantic remarks on litellm's types when it first builds
+    one, and the coroutine that litellm drops when a call is cancelled while it is still being prepared."""
+    warnings.filterwarnings("ignore", message=r"Items? .* on TypedDict class .* `ReadOnly`", category=UserWarning)
+    warnings.filterwarnings("ignore", message=r"coroutine '\w+\.a?completion' was never", category=RuntimeWarning)
 
 
 async def load() -> Libraries | Literal["broken"]:

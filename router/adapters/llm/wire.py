@@ -28,6 +28,8 @@ class Allowance:
     """Leave for a number of requests. Shared by everything that runs in the context it was set in."""
 
     left: int
+    asked: int = 0
+    """Requests that were tried, granted or not."""
 
 
 allowance: ContextVar[Allowance | None] = ContextVar("bundle_router_model_allowance", default=None)
@@ -66,13 +68,13 @@ def open_session() -> ClientSession:
             await super().start(connection)
             if self.headers.get("Content-Encoding", "identity").lower() != "identity":
                 raise aiohttp.ClientPayloadError("the answer is compressed, which was not asked for")
-            if (self.content_length or 0) > MAX_BYTES:
-                raise aiohttp.ClientPayloadError(f"the answer is longer than {MAX_BYTES} bytes")
             self.content = Bounded(self.content, self)  # type: ignore[assignment]  # reads as a StreamReader does
             return self
 
     async def on_request_start(_session: Any, _context: Any, request: Any) -> None:
         budget = allowance.get()
+        if budget is not None:
+            budget.asked += 1
         if budget is None or budget.left <= 0:
             raise aiohttp.ClientConnectionError("no request is allowed here")
         budget.left -= 1
