@@ -91,9 +91,7 @@ def names(rows: Sequence[dict[str, Any]]) -> None:
         owners[name.partition(".")[2]].add(name)
     shared = [names for names in owners.values() if len(names) > 1]
     print(f"names: {len(known)} tools, {len({name.lower() for name in exposed.values()})} exposed names (case ignored)")
-    print(
-        f"  longest {max(map(len, exposed.values()))}; {len(marked)} carry a mark; {sum(len(n) + 6 > 64 for n in known)}"
-    )
+    print(f"  longest {max(map(len, exposed.values()))}; {len(marked)} carry a mark; {sum(len(n) > 58 for n in known)}")
     print(f"  would overflow as mcp__server__tool; {len(shared)} names shared by {sum(map(len, shared))} tools")
     print(f"  {len(alike_names(known))} groups of names that look alike and differ\n")
 

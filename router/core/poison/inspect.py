@@ -32,8 +32,7 @@ def inspect(
     """What the warning light makes of a raw definition. `neighbours` are tools of other servers that may be seen beside
     it; `instructions` are the server's own."""
     found: dict[str, Finding] = {}
-    whole = {**definition, "/instructions": instructions} if instructions else definition
-    for passage in passages(whole):
+    for passage in (*passages(definition), *passages({"instructions": instructions})):
         for rule, seen in _seen(passage):
             found.setdefault(rule, _finding(rule, passage.where, seen))
     for rule, seen in seen_beside(definition, server, neighbours):
