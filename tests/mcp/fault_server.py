@@ -15,13 +15,14 @@ import gzip
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,7 @@ class Stdio:
         if "ignore-term" in self.flags:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if "grandchild" in self.flags:
-            code = "import os,time,sys; os.setsid(); open(sys.argv[1],'w').write(str(os.getpid())); time.sleep(600)"
+            code = "import os,time,sys; open(sys.argv[1],'w').write(str(os.getpid())); time.sleep(600)"
             subprocess.Popen([sys.executable, "-S", "-c", code, self.flags["grandchild"]], start_new_session=True)
         time.sleep(float(self.flags.get("slow-start", 0)))
         if "noise" in self.flags:
@@ -356,6 +357,20 @@ class HttpServer(ThreadingHTTPServer):
         self.statuses: dict[str, int] = {}
         self.sessions: set[str] = set()
         self.seen: list[tuple[str, str, dict[str, str]]] = []
+        self.connections: list[Any] = []
+
+    def get_request(self) -> tuple[Any, Any]:
+        connection, address = super().get_request()
+        self.connections.append(connection)
+        return connection, address
+
+    def end(self) -> None:
+        """As when the process goes: its connections go with it."""
+        self.shutdown()
+        self.server_close()
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def url(self) -> str:
@@ -373,8 +388,7 @@ def serving(faults: Faults | None = None, port: int = 0) -> Iterator[HttpServer]
     try:
         yield server
     finally:
-        server.shutdown()
-        server.server_close()
+        server.end()
         thread.join()
 
 

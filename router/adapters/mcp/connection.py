@@ -18,20 +18,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from router.adapters.mcp import sdk
-from router.adapters.mcp.exchange import EXCHANGE, NOTHING_DONE, Exchange, ServerFault
+from router.adapters.mcp.exchange import EXCHANGE, Exchange
+from router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
 from router.core.transport.bounds import Bounds
 
 _CLOSED_CODE: Final = -32000
 _FOLLOW_AGAIN_S: Final = 30.0
-
-
-class RpcError(Exception):
-    """The server answered with a JSON-RPC error. `message` is its own text."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 class Wire(Protocol):
@@ -107,7 +99,7 @@ class Connection:
             raise
 
     async def _own(self) -> None:
-        exchange = Exchange()
+        exchange = Exchange(many=True)
         EXCHANGE.set(exchange)
         try:
             async with AsyncExitStack() as stack:
@@ -155,7 +147,7 @@ class Connection:
             self._session is not None
             and self._owner is not None
             and not self._owner.done()
-            and not self._session.dispatcher.ended.is_set()
+            and not self._session.dispatcher.closed
             and not self._stop.is_set()
         )
 
@@ -183,7 +175,7 @@ class Connection:
             work.cancel()
             raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True)
         if work.cancelled():
-            raise ServerFault("connection_lost", "the connection was closed during the call", sent=True)
+            raise ServerFault("closed", "the connection was closed during the call", sent=True)
         return work.result()
 
     def _forget(self, work: asyncio.Task[Any]) -> None:

@@ -9,42 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import TypeVar
 
 import anyio
 
+from router.adapters.mcp.faults import ServerFault
+
 T = TypeVar("T")
-
-FaultKind = Literal[
-    "unreachable",  # nothing was sent
-    "connection_lost",  # it was sent, or may have been
-    "session_lost",  # the server has forgotten the session; nothing was done
-    "unauthorized",
-    "rate_limited",
-    "http_error",
-    "too_large",
-    "protocol_error",
-    "not_started",
-    "credential_missing",
-    "not_permitted",
-    "timeout",
-]
-NOTHING_DONE: Final[frozenset[FaultKind]] = frozenset(("unreachable", "session_lost", "not_started"))
-"""After these a call may be made again: the server can't have acted on it."""
-
-
-class ServerFault(Exception):
-    """A server, or the way to it, failed. `detail` is one line for people; it never holds a header's value.
-
-    `sent`: the server may have acted on the request, so it must not be made again.
-    """
-
-    def __init__(self, kind: FaultKind, detail: str, *, retry_after_s: float | None = None, sent: bool = False) -> None:
-        super().__init__(detail)
-        self.sent = sent
-        self.kind: FaultKind = kind
-        self.detail = detail
-        self.retry_after_s = retry_after_s
 
 
 class Aborted(Exception):
@@ -53,10 +24,16 @@ class Aborted(Exception):
 
 @dataclass(slots=True)
 class Exchange:
-    """What the transport found out about a request. `abort` ends whatever the transport is waiting for, for good."""
+    """What the transport found out about a request. `abort` ends whatever the transport is waiting for, for good.
+
+    It stands for one request (`taken` once that is under way): what is sent in its context after it, such as the notice
+    that it was cancelled, is not part of it. `many`: for a connection that is being made, which is several requests.
+    """
 
     fault: ServerFault | None = None
     aborted: bool = False
+    taken: bool = False
+    many: bool = False
     _scope: anyio.CancelScope | None = None
 
     async def guarded(self, work: Awaitable[T]) -> T:

@@ -19,7 +19,8 @@ from typing import Any, Final, Self
 
 import httpx2
 
-from router.adapters.mcp.exchange import EXCHANGE, Aborted, Exchange, ServerFault
+from router.adapters.mcp.exchange import EXCHANGE, Aborted, Exchange
+from router.adapters.mcp.faults import ServerFault
 
 CONNECT_S: Final = 10.0
 READ_S: Final = 300.0
@@ -57,12 +58,12 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         """Set once the era is settled. Before that, a way that does not lead to the server ends the connection."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        exchange = EXCHANGE.get() or Exchange()
         here = self._is_origin(request.url)
         if here:
             request.headers.update(self._headers)
         request.headers["accept-encoding"] = "identity"
         endpoint = here and request.url.path == self._url.path and request.method == "POST"
+        exchange = _exchange_of(request)
         try:
             response = await exchange.guarded(self._inner.handle_async_request(request))
         except httpx2.TransportError as error:
@@ -72,6 +73,8 @@ class OneOrigin(httpx2.AsyncBaseTransport):
             raise
         except Aborted:
             return _answer(499, "aborted")
+        if response.status_code >= 300:
+            exchange.taken = False  # it is made again, elsewhere or with other credentials
         if "mcp-session-id" in response.headers:
             self.stateful = True
         if endpoint and response.status_code >= 400:
@@ -108,6 +111,16 @@ class OneOrigin(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Nothing: the connections below are pooled, and belong to whoever opened the pool."""
+
+
+def _exchange_of(request: httpx2.Request) -> Exchange:
+    """The exchange the request belongs to: that of its context, if it is the request of it."""
+    exchange = EXCHANGE.get()
+    if exchange is None or (request.method == "POST" and exchange.taken and not exchange.many):
+        return Exchange()
+    if request.method == "POST":
+        exchange.taken = True
+    return exchange
 
 
 class Body(httpx2.AsyncByteStream):

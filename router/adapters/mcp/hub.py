@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from router.adapters.mcp import wires
-from router.adapters.mcp.connection import Connection, RpcError
-from router.adapters.mcp.exchange import ServerFault
+from router.adapters.mcp.connection import Connection
+from router.adapters.mcp.faults import NEVER_AGAIN, OUR_OWN, RpcError, ServerFault
 from router.adapters.mcp.guards import Busy, CircuitOpen, Guards
 from router.adapters.mcp.lists import Lists, read_pages
 from router.adapters.mcp.pool import Pool
@@ -127,7 +127,7 @@ class Hub:
         try:
             return await self._once(server, tool, params, scope, deadline)
         except ServerFault as fault:
-            again = not fault.sent and fault.kind not in ("timeout", "not_permitted", "credential_missing")
+            again = not fault.sent and fault.kind not in NEVER_AGAIN
             if not again or loop.time() + self._bounds.restart_s >= deadline:
                 raise
         await asyncio.sleep(self._bounds.restart_s)
@@ -251,6 +251,6 @@ class Hub:
 
 def _end_of(fault: ServerFault) -> End:
     """What a fault says of the server's health. What was never permitted says nothing."""
-    if fault.kind in ("not_permitted", "credential_missing"):
+    if fault.kind in OUR_OWN:
         return "blameless"
     return "grave" if fault.kind == "rate_limited" else "failed"

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from router.adapters.mcp.connection import Connection, RpcError
-from router.adapters.mcp.exchange import ServerFault
+from router.adapters.mcp.connection import Connection
+from router.adapters.mcp.faults import RpcError, ServerFault
+from router.adapters.mcp.pool import CLOSED
 from router.core.catalog import Server
 from router.core.transport.bounds import Bounds, lifetime_s
 from router.core.transport.definitions import Pages
@@ -72,7 +73,7 @@ class Lists:
         reading = entry.reading or self._begin(server, scope, entry)
         await asyncio.wait((reading,))
         if reading.cancelled():
-            raise ServerFault("connection_lost", "the sessions were closed meanwhile")
+            raise ServerFault("closed", CLOSED)
         return reading.result()
 
     def _begin(self, server: Server, scope: Scope, entry: Entry) -> asyncio.Task[Listing]:

@@ -11,10 +11,15 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from contextvars import Context
 from typing import Any, TypeVar
 
+from router.errors import RequestError
+
 T = TypeVar("T")
+
+END_S = 2.0
 
 
 class LoopThread:
@@ -27,12 +32,15 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._pending: set[Future[Any]] = set()
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs what `make` gives, over there, and awaits it here. Cancelling cancels it, without waiting for that."""
         loop = self._started()
         # The submission's context is what the coroutine sees: nothing of the caller's but what `context` puts there.
         future = self._context().run(asyncio.run_coroutine_threadsafe, make(), loop)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
         return await asyncio.wrap_future(future)
 
     @property
@@ -47,7 +55,7 @@ class LoopThread:
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._closed:
-                raise RuntimeError("the sessions are closed")
+                raise RequestError("the sessions with tool servers are closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
@@ -70,11 +78,12 @@ class LoopThread:
             loop.close()
 
     def close(self) -> None:
-        """Ends the loop and its thread. Blocks until they have ended; idempotent."""
+        """Ends the loop and its thread, after what was handed over had `END_S` to end. Blocks; idempotent."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
             self._closed = True
+        wait(list(self._pending), timeout=END_S)
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()

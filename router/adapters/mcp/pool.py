@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from router.adapters.mcp.connection import Connection
-from router.adapters.mcp.exchange import ServerFault
+from router.adapters.mcp.faults import ServerFault
 from router.core.catalog import Server
 from router.core.transport.bounds import Bounds
 from router.core.transport.leases import Held, Leases
@@ -24,6 +24,7 @@ from router.ports import Clock, Scope
 Key = tuple[str, str, str]
 """Server, principal, run."""
 
+CLOSED: Final = "the connections to tool servers were closed"
 _TRIES: Final = 4
 """Two for what another call's discovery changed under us, two for a server that drops connections."""
 
@@ -39,6 +40,7 @@ class Pool:
         self._opening: dict[int, asyncio.Task[Connection]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._stateful: set[str] = set()
+        self._closed = False
 
     @asynccontextmanager
     async def lease(self, server: Server, scope: Scope, deadline: float) -> AsyncIterator[Connection]:
@@ -50,6 +52,8 @@ class Pool:
             self._release(held)
 
     async def _acquire(self, server: Server, scope: Scope, deadline: float) -> tuple[Held[Key], Connection]:
+        if self._closed:
+            raise ServerFault("closed", CLOSED)
         self.reap()
         for _ in range(_TRIES):
             key = self._key(server, scope)
@@ -78,7 +82,7 @@ class Pool:
             if not done:
                 raise ServerFault("timeout", "the server was still being connected to")
         if work.cancelled():
-            raise ServerFault("connection_lost", "the sessions were closed meanwhile")
+            raise ServerFault("closed", CLOSED)
         return work.result()
 
     async def _open(self, server: Server, scope: Scope, held: Held[Key]) -> Connection:
@@ -138,6 +142,7 @@ class Pool:
 
     async def close(self) -> None:
         """Ends everything, calls in progress included."""
+        self._closed = True
         self._leases.doom_where(lambda key: True)
         for number in list(self._opening):
             work = self._opening.pop(number)

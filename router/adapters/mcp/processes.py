@@ -1,8 +1,8 @@
 """Stdio servers as processes: started under supervision, with nothing inherited, and seen again if they stay behind.
 
 Rules:
-1. A server gets the environment its entry gives it, a path, a language and a home of its own; nothing of the router's
-   environment comes with it. Its arguments are a list; no shell, and no address, ever gets near them.
+1. A server gets the environment its entry gives it, a home of its own, a language, and the router's `PATH`; nothing
+   else of the router's environment comes with it. Its arguments are a list; no shell or address gets near them.
 2. It carries a mark that names the router's process, as do all its descendants that keep their environment. `leftovers`
    finds marked processes whose router is gone. It reports them and ends none: a pid may be anything by then.
 """
@@ -22,24 +22,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from router.adapters.mcp.exchange import ServerFault
+from router.adapters.mcp.faults import ServerFault
 
 MARK: Final = "BUNDLE_ROUTER_OWNER"
-PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SUPERVISION: Final = str(Path(__file__).resolve().with_name("supervision.py"))
 _IMPORT_ROOT: Final = str(Path(__file__).resolve().parents[3])
+_REAP_POLLS: Final = 200
+_REAP_POLL_S: Final = 0.01
 _STARTED_FIELD: Final = 19
 """The start time in /proc/<pid>/stat, counted from after the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What will be started: exactly this. `env` holds what the entry says; the values may be secrets."""
+    """What will be started: exactly this. `env` holds what the entry says; the values may be secrets. `path` is where
+    programs are looked for, by us and by the server, unless `env` says otherwise."""
 
     server: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
+    path: str
     polite_s: float
     term_s: float
 
@@ -61,6 +65,7 @@ class Process:
             raise AssertionError("the supervisor was started without pipes")
         self.stdin, self.stdout, self.stderr = supervisor.stdin, supervisor.stdout, supervisor.stderr
         self.exited = asyncio.Event()
+        self._gone = asyncio.Event()
         self.pid = 0
         self.status: int | None = None
         self.failed = ""
@@ -81,6 +86,7 @@ class Process:
             pass
         finally:
             self.exited.set()
+            self._gone.set()
 
     def _heard(self, said: Mapping[str, object]) -> None:
         self.pid = int(str(said.get("pid", self.pid)))
@@ -89,33 +95,48 @@ class Process:
             self.status = int(str(said["exited"]))
             self.exited.set()
 
+    def stop_listening(self) -> None:
+        """Closes our end of its output: it can't be blocked on writing, and nothing more of it is read."""
+        pipe = self._transport.get_pipe_transport(1)
+        if pipe is not None:
+            pipe.close()
+
     async def stop(self, timeout_s: float) -> None:
         """Ends the server and all it started, politely first. Returns when they are gone, or after `timeout_s`."""
         self.stdin.close()
         with contextlib.suppress(OSError):
             self._control.send(b"x")
         try:
+            # The supervisor's end of the socket closes with it. `wait()` would also wait for the pipes, which a
+            # process that got away may hold.
             async with asyncio.timeout(timeout_s):
-                await self._supervisor.wait()
+                await self._gone.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._supervisor.kill()  # the server dies with it
-            await self._supervisor.wait()
         finally:
             self._hearing.cancel()
             self._control.close()
-            # The pipes' transports outlive a process whose descendants escaped with their ends.
-            transport = getattr(self._supervisor, "_transport", None)
-            if transport is not None:
-                transport.close()
+            await self._reaped()
+            self._transport.close()
             await asyncio.to_thread(shutil.rmtree, self._home, ignore_errors=True)
+
+    async def _reaped(self) -> None:
+        for _ in range(_REAP_POLLS):
+            if self._supervisor.returncode is not None:
+                return
+            await asyncio.sleep(_REAP_POLL_S)
+
+    @property
+    def _transport(self) -> asyncio.SubprocessTransport:
+        """asyncio shows the streams but not what is below them."""
+        transport: asyncio.SubprocessTransport = self._supervisor._transport  # type: ignore[attr-defined]
+        return transport
 
 
 async def start(command: Command) -> Process:
     """Starts the command under supervision. Raises ServerFault `not_started`."""
-    program = shutil.which(command.argv[0], path=command.env.get("PATH", PATH))
-    if program is None:
-        raise ServerFault("not_started", f"there is no program {command.argv[0]!r} to start")
+    program = _program(command)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     home = await asyncio.to_thread(tempfile.mkdtemp, prefix="bundle-router-home-")
@@ -150,9 +171,20 @@ async def start(command: Command) -> Process:
     return process
 
 
+def _program(command: Command) -> str:
+    """The program's absolute path. A name is looked for in the path, anything else from the server's folder."""
+    name = command.argv[0]
+    found = shutil.which(
+        str(Path(command.cwd, name)) if os.sep in name else name, path=command.env.get("PATH", command.path)
+    )
+    if found is None:
+        raise ServerFault("not_started", f"there is no program {name!r} to start")
+    return str(Path(found).absolute())
+
+
 def environment(command: Command, home: str) -> dict[str, str]:
     """All of it."""
-    base = {"PATH": PATH, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
+    base = {"PATH": command.path, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
     return {**base, **command.env, MARK: f"{os.getpid()}-{_started(os.getpid())} {command.server}"}
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from router.adapters.mcp.connection import RpcError
-from router.adapters.mcp.exchange import ServerFault
+from router.adapters.mcp.faults import RpcError, ServerFault
 from router.core.models import Outcome, Text
 from router.core.transport.blocks import blocks_of
 from router.ports import RawResult

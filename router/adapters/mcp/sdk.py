@@ -53,6 +53,11 @@ class RawDispatcher(JSONRPCDispatcher):
         finally:
             self.ended.set()
 
+    @property
+    def closed(self) -> bool:
+        """Whether requests in flight have been told that the connection is gone. True a little before `ended`."""
+        return self._closed
+
 
 class RawSession(ClientSession):
     """A session whose requests return the server's result as it came."""

@@ -16,7 +16,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from router.adapters.mcp import wires
-from router.adapters.mcp.exchange import ServerFault
+from router.adapters.mcp.faults import ServerFault
 from router.adapters.mcp.guards import CircuitOpen
 from router.adapters.mcp.loop import LoopThread
 from router.adapters.mcp.processes import leftovers
@@ -168,7 +168,8 @@ class McpSessions:
             await self._thread.run(lambda: hub.pool.close_run(run_id))
 
     async def close(self) -> None:
-        hub = self._hub
+        with self._making:
+            hub, self._hub = self._hub, None
         if hub is not None:
             await self._thread.run(hub.close)
             self._quiet.detach()

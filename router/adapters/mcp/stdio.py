@@ -4,7 +4,9 @@ Rules:
 1. A line over the cap ends the connection: nobody knows which call it was the answer to.
 2. What is no message (noise, half a line of JSON) is skipped, counted, and reported at most once a second.
 3. Standard error is read all the time, so a server can't block on it; its end is kept for the report of a crash.
-4. A server that has exited is gone, even if something it left running still holds its standard output.
+4. Until it has ended, a server that is told to end is still listened to, so that it does not block on writing; one
+   that said too much is not.
+5. A server that has exited is gone, even if something it left running still holds its standard output.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from typing import Any, Final
 import anyio
 
 from router.adapters.mcp import sdk
-from router.adapters.mcp.exchange import ServerFault
+from router.adapters.mcp.faults import ServerFault
 from router.adapters.mcp.processes import Command, Process, start
 from router.core.transport.bounds import Bounds
 from router.core.transport.lines import LineBuffer, LineTooLong
 
 _CHUNK: Final = 65_536
 _DRAIN_S: Final = 0.2
-"""How long what an exited server wrote may take to be read."""
+"""How long what an exited server wrote may take to be read, and the exit of one that went silent to be known."""
 
 Report = Callable[..., None]
 """`report(level, name, **fields)`: where the operator hears of it."""
@@ -49,8 +51,8 @@ class Pipes:
         exiting = asyncio.ensure_future(self.process.exited.wait())
         try:
             await asyncio.wait((reading, exiting), return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                await asyncio.wait((reading,), timeout=_DRAIN_S)
+            if self.fault is None:
+                await asyncio.wait((reading, exiting), timeout=_DRAIN_S)
         finally:
             for task in (reading, exiting):
                 task.cancel()
@@ -113,7 +115,7 @@ class Pipes:
 @asynccontextmanager
 async def open_stdio(command: Command, bounds: Bounds, report: Report) -> AsyncIterator[tuple[sdk.Streams, Pipes]]:
     """Starts the server and gives its streams. On the way out the server is ended, even if the caller is cancelled."""
-    process = await start(command)
+    process = await _started(command, bounds)
     pipes = Pipes(process, bounds, report)
     to_session, session_reads, session_writes, from_session = sdk.pipe()
     loop = asyncio.get_running_loop()
@@ -129,7 +131,19 @@ async def open_stdio(command: Command, bounds: Bounds, report: Report) -> AsyncI
         await _to_the_end(loop.create_task(_stop(pipes, tasks, streams, bounds)))
 
 
-async def _to_the_end(task: asyncio.Task[None]) -> None:
+async def _started(command: Command, bounds: Bounds) -> Process:
+    """Starts it; a caller that is cancelled meanwhile leaves nothing half started behind."""
+    starting = asyncio.get_running_loop().create_task(start(command))
+    try:
+        await _to_the_end(starting)
+    except asyncio.CancelledError:
+        if not starting.cancelled() and starting.exception() is None:
+            await _to_the_end(asyncio.get_running_loop().create_task(starting.result().stop(bounds.close_s)))
+        raise
+    return starting.result()
+
+
+async def _to_the_end(task: asyncio.Task[Any]) -> None:
     """Waits for the task even if cancelled, once or twice; the cancellation comes after."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -144,6 +158,8 @@ async def _to_the_end(task: asyncio.Task[None]) -> None:
 async def _stop(pipes: Pipes, tasks: list[asyncio.Task[None]], streams: tuple[Any, ...], bounds: Bounds) -> None:
     for stream in streams:
         stream.close()
+    if tasks[0].done():
+        pipes.process.stop_listening()
     try:
         await pipes.process.stop(bounds.close_s)
     finally:

@@ -29,7 +29,8 @@ CANT_START = 127
 
 def main(control: int, import_root: str) -> None:
     """Reads the plan (one JSON line: argv, env, cwd, polite_s, term_s) from the control socket and carries it out."""
-    plan = json.loads(_read_line(control))
+    line, told = _read_line(control)
+    plan = json.loads(line)
     if sys.platform == "linux":
         sys.path.append(import_root)
         from bundles.sandbox import linux
@@ -40,17 +41,19 @@ def main(control: int, import_root: str) -> None:
     if server == 0:
         _become(plan, control)
     _let_go_of_pipes()
-    Watch(server, plan, control, wake).run()
+    Watch(server, plan, control, wake, told=told).run()
 
 
-def _read_line(control: int) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
+def _read_line(control: int) -> tuple[bytes, bool]:
+    """The first line, and whether something was said after it already: then it is to end as soon as it has begun."""
+    said = b""
+    while b"\n" not in said:
         part = os.read(control, 65_536)
         if not part:
             os._exit(CANT_START)
-        line += part
-    return line
+        said += part
+    line, _, rest = said.partition(b"\n")
+    return line, bool(rest)
 
 
 def _watch_children() -> int:
@@ -100,14 +103,14 @@ def _say(control: int, **fields: object) -> None:
 class Watch:
     """The parent's side: waits, reaps, ends."""
 
-    def __init__(self, server: int, plan: dict[str, object], control: int, wake: int) -> None:
+    def __init__(self, server: int, plan: dict[str, object], control: int, wake: int, *, told: bool) -> None:
         self._server = server
         self._polite_s = float(str(plan["polite_s"]))
         self._term_s = float(str(plan["term_s"]))
         self._control = control
         self._wake = wake
         self._ended = False
-        self._told = False
+        self._told = told
 
     def run(self) -> None:
         _say(self._control, pid=self._server)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from router.adapters.mcp.exchange import ServerFault
-from router.adapters.mcp.processes import Command
+from router.adapters.mcp.faults import ServerFault
+from router.adapters.mcp.processes import DEFAULT_PATH, Command
 from router.core.catalog import Server
 from router.core.transport.bounds import Bounds
 from router.core.transport.references import MissingReference, resolved
@@ -47,6 +47,7 @@ def command_of(server: Server, environ: Mapping[str, str], workspace: str, bound
         argv=(server.command or "", *server.args),
         env=_resolved(server.env, environ),
         cwd=workspace,
+        path=environ.get("PATH") or DEFAULT_PATH,
         polite_s=bounds.polite_s,
         term_s=bounds.term_s,
     )

@@ -1,0 +1,281 @@
+"""HTTP servers that misbehave: bounds before parsing, credentials that stay put, sessions that get lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from router.adapters.mcp import McpSessions
+from router.core.catalog import Server
+from router.core.transport.bounds import Bounds
+from router.ports import Scope
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_a_call_gives_the_servers_blocks(bench: Any, events: bool) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert bench.said(await bench.call(sessions, "echo", text="hello")) == "hello"
+
+    with bench.faults.serving() as server:
+        server.events = events
+        bench.run(main, bench.http(server))
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_gzip_bomb_of_300_megabytes_is_cut_at_the_cap(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        bomb, other = await asyncio.gather(
+            bench.call(sessions, "bomb", megabytes=300), bench.call(sessions, "echo", text="fine")
+        )
+        assert (bomb.outcome, bomb.code) == ("tool_error", "too_large")
+        assert bench.said(other) == "fine"
+        assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
+        assert all(headers.get("accept-encoding") == "identity" for _, _, headers in lowered(server))
+
+
+def test_an_answer_that_is_compressed_all_the_same_is_read(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert bench.said(await bench.call(sessions, "zipped")) == "zipped"
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_a_result_over_the_cap_costs_that_call_only(bench: Any, events: bool) -> None:
+    async def main(sessions: McpSessions) -> None:
+        big, other = await asyncio.gather(
+            bench.call(sessions, "big", bytes=5_000_000), bench.call(sessions, "echo", text="fine")
+        )
+        assert big.outcome in ("tool_error", "unavailable")
+        assert not any(len(bench.said(result)) > 10_000 for result in (big, other))
+        assert bench.said(other) == "fine"
+
+    with bench.faults.serving() as server:
+        server.events = events
+        bench.run(main, bench.http(server), bounds=Bounds(max_message_bytes=1 << 20))
+
+
+# --- the way there ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tool", ["drop", "half"])
+def test_a_connection_that_breaks_off_costs_that_call_only(bench: Any, tool: str) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="x")
+        slow, broken = await asyncio.gather(bench.call(sessions, "sleep", s=0.5), bench.call(sessions, tool))
+        assert (broken.outcome, broken.code) == ("unavailable", "connection_lost")
+        assert "may have been carried out" in bench.said(broken)
+        assert slow.outcome == "ok"
+        assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
+
+
+def test_a_server_that_is_not_there_is_unreachable_and_the_others_are_not(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        gone, other = await asyncio.gather(
+            bench.call(sessions, "echo", server="gone", text="x"), bench.call(sessions, "echo", text="fine")
+        )
+        assert (gone.outcome, gone.code) == ("unavailable", "unreachable")
+        assert bench.said(other) == "fine"
+
+    with bench.faults.serving() as closed:
+        url = closed.url
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server), Server(name="gone", transport="streamable-http", url=url))
+
+
+def test_a_server_that_restarts_and_forgets_its_sessions_is_initialised_again_and_the_call_made_once(
+    bench: Any,
+) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="x")
+        server.sessions.clear()
+        assert bench.said(await bench.call(sessions, "echo", text="again")) == "again"
+        assert bench.said(await bench.call(sessions, "count")) == "3"
+        server.sessions.clear()
+        assert (await sessions.definitions("s", fresh=True)).tools
+
+    with bench.faults.serving() as server:
+        server.stateful = True
+        bench.run(main, bench.http(server))
+        assert [method for method, _, _ in server.seen].count("initialize") == 3
+
+
+def test_a_server_that_comes_back_on_its_port_is_found_again(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        with bench.faults.serving(port=port):
+            assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
+        assert (await bench.call(sessions, "echo", text="x")).outcome == "unavailable"
+        with bench.faults.serving(port=port):
+            assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
+
+    with bench.faults.serving() as found:
+        port = found.server_port
+        url = found.url
+    bench.run(main, Server(name="s", transport="streamable-http", url=url))
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, "unauthorized"), (403, "unauthorized"), (429, "rate_limited"), (500, "http_error")]
+)
+def test_an_error_status_is_said_so(bench: Any, status: int, code: str) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x")
+        assert (result.outcome, result.code) == ("unavailable", code)
+        assert f"HTTP {status}" in bench.said(result)
+        assert "<html>" not in bench.said(result)
+
+    with bench.faults.serving() as server:
+        server.statuses = {"tools/call": status}
+        bench.run(main, bench.http(server))
+
+
+def test_a_hung_call_is_broken_off_and_its_server_is_told(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert (await bench.call(sessions, "hang", timeout_s=0.3, s=2)).outcome == "timeout"
+        await bench.until(lambda: server.faults.cancelled)
+        assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
+
+
+def test_a_caller_that_goes_away_is_let_go_at_once_and_the_server_is_told(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="x")
+        hanging = asyncio.ensure_future(bench.call(sessions, "hang", s=2))
+        await bench.until(lambda: sessions.status()[0].running)
+        hanging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hanging
+        await bench.until(lambda: server.faults.cancelled)
+        await bench.until(lambda: sessions.status()[0].running == 0)
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
+
+
+# --- credentials ------------------------------------------------------------------------------------------------------
+
+
+def lowered(server: Any) -> list[tuple[str, str, dict[str, str]]]:
+    return [(m, p, {name.lower(): value for name, value in headers.items()}) for m, p, headers in server.seen]
+
+
+def bearer(bench: Any, server: Any) -> Server:
+    entry: Server = bench.http(server, headers=(("Authorization", "Bearer ${TOKEN}"),), env_names=("TOKEN",))
+    return entry
+
+
+def test_a_header_holds_the_environments_value_at_the_time_of_connecting(bench: Any) -> None:
+    environ = {"TOKEN": ""}
+
+    async def main(sessions: McpSessions) -> None:
+        missing = await bench.call(sessions, "echo", text="x")
+        assert (missing.outcome, missing.code) == ("unavailable", "credential_missing")
+        assert sessions.status()[0].reason == "its credential TOKEN is not set"
+        environ["TOKEN"] = "t-1\n"
+        assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
+        assert sessions.status()[0].reason == ""
+
+    with bench.faults.serving() as server:
+        bench.run(main, bearer(bench, server), environ=environ)
+        assert {headers.get("authorization") for _, _, headers in lowered(server)} == {"Bearer t-1"}
+    assert "t-1" not in repr(bench.events.rows)
+
+
+def test_a_redirect_to_another_origin_is_not_followed_and_sees_no_credential(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x")
+        assert result.outcome == "unavailable"
+
+    with bench.faults.serving() as thief, bench.faults.serving() as server:
+        server.redirect_to = f"http://127.0.0.1:{thief.server_port}"
+        bench.run(main, bearer(bench, server), environ={"TOKEN": "t-1"})
+        assert server.seen
+        assert thief.seen == []
+
+
+def test_the_credentials_of_the_environment_are_not_used(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """`.netrc` and the proxy settings belong to whoever started the router, not to a server's entry."""
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password secret")
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+
+    async def main(sessions: McpSessions) -> None:
+        assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
+        assert not any("authorization" in headers for _, _, headers in lowered(server))
+
+
+def test_a_value_that_no_header_can_hold_is_refused_without_being_shown(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x")
+        assert result.code == "credential_missing"
+        assert "s3cret" not in bench.said(result)
+
+    with bench.faults.serving() as server:
+        bench.run(main, bearer(bench, server), environ={"TOKEN": "s3cret\r\nHost: evil"})
+        assert server.seen == []
+
+
+def test_runs_share_a_server_that_keeps_nothing_and_principals_share_no_connection(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        for scope in (Scope("r-1", "ann"), Scope("r-2", "ann"), Scope("r-3", "ben")):
+            assert (await bench.call(sessions, "echo", text="x", scope=scope)).outcome == "ok"
+        assert sessions.status()[0].connections == 2
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
+
+
+def test_runs_share_no_session_that_a_server_keeps(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        scopes = [Scope("r-1"), Scope("r-2"), Scope("r-1"), Scope("r-3")]
+        await asyncio.gather(*(bench.call(sessions, "echo", text="x", scope=scope) for scope in scopes))
+        assert sessions.status()[0].connections == 3
+        calls = [row for row in lowered(server) if row[0] == "tools/call"]
+        assert len({headers["mcp-session-id"] for _, _, headers in calls}) == 3
+        await sessions.close_run("r-1")
+        assert sessions.status()[0].connections == 2
+        assert len(server.sessions) == 2
+
+    with bench.faults.serving() as server:
+        server.stateful = True
+        bench.run(main, bench.http(server))
+
+
+def test_sse_is_for_servers_that_are_marked_legacy(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x")
+        assert (result.outcome, result.code) == ("unavailable", "not_permitted")
+
+    bench.run(main, Server(name="s", transport="sse", url="http://127.0.0.1:9/sse"))
+
+
+def test_a_server_is_never_asked_for_what_the_host_keeps_in_its_trace_baggage(bench: Any) -> None:
+    from opentelemetry import baggage, context
+
+    async def main(sessions: McpSessions) -> str:
+        token = context.attach(baggage.set_baggage("customer", "ann"))
+        try:
+            return str(bench.said(await bench.call(sessions, "meta")))
+        finally:
+            context.detach(token)
+
+    with bench.faults.serving() as server:
+        assert "ann" not in bench.run(main, bench.http(server))

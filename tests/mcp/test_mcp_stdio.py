@@ -1,0 +1,374 @@
+"""Stdio servers that misbehave: what a call comes to, its unharmed neighbours, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.adapters.mcp import McpSessions
+from router.core.transport.bounds import Bounds
+from router.ports import Scope
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+
+MIB = 1 << 20
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+# --- what is permitted ------------------------------------------------------------------------------------------------
+
+
+def test_stdio_is_refused_outside_of_development_and_starts_nothing(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x")
+        assert (result.outcome, result.code) == ("unavailable", "not_permitted")
+        assert "development mode" in bench.said(result)
+        assert "development mode" in sessions.status()[0].reason
+
+    bench.run(main, bench.stdio(), development=False)
+    assert bench.events.named("server.started") == []
+
+
+def test_the_exact_command_is_reported_before_it_is_first_started(bench: Any) -> None:
+    server = bench.stdio(env=(("API_KEY", "${THE_KEY}"),), env_names=("THE_KEY",))
+
+    async def main(sessions: McpSessions) -> None:
+        assert sessions.status()[0].command == (server.command, *server.args)
+        await bench.call(sessions, "echo", text="x")
+
+    bench.run(main, server, environ={"THE_KEY": "s3cret"})
+    level, _, fields = next(row for row in bench.events.rows if row[1] == "server.started")
+    assert level == "warning"
+    assert fields["command"] == [server.command, *server.args]
+    assert fields["env"] == ["API_KEY"]
+    assert "s3cret" not in repr(bench.events.rows)
+
+
+def test_a_server_gets_its_own_environment_and_a_home_that_goes_with_it(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> dict[str, str]:
+        return dict(json.loads(bench.said(await bench.call(sessions, "env"))))
+
+    environ = {"THE_KEY": "k", "PRIVATE": "p", "PATH": os.environ["PATH"]}
+    seen = bench.run(main, bench.stdio(env=(("API_KEY", "key ${THE_KEY}"),)), environ=environ)
+    owner = seen.pop("BUNDLE_ROUTER_OWNER")
+    assert owner.startswith(f"{os.getpid()}-")
+    assert owner.endswith(" s")
+    assert seen.pop("API_KEY") == "key k"
+    assert seen.pop("CWD") == str(bench.workspace)
+    assert set(seen) - {"LC_CTYPE"} == {"PATH", "HOME", "TMPDIR", "LANG"}
+    assert not Path(seen["HOME"]).exists()
+
+
+def test_a_missing_credential_is_named_and_nothing_is_started(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x")
+        assert (result.outcome, result.code) == ("unavailable", "credential_missing")
+        assert "THE_KEY" in bench.said(result)
+
+    bench.run(main, bench.stdio(env=(("API_KEY", "${THE_KEY}"),), env_names=("THE_KEY",)), environ={})
+    assert bench.events.named("server.started") == []
+
+
+def test_a_program_that_is_not_there_is_said_to_be_missing(bench: Any) -> None:
+    from router.core.catalog import Server
+
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x")
+        assert (result.outcome, result.code) == ("unavailable", "not_started")
+        assert "no-such-program" in bench.said(result)
+
+    bench.run(main, Server(name="s", transport="stdio", command="no-such-program"))
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def test_noise_on_stdout_and_megabytes_on_stderr_cost_nothing_but_one_warning(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert bench.said(await bench.call(sessions, "echo", text="hello")) == "hello"
+
+    bench.run(main, bench.stdio("noise"))
+    warned = bench.events.named("server.noise")
+    assert len(warned) == 1
+    assert warned[0]["line"] == "Server ready!"
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"), [("bad_utf8", "caf\N{REPLACEMENT CHARACTER}"), ("surrogate", "?!"), ("duplicate", "answer 0")]
+)
+def test_an_answer_that_is_not_quite_right_is_an_answer(bench: Any, tool: str, text: str) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, tool)
+        assert (result.outcome, bench.said(result)) == ("ok", text)
+        assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
+
+    bench.run(main, bench.stdio())
+
+
+def test_twenty_thousand_log_lines_in_the_middle_of_a_call_are_dropped(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "flood", count=20_000)
+        assert result.outcome == "ok"
+
+    bench.run(main, bench.stdio())
+    assert [row for row in bench.events.rows if row[1] != "server.started"] == []
+
+
+def test_json_that_nests_too_deep_is_noise(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "deep", timeout_s=1.0)
+        assert result.outcome == "timeout"
+        assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
+
+    bench.run(main, bench.stdio())
+
+
+def test_a_line_of_200_megabytes_ends_that_server_and_is_never_held(bench: Any) -> None:
+    """What was read of it is bounded by the cap, so the memory is: the server is gone while it still writes."""
+
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="x")
+        pid = sessions.status()[0].pids[0]
+        big, other = await asyncio.gather(
+            bench.call(sessions, "huge_line", megabytes=200), bench.call(sessions, "echo", server="other", text="fine")
+        )
+        assert (big.outcome, big.code) == ("tool_error", "too_large")
+        assert "8,388,608 bytes" in bench.said(big)
+        assert bench.said(other) == "fine"
+        assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
+        await bench.until(lambda: is_gone(pid))
+
+    bench.run(main, bench.stdio(), bench.stdio(name="other"))
+
+
+def test_a_result_just_under_the_cap_is_taken_and_one_over_it_is_not(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        fits = await bench.call(sessions, "big", bytes=MIB - 200)
+        assert len(bench.said(fits)) == MIB - 200
+        assert (await bench.call(sessions, "big", bytes=MIB)).code == "too_large"
+
+    bench.run(main, bench.stdio(), bounds=Bounds(max_message_bytes=MIB))
+
+
+# --- time and death ---------------------------------------------------------------------------------------------------
+
+
+def test_a_crash_in_the_middle_of_a_call_is_said_so_and_the_next_call_works(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        crashed, other = await asyncio.gather(
+            bench.call(sessions, "crash"), bench.call(sessions, "echo", server="other", text="fine")
+        )
+        assert (crashed.outcome, crashed.code) == ("unavailable", "connection_lost")
+        assert "status 9" in bench.said(crashed)
+        assert "may have been carried out" in bench.said(crashed)
+        assert bench.said(other) == "fine"
+        assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
+
+    bench.run(main, bench.stdio(), bench.stdio(name="other"))
+
+
+def test_a_call_that_may_have_been_carried_out_is_not_made_again(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "crash")
+        assert bench.said(await bench.call(sessions, "count")) == "1"
+
+    bench.run(main, bench.stdio())
+
+
+def test_a_server_that_ends_at_once_is_started_twice_and_its_last_words_are_kept(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x")
+        assert (result.outcome, result.code) == ("unavailable", "connection_lost")
+        assert "status 3" in bench.said(result)
+
+    bench.run(main, bench.stdio("exit-at-start"))
+    assert len(bench.events.named("server.started")) == 2
+    assert bench.events.named("server.ended")[0]["last_words"] == "nothing to serve"
+
+
+def test_a_tool_that_hangs_is_given_up_in_time_and_delays_nobody(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        hanging = asyncio.ensure_future(bench.call(sessions, "hang", timeout_s=2.0))
+        for i in range(20):
+            assert bench.said(await bench.call(sessions, "echo", text=str(i))) == str(i)
+        assert not hanging.done()
+        result = await hanging
+        assert (result.outcome, result.code) == ("timeout", "timeout")
+        assert "longer than 2 s" in bench.said(result)
+
+    bench.run(main, bench.stdio())
+
+
+def test_a_server_that_hangs_while_connecting_holds_up_its_own_calls_only(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        stuck = asyncio.ensure_future(bench.call(sessions, "echo", timeout_s=3.0, text="x"))
+        assert bench.said(await bench.call(sessions, "echo", server="other", text="fine")) == "fine"
+        assert (await stuck).outcome == "timeout"
+
+    bench.run(main, bench.stdio("hang-initialize"), bench.stdio(name="other"))
+
+
+def test_a_server_that_takes_its_time_to_start_is_waited_for(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert bench.said(await bench.call(sessions, "echo", text="x")) == "x"
+
+    bench.run(main, bench.stdio("slow-start=1"))
+
+
+@pytest.mark.parametrize("flags", [(), ("ignore-eof",), ("ignore-eof", "ignore-term")])
+def test_whatever_a_server_ignores_it_is_gone_after_close(bench: Any, flags: tuple[str, ...]) -> None:
+    async def main(sessions: McpSessions) -> int:
+        await bench.call(sessions, "echo", text="x")
+        return sessions.status()[0].pids[0]
+
+    bounds = Bounds()
+    assert bounds.polite_s + bounds.term_s < 5
+    assert is_gone(bench.run(main, bench.stdio(*flags)))
+
+
+@pytest.mark.parametrize("flags", [(), ("ignore-eof", "ignore-term")])
+def test_what_a_server_started_goes_with_it_whatever_session_it_moved_to(
+    bench: Any, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    written = tmp_path / "grandchild"
+
+    async def main(sessions: McpSessions) -> int:
+        await bench.call(sessions, "echo", text="x")
+        await bench.until(lambda: written.exists() and written.read_text())
+        pid = int(written.read_text())
+        assert not is_gone(pid)
+        return pid
+
+    assert is_gone(bench.run(main, bench.stdio(f"grandchild={written}", *flags)))
+
+
+def test_what_a_crashed_server_left_running_is_ended_and_does_not_hide_the_crash(bench: Any, tmp_path: Path) -> None:
+    """The grandchild holds the server's standard output open, so its end alone would never be seen."""
+    written = tmp_path / "grandchild"
+
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="x")
+        await bench.until(lambda: written.exists() and written.read_text())
+        assert (await bench.call(sessions, "crash")).code == "connection_lost"
+        await bench.until(lambda: is_gone(int(written.read_text())))
+
+    bench.run(main, bench.stdio(f"grandchild={written}"))
+
+
+def test_runs_have_processes_of_their_own_that_end_with_the_run(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        one, two = Scope(run_id="r-1"), Scope(run_id="r-2")
+        first = int(bench.said(await bench.call(sessions, "pid", scope=one)))
+        assert int(bench.said(await bench.call(sessions, "pid", scope=one))) == first
+        second = int(bench.said(await bench.call(sessions, "pid", scope=two)))
+        assert first != second
+        await sessions.close_run("r-1")
+        assert is_gone(first)
+        assert not is_gone(second)
+
+    bench.run(main, bench.stdio())
+
+
+def test_a_run_that_is_closed_during_a_call_lets_the_call_end(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        scope = Scope(run_id="r-1")
+        await bench.call(sessions, "echo", text="x", scope=scope)
+        sleeping = asyncio.ensure_future(bench.call(sessions, "sleep", s=0.5, scope=scope))
+        await bench.until(lambda: sessions.status()[0].running)
+        await sessions.close_run("r-1")
+        assert (await sleeping).outcome == "ok"
+        await bench.until(lambda: sessions.status()[0].connections == 0)
+
+    bench.run(main, bench.stdio())
+
+
+def test_an_idle_server_is_stopped_and_started_again_when_it_is_needed(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        first = int(bench.said(await bench.call(sessions, "pid")))
+        bench.clock.advance(Bounds().idle_s + 1)
+        assert bench.said(await bench.call(sessions, "echo", server="other", text="x")) == "x"
+        await bench.until(lambda: is_gone(first))
+        assert int(bench.said(await bench.call(sessions, "pid"))) != first
+
+    bench.run(main, bench.stdio(), bench.stdio(name="other"))
+
+
+def test_a_router_that_is_killed_takes_its_servers_with_it(bench: Any, tmp_path: Path) -> None:
+    written = tmp_path / "grandchild"
+    script = (
+        "import asyncio, os, sys, signal\n"
+        "from router.adapters.mcp import open_mcp_sessions\n"
+        "from router.core.catalog import Server\n"
+        "from router.testing import FakeClock\n"
+        "class Quiet:\n"
+        "    def event(self, *a, **f): pass\n"
+        "async def main():\n"
+        "    server = Server(name='s', transport='stdio', command=sys.executable, args=tuple(sys.argv[1:]))\n"
+        "    s = open_mcp_sessions({'s': server}, clock=FakeClock(), diagnostics=Quiet(), development=True)\n"
+        "    r = await s.call('s', 'pid', {}, workspace='', timeout_s=30)\n"
+        "    print(r.blocks[0].text, flush=True)\n"
+        "    sys.stdin.read(1)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+    server = bench.stdio("ignore-eof", "ignore-term", f"grandchild={written}")
+
+    async def main() -> None:
+        root = Path(__file__).parents[2]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", script, *server.args),
+            cwd=root,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        pid = int(await process.stdout.readline())
+        await bench.until(lambda: written.exists() and written.read_text())
+        process.stdin.write(b"x")
+        process.stdin.close()
+        assert await process.wait() == -9
+        async with asyncio.timeout(30):
+            await bench.until(lambda: is_gone(pid) and is_gone(int(written.read_text())))
+
+    asyncio.run(main())
+
+
+def test_a_request_from_the_server_for_what_was_not_offered_is_refused_and_harmless(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert (await bench.call(sessions, "asks")).outcome == "ok"
+
+    bench.run(main, bench.stdio())
+
+
+def test_processes_of_a_router_that_is_gone_are_reported_and_left_alone(bench: Any) -> None:
+    """A marked process whose owner's pid and start time fit no live process."""
+
+    async def main(sessions: McpSessions) -> None:
+        env = {"BUNDLE_ROUTER_OWNER": "1-12345 lost", "PATH": os.environ["PATH"]}
+        left = await asyncio.create_subprocess_exec("sleep", "60", env=env)
+        try:
+            await bench.until(lambda: b"sleep" in Path(f"/proc/{left.pid}/cmdline").read_bytes())
+            await bench.call(sessions, "echo", text="x")
+            assert {"server": "lost", "pid": left.pid, "command": "sleep 60"} in bench.events.named(
+                "server.left_behind"
+            )
+            assert left.returncode is None
+        finally:
+            left.kill()
+            await left.wait()
+
+    bench.run(main, bench.stdio())
