@@ -1,0 +1,392 @@
+"""The pure part of talking to servers: breakers, queues, leases, lifetimes, lines and blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from router.core.breaker import Breaker, End, Terms, Ticket
+from router.core.models import Data, Media, Text
+from router.core.transport.blocks import blocks_of
+from router.core.transport.bounds import Bounds, bounds_for, lifetime_s
+from router.core.transport.definitions import Pages
+from router.core.transport.freshness import RETRY_S, Freshness
+from router.core.transport.gate import Gate
+from router.core.transport.leases import Held, Leases
+from router.core.transport.lines import LineBuffer, LineTooLong
+from router.core.transport.references import MissingReference, resolved
+
+S = 10**9
+FAILED_5: tuple[End, ...] = ("failed",) * 5
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+# --- the breaker ------------------------------------------------------------------------------------------------------
+
+
+def after(breaker: Breaker, *ends: End, now_ns: int = 0) -> Breaker:
+    for end in ends:
+        breaker, ticket = breaker.admit(now_ns)
+        assert ticket is not None
+        breaker = breaker.settle(ticket, end, now_ns)
+    return breaker
+
+
+def test_five_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None:
+    assert after(Breaker(), *FAILED_5[1:]).open_until_ns is None
+    assert after(Breaker(), *FAILED_5[1:], "answered", *FAILED_5[1:]).open_until_ns is None
+    assert after(Breaker(), *FAILED_5).open_until_ns == 30 * S
+
+
+@pytest.mark.parametrize(
+    ("end", "epoch", "open_until_s"),
+    [("answered", 2, None), ("blameless", 2, None), ("failed", 2, 60), ("grave", 2, 60)],
+)
+def test_half_open_lets_one_probe_through_and_its_end_decides(end: End, epoch: int, open_until_s: int | None) -> None:
+    breaker = after(Breaker(), *FAILED_5)
+    assert breaker.admit(30 * S - 1)[1] is None
+    breaker, probe = breaker.admit(30 * S)
+    assert probe == Ticket(1, probe=True)
+    assert breaker.admit(31 * S)[1] is None
+    breaker = breaker.settle(probe, end, 30 * S)
+    assert (breaker.epoch, breaker.open_until_ns) == (epoch, None if open_until_s is None else open_until_s * S)
+
+
+def test_what_a_call_of_an_earlier_epoch_came_to_is_not_heard() -> None:
+    breaker, early = Breaker().admit(0)
+    assert early is not None
+    breaker = after(breaker, *FAILED_5)
+    assert breaker.settle(early, "answered", 0) is breaker
+
+
+def test_a_probe_nobody_waited_for_is_free_again() -> None:
+    breaker, probe = after(Breaker(), *FAILED_5).admit(30 * S)
+    assert probe is not None
+    assert breaker.release(probe).admit(30 * S)[1] is not None
+
+
+def test_it_stays_open_longer_with_every_failed_probe_up_to_a_limit_and_as_asked_up_to_another() -> None:
+    terms = Terms(errors_in_a_row=1, base_s=10, growth=2.0, max_open_s=35, max_asked_s=50)
+    breaker, now, waits = Breaker(terms), 0, []
+    for asked in (None, None, None, 40.0, 1e9):
+        breaker, ticket = breaker.admit(now)
+        assert ticket is not None
+        breaker = breaker.settle(ticket, "failed", now, asked)
+        waits.append(breaker.opens_again_in_s(now))
+        now = breaker.open_until_ns or 0
+    assert waits == [10, 20, 35, 40, 50]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["answered", "blameless", "failed", "grave", "abandoned"]), st.integers(0, 40)))
+)
+def test_never_two_probes_and_never_a_call_while_it_is_open(steps: list[tuple[Any, int]]) -> None:
+    breaker, now = Breaker(), 0
+    for end, seconds in steps:
+        now += seconds * S
+        breaker, ticket = breaker.admit(now)
+        if ticket is None:
+            assert breaker.open_until_ns is not None
+            assert now < breaker.open_until_ns
+            continue
+        if ticket.probe:
+            assert breaker.admit(now)[1] is None
+        breaker = breaker.release(ticket) if end == "abandoned" else breaker.settle(ticket, end, now)
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=20)), st.integers(1, 7))
+def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], size: int) -> None:
+    stream = b"".join(parts)
+    buffer, found = LineBuffer(1000), []
+    for start in range(0, len(stream), size):
+        found += buffer.feed(stream[start : start + size])
+    whole = stream.split(b"\n")[:-1]
+    assert found == [line.strip(b"\r") for line in whole if line.strip(b"\r")]
+
+
+def test_a_line_over_the_cap_is_refused_before_its_end_is_seen() -> None:
+    buffer = LineBuffer(10)
+    assert buffer.feed(b"0123456789\n01234") == [b"0123456789"]
+    with pytest.raises(LineTooLong, match="more than 10 bytes"):
+        buffer.feed(b"567890")
+
+
+# --- lifetimes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("transport", "configured", "server_ms", "expected"),
+    [
+        ("stdio", None, None, 60.0),
+        ("streamable-http", None, None, 600.0),
+        ("streamable-http", None, 0, 600.0),
+        ("streamable-http", None, -5, 600.0),
+        ("streamable-http", None, 30_000, 30.0),
+        ("streamable-http", None, 10**9, 600.0),
+        ("streamable-http", 20.0, 30_000, 20.0),
+        ("streamable-http", 0.0, None, 0.0),
+        ("stdio", None, 1, 1.0),
+    ],
+)
+def test_a_servers_own_lifetime_only_shortens(
+    transport: Any, configured: float | None, server_ms: float | None, expected: float
+) -> None:
+    assert lifetime_s(transport, configured, server_ms) == expected
+
+
+def test_a_list_is_fresh_then_stale_and_a_notice_makes_it_stale_at_once() -> None:
+    empty = Freshness()
+    assert empty.state(0) == "absent"
+    listed = empty.listed(0, 10.0, 0)
+    assert (listed.state(10 * S - 1), listed.state(10 * S)) == ("fresh", "stale")
+    assert listed.changed(S).state(S) == "stale"
+    assert empty.changed(S).state(S) == "absent"
+
+
+def test_a_list_that_was_being_read_when_the_notice_came_is_stale() -> None:
+    reading = Freshness().listed(0, 10.0, 0)
+    changes_before = reading.changes
+    noticed = reading.changed(S)
+    assert noticed.listed(2 * S, 10.0, changes_before).state(2 * S) == "stale"
+    assert noticed.listed(2 * S, 10.0, noticed.changes).state(2 * S) == "fresh"
+
+
+def test_a_refresh_that_failed_is_not_tried_again_at_once() -> None:
+    failed = Freshness().listed(0, 1.0, 0).failed(2 * S)
+    assert failed.state(2 * S) == "stale"
+    assert not failed.may_refresh(2 * S + int(RETRY_S * S) - 1)
+    assert failed.may_refresh(2 * S + int(RETRY_S * S))
+    assert failed.changed(3 * S).may_refresh(3 * S)
+
+
+def test_bounds_follow_from_the_limits_of_the_config() -> None:
+    from router.core.catalog import Limits
+
+    bounds = bounds_for(Limits(max_concurrent_calls=4, max_result_bytes=1000))
+    assert (bounds.per_server, bounds.in_total, bounds.max_message_bytes) == (4, 16, 1000)
+    assert bounds.polite_s + bounds.term_s < 5
+
+
+# --- the queue --------------------------------------------------------------------------------------------------------
+
+
+class GateMachine(RuleBasedStateMachine):
+    """Against a model: who runs and who waits, per server."""
+
+    bounds = Bounds(per_server=3, in_total=4, assured=1, queue_per_server=3, queue_in_total=5)
+    servers = ("a", "b", "c")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate: Gate[int] = Gate(self.bounds)
+        self.next = 0
+        self.running: dict[int, str] = {}
+        self.waiting: dict[int, str] = {}
+
+    def waiters(self, server: str) -> list[int]:
+        return [waiter for waiter, of in self.waiting.items() if of == server]
+
+    @rule(server=st.sampled_from(servers))
+    def enter(self, server: str) -> None:
+        self.next += 1
+        verdict = self.gate.enter(server, self.next)
+        mine = sum(1 for of in self.running.values() if of == server)
+        room = mine < 3 and (len(self.running) < 4 or mine < 1)
+        if not self.waiters(server) and room:
+            assert verdict == "run"
+            self.running[self.next] = server
+        elif len(self.waiters(server)) >= 3 or len(self.waiting) >= 5:
+            assert verdict == "busy"
+        else:
+            assert verdict == "wait"
+            self.waiting[self.next] = server
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        who = data.draw(st.sampled_from(sorted(self.running)))
+        for waiter in self.gate.leave(self.running.pop(who)):
+            server = self.waiting.pop(waiter)
+            assert all(waiter < other for other in self.waiters(server)), "in order of arrival"
+            self.running[waiter] = server
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        who = data.draw(st.sampled_from(sorted(self.waiting)))
+        assert self.gate.withdraw(self.waiting.pop(who), who)
+
+    @rule(server=st.sampled_from(servers))
+    def withdraw_who_is_not_there(self, server: str) -> None:
+        assert not self.gate.withdraw(server, -1)
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert (self.gate.running, self.gate.waiting) == (len(self.running), len(self.waiting))
+        for server in self.servers:
+            mine = sum(1 for of in self.running.values() if of == server)
+            assert self.gate.count(server) == (mine, len(self.waiters(server)))
+            assert mine <= 3
+        assert len(self.running) <= 4 + len(self.servers)
+
+    @invariant()
+    def nobody_waits_while_there_is_room(self) -> None:
+        for server in set(self.waiting.values()):
+            mine = sum(1 for of in self.running.values() if of == server)
+            assert mine > 0
+            assert mine >= 3 or len(self.running) >= 4
+
+
+TestGate = GateMachine.TestCase
+TestGate.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """A connection is closed exactly once, never while it is held, and always when it is doomed and let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases: Leases[str] = Leases(idle_s=10, max_open=3)
+        self.now = 0
+        self.taken: list[Held[str]] = []
+        self.seen: dict[int, Held[str]] = {}
+        self.closed: set[int] = set()
+
+    def close(self, held: Held[str]) -> None:
+        assert held.number not in self.closed, "closed twice"
+        assert held not in self.taken, "closed while held"
+        self.closed.add(held.number)
+
+    @rule(key=st.sampled_from("abcde"), seconds=st.integers(0, 4))
+    def acquire(self, key: str, seconds: int) -> None:
+        self.now += seconds * S
+        held, new = self.leases.acquire(key, self.now)
+        assert new == (held.number not in self.seen)
+        assert held.number not in self.closed
+        assert not held.doomed
+        self.seen[held.number] = held
+        self.taken.append(held)
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        held = self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
+        if self.leases.release(held, self.now):
+            self.close(held)
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def doom(self, data: st.DataObject) -> None:
+        held = self.seen[data.draw(st.sampled_from(sorted(self.seen)))]
+        if held.number not in self.closed and self.leases.doom(held):
+            self.close(held)
+
+    @rule(key=st.sampled_from("abcde"))
+    def doom_key(self, key: str) -> None:
+        for held in self.leases.doom_where(lambda other: other == key):
+            self.close(held)
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data(), key=st.sampled_from("abcde"))
+    def move(self, data: st.DataObject, key: str) -> None:
+        self.leases.move(self.taken[data.draw(st.integers(0, len(self.taken) - 1))], key)
+
+    @rule(seconds=st.integers(0, 30))
+    def idle(self, seconds: int) -> None:
+        self.now += seconds * S
+        for held in self.leases.idle(self.now):
+            self.close(held)
+        assert sum(1 for held in self.leases.all() if not held.leases) <= 3
+        assert all(held.leases or self.now - held.used_ns < 10 * S for held in self.leases.all())
+
+    @invariant()
+    def every_one_is_kept_or_closed(self) -> None:
+        kept = {held.number for held in self.leases.all()}
+        assert kept == set(self.seen) - self.closed
+        assert len(self.leases) == len(kept)
+        current = [held.key for held in self.leases.all() if not held.doomed]
+        assert len(current) == len(set(current))
+
+
+TestLeases = LeaseMachine.TestCase
+TestLeases.settings = settings(max_examples=40, stateful_step_count=100, deadline=None)
+
+
+# --- results and definitions ------------------------------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.sampled_from(["content", "structuredContent", "isError", "x"]), JSON))
+def test_no_result_can_raise(result: Mapping[str, Any]) -> None:
+    assert all(isinstance(block, Text | Data | Media) for block in blocks_of(result, 10))
+
+
+KINDS = st.sampled_from(["text", "image", "audio", "resource", "resource_link", "poem"])
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries({"type": KINDS}, optional=dict.fromkeys(("text", "data", "mimeType", "resource"), JSON))
+    )
+)
+def test_no_block_can_raise_and_none_is_lost(content: list[dict[str, Any]]) -> None:
+    assert len(blocks_of({"content": content}, 1_000)) >= len(content)
+
+
+@pytest.mark.parametrize(
+    ("result", "blocks"),
+    [
+        ({"content": []}, ()),
+        ({"content": [{"type": "text", "text": ""}]}, (Text(""),)),
+        ({"content": [{"type": "image", "data": "AAEC", "mimeType": "image/png"}]}, (Media(b"\0\1\2", "image/png"),)),
+        ({"content": [{"type": "image", "data": "AA\nEC"}]}, (Media(b"\0\1\2"),)),
+        ({"content": [{"type": "image", "data": "_-8"}]}, (Media(b"\xff\xef"),)),
+        ({"content": [{"type": "image"}]}, (Text("[image block: empty, the server sent no data]"),)),
+        ({"content": [{"type": "text", "text": 5}]}, (Data({"type": "text", "text": 5}),)),
+        ({"content": "all of it"}, (Data("all of it"),)),
+        ({"toolResult": 7, "_meta": {}}, (Data({"toolResult": 7}),)),
+        ({"structuredContent": [1]}, (Data([1]),)),
+        (
+            {"content": [{"type": "text", "text": str(i)} for i in range(4)]},
+            (Text("0"), Text("1"), Text("2"), Text("[1 more blocks were dropped: 3 are taken]")),
+        ),
+    ],
+)
+def test_blocks_of_a_result(result: dict[str, Any], blocks: tuple[Any, ...]) -> None:
+    assert blocks_of(result, 3) == blocks
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional={"tools": JSON, "nextCursor": JSON, "ttlMs": JSON}), max_size=5))
+def test_no_page_can_raise_and_what_is_admitted_can_be_called(found: list[dict[str, Any]]) -> None:
+    pages = Pages(Bounds())
+    for page in found:
+        cursor = pages.add(page)
+        assert cursor is None or isinstance(cursor, str)
+    for name, tool in pages.tools.items():
+        assert name
+        assert isinstance(tool["inputSchema"], Mapping)
+        assert json.dumps(tool)
+
+
+def test_references_are_replaced_by_values_that_are_set() -> None:
+    environ = {"A": "1", "B": "${A}", "EMPTY": ""}
+    assert resolved([("x", "Bearer ${A}"), ("y", "${B}-${A}")], environ) == {"x": "Bearer 1", "y": "${A}-1"}
+    for missing in ("${EMPTY}", "${NOPE}"):
+        with pytest.raises(MissingReference):
+            resolved([("x", missing)], environ)
