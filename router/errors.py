@@ -9,6 +9,7 @@
     ├── StorageError           the run directory can't be written; the decision was not returned
     ├── CorruptRun             a run directory's records do not add up
     ├── CorruptPins            a pin file can't be read, or its texts and digests do not agree
+    ├── NotInstalled           an optional part is asked for, and its extra is not installed
     └── ToolFailure            a tool could not do what it was asked (agents see it as an error result)
 
 `message` says what and where; `advice` says what a person can do and is kept apart, so that a log line
@@ -133,6 +134,10 @@ class CorruptPins(RouterError):
     """A pin file is not one, or was edited by hand: no tool of its server may be used on the strength of it."""
 
     exit_code = 5
+
+
+class NotInstalled(RouterError):
+    """An optional part is asked for, and the extra that brings its library is not installed."""
 
 
 class ToolFailure(RouterError):

@@ -182,11 +182,10 @@ def finish_route(
     """Settles with the reply and records. Decides again, since the activation may have moved while it was awaited."""
     with run.lock:
         taken = decide(catalog, facts, run.activation, step)
-        heard: Reply | None = reply
+        heard: Reply | None = None
         if isinstance(taken, Question):
+            heard, facts = reply, replace(facts, revisions=(*facts.revisions, *reply.revisions))
             taken = conclude(taken, reply)
-        else:
-            heard = None
         return _record(deps, catalog, run, step, facts, taken, heard, started_ns)
 
 

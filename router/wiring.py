@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from router.core.catalog import Card, Catalog
 from router.core.explain import Explanation, explain
@@ -20,8 +20,13 @@ from router.run import Deps, Result
 
 if TYPE_CHECKING:
     from router.asking import ModelSelector
+    from router.core.search.ranking import Search
+    from router.selecting import StagedSelector
 
 LocalServers = Mapping[str, Sequence[LocalTool]]
+SEARCH_LIBRARIES: Final = ("bm25s", "PyStemmer")
+MIN_CACHED: Final = 300
+"""Bundles and tools from which on an index is kept on disk. Fewer are indexed in less than a tenth of a second."""
 
 
 def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[LocalTool]], dict[str, Card]]:
@@ -64,8 +69,45 @@ def open_store(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redac
     return DiskRunStore(runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability)
 
 
-def open_selector(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> ModelSelector | None:
-    """What asks the config's models; None where it names none. Loads nothing yet: the first question begins it."""
+def make_search(catalog: Catalog) -> Search:
+    """The search over a catalog, its index from the user's cache where making it anew takes longer.
+
+    Raises NotInstalled where its library is not there. Takes up to seconds for thousands of tools.
+    """
+    from router.adapters.indexcache import IndexCache, cache_folder
+    from router.adapters.ranking import LexicalIndex, english_stemmer
+    from router.core.corpus import corpus_of, outline_of, texts_of
+    from router.core.search.ranking import Search
+    from router.core.search.text import Analyzer
+    from router.errors import NotInstalled
+
+    try:
+        made_with = [f"{name} {version(name)}" for name in SEARCH_LIBRARIES]
+    except PackageNotFoundError as missing:
+        raise NotInstalled(f"search needs {missing.name}", advice="install bundle-router[search]") from None
+    texts, analyzer = texts_of(catalog), Analyzer(english_stemmer())
+    revision = texts.revision(*made_with)
+    cache = IndexCache(cache_folder() if len(texts.bundles) + len(texts.tools) >= MIN_CACHED else None)
+    index = cache.load(revision, lambda folder: LexicalIndex.load(folder, revision=revision))
+    if index is not None:
+        return Search(index, outline_of(texts), analyzer)
+    corpus = corpus_of(texts, analyzer)
+    index = LexicalIndex.build(corpus.documents, revision=revision)
+    cache.save(revision, index.save)
+    return Search(index, corpus, analyzer)
+
+
+def open_selector(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> StagedSelector:
+    """What settles questions, in the order of `[fallback]`. Loads nothing yet: the first question begins it."""
+    from router.selecting import SearchSelector, StagedSelector
+
+    search = SearchSelector(make_search, diagnostics)
+    model = open_model(catalog, runs, clock, diagnostics)
+    return StagedSelector(catalog.settings.fallback.order, search=search, model=model)
+
+
+def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> ModelSelector | None:
+    """What asks the config's models; None where it names none. Loads nothing yet."""
     settings = catalog.settings
     if not settings.model.names or "model" not in settings.fallback.order:
         return None
@@ -75,7 +117,9 @@ def open_selector(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics:
 
     store = SqlAnswers(runs, diagnostics) if settings.cache.answers == "index" else None
     ttl_s = settings.cache.answers_ttl_s
-    return ModelSelector(settings.model, LiteLlm(), clock, diagnostics, answers_ttl_s=ttl_s, store=store)
+    return ModelSelector(
+        settings.model, LiteLlm(settings.model.choices), clock, diagnostics, answers_ttl_s=ttl_s, store=store
+    )
 
 
 def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:
@@ -100,9 +144,9 @@ class Router:
     raise WrongContext inside one.
     """
 
-    def __init__(self, engine: Engine, model: ModelSelector | None = None) -> None:
+    def __init__(self, engine: Engine, selector: StagedSelector | None = None) -> None:
         self._engine = engine
-        self._model = model
+        self._selector = selector
         self._portal = Portal()
 
     @classmethod
@@ -120,7 +164,7 @@ class Router:
 
         `runs` is where run directories go. `workspace` is the root that local tools are confined to (the current
         folder by default). `local` adds local tool servers by name, `selector` answers what the mapping can't (None:
-        the models that the config names, if any).
+        search and the models that the config names, as `[fallback]` orders them).
         `development` permits what a config file can't grant itself. Raises ConfigError, RequestError.
         """
         from router.adapters.capabilities import SystemCapabilities
@@ -141,7 +185,7 @@ class Router:
         redactor = open_redactor(catalog)
         diagnostics = open_diagnostics(catalog, redactor)
         sessions = LocalSessions(servers, catalog.local, catalog.settings.limits, diagnostics)
-        model = open_selector(catalog, runs, clock, diagnostics) if selector is None else None
+        own = open_selector(catalog, runs, clock, diagnostics) if selector is None else None
         engine = Engine(
             catalog=catalog,
             deps=Deps(
@@ -150,21 +194,22 @@ class Router:
                 diagnostics=diagnostics,
                 sessions={"local": sessions},
                 describe=describe,
-                selector=selector or model,
+                selector=selector or own,
             ),
             store=open_store(runs, catalog, clock, redactor),
             capabilities=SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s),
             workspace=str(root),
             versions={"bundle_router": package_version()},
         )
-        return cls(engine, model)
+        return cls(engine, own)
 
     async def warm_up(self) -> bool:
-        """Waits (seconds) until models can be asked; gives whether they can be. Contacts nobody.
+        """Makes the search index, and waits (seconds) until models can be asked; gives whether they can be. Contacts
+        nobody.
 
         Without it the first questions of a process are answered by `[fallback]`, with `not_ready` in the record.
         """
-        return self._model is not None and await self._model.warm_up() == "ready"
+        return self._selector is not None and await self._selector.warm_up(self.catalog) == "ready"
 
     def warm_up_sync(self) -> bool:
         """As `warm_up`, for engines without an event loop."""
@@ -194,9 +239,11 @@ class Router:
     def explain(self, step: Step, target: str) -> Explanation:
         """Why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides nothing, writes nothing.
 
-        Reads capabilities as they are now; knows nothing of a run's stickiness or of parents.
+        Reads capabilities as they are now; knows nothing of a run's stickiness or of parents. Where search would be
+        asked first it is; a model is not.
         """
-        return explain(self.catalog, self._engine.facts(), Activation(), step, target)
+        hear = self._selector.preview if self._selector is not None else None
+        return explain(self.catalog, self._engine.facts(), Activation(), step, target, hear)
 
     # --- tools -----------------------------------------------------------------------------------------------------
 
@@ -240,8 +287,8 @@ class Router:
 
     async def _end(self) -> None:
         await self._engine.close()
-        if self._model is not None:
-            await self._model.close()
+        if self._selector is not None:
+            await self._selector.close()
 
     def close_sync(self) -> None:
         """As `close`, for engines without an event loop."""

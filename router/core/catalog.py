@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from router.core.canonical import digest_of
 from router.core.models import Effect, LocalSettings, Mode, Trust
@@ -138,6 +138,35 @@ class Fallback:
     default: tuple[str, ...] = ()
 
 
+MIN_LABELS: Final = 300
+"""Labels that a calibration takes: fewer say too little about the rare wrong ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Fitted on `labels` of a deployment's own steps: how likely the best-ranked bundle is the right one, as a logistic
+    function of the named features of a ranking's evidence. `version` stands in every decision that rests on it."""
+
+    version: str
+    labels: int
+    bias: float
+    weights: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """When search settles a question by itself (see `router.core.sufficiency`). `floor`: relevance under which nothing
+    fits. `read_threshold` and `write_threshold`: how likely a bundle with these effects has to be the right one.
+    `max_union`, `max_union_tokens`: bundles, and tokens of their tools, that may be shown together when unsure."""
+
+    floor: float = 0.25
+    read_threshold: float = 0.90
+    write_threshold: float = 0.97
+    max_union: int = 3
+    max_union_tokens: int = 4_000
+    calibration: Calibration | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
     """One model with everything that is set for it. `key_env` names the variable that holds its key (None: the one its
@@ -242,6 +271,7 @@ class CacheSettings:
 @dataclass(frozen=True, slots=True)
 class Settings:
     fallback: Fallback = Fallback()
+    search: SearchSettings = SearchSettings()
     model: ModelSettings = ModelSettings()
     activation: ActivationSettings = ActivationSettings()
     limits: Limits = Limits()

@@ -29,6 +29,7 @@ from router.core.mapping import Address, Mapping
 from router.core.models import (
     Activation,
     Answer,
+    Candidate,
     Chosen,
     Decision,
     Exposure,
@@ -38,6 +39,7 @@ from router.core.models import (
     LeftOut,
     ModelUse,
     Reason,
+    SearchUse,
     Source,
     Step,
     StepPolicy,
@@ -207,43 +209,78 @@ def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -
         permitted = plan.verdicts.candidates(facts, route.ask if route else None, but)
         if len(permitted.ids) >= 2:
             return Question(catalog, facts, activation, step, route, permitted)
-    return _unanswered(catalog, facts, activation, step, route, failure=None, model=None)
+    return _unanswered(catalog, facts, activation, step, route)
 
 
-def settle(question: Question, answer: Answer) -> Decision:
-    """The decision that an answer leads to. Ids that are not candidates are dropped and recorded, never shown."""
+def settle(
+    question: Question, answer: Answer, failure: Failure | None = None, search: SearchUse | None = None
+) -> Decision:
+    """The decision that an answer leads to. Ids that are not candidates are dropped and recorded, never shown.
+
+    `failure`: a model was asked before and not heard, so the answer stands in for it and the decision is degraded.
+    """
     candidates = set(question.candidates)
     picks = [id_ for id_ in dict.fromkeys(answer.ids) if id_ in candidates]
+    heard = _Heard(answer, failure, answer.model, search, nothing=not picks)
     if not picks:
-        return _unanswered(
-            question.catalog,
-            question.facts,
-            question.activation,
-            question.step,
-            question.route,
-            None,
-            answer.model,
-            answer,
-        )
-    base = _mapped(question.route)
-    needs = base + [_Need(id_, answer.reason, answer.justification) for id_ in picks]
-    settling = _Settling(
-        question.route, needs, answer.source, justification=answer.justification, answer=answer, model=answer.model
-    )
+        return _unanswered(question.catalog, question.facts, question.activation, question.step, question.route, heard)
+    needs = _mapped(question.route) + [_Need(id_, answer.reason, _evidence(answer, id_)) for id_ in picks]
+    settling = _Settling(question.route, needs, answer.source, heard)
     return _settled(question.catalog, question.facts, question.activation, question.step, settling)
 
 
-def give_up(question: Question, failure: Failure | None, model: ModelUse | None = None) -> Decision:
+def _evidence(answer: Answer, id_: str) -> str:
+    """What a pick rests on: its own score, where search gave one; else what the answer says of all."""
+    score = next((row.score for row in answer.scores if row.id == id_ and answer.source == "search"), None)
+    return answer.justification if score is None else f"score {score:.2f}"
+
+
+def give_up(
+    question: Question, failure: Failure | None, model: ModelUse | None = None, search: SearchUse | None = None
+) -> Decision:
     """The decision when nobody answered: what the route maps, or the declared default, or none.
 
-    `failure=None` says that nobody was there to ask (no search, no model): declared behaviour, so not degraded.
+    `failure=None` says that nobody was there to ask (no model, and search was not sure): declared behaviour, so not
+    degraded.
     """
-    return _unanswered(
-        question.catalog, question.facts, question.activation, question.step, question.route, failure, model
-    )
+    heard = _Heard(None, failure, model, search)
+    return _unanswered(question.catalog, question.facts, question.activation, question.step, question.route, heard)
 
 
 # --- from needs to a decision --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What became of the question, if one was put."""
+
+    answer: Answer | None = None
+    failure: Failure | None = None
+    model: ModelUse | None = None
+    search: SearchUse | None = None
+    nothing: bool = False
+    """Whether the answer came to no candidate at all."""
+
+    @property
+    def why(self) -> str:
+        """Search, model and answer in the order they spoke, each once."""
+        said = (
+            self.search.why if self.search else "",
+            f"{'the model was not' if self.model else 'nobody was'} heard ({self.failure})" if self.failure else "",
+            self.answer.justification if self.answer else "",
+            "nothing was selected" if self.nothing else "",
+        )
+        return "; ".join(dict.fromkeys(text for text in said if text))
+
+    @property
+    def ranked(self) -> tuple[Candidate, ...]:
+        """What was ranked, best first, equal scores by id: recorded in this order, and heard so again on replay."""
+        scores = self.answer.scores if self.answer is not None and self.answer.scores else ()
+        rows = scores or (self.search.ranked if self.search is not None else ())
+        return tuple(sorted(rows, key=lambda row: (-(row.score or 0.0), row.id)))
+
+
+_UNASKED: Final = _Heard()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +290,7 @@ class _Settling:
     route: Route | None
     needs: Sequence[_Need]
     source: Source
-    degraded: bool = False
-    justification: str = ""
-    answer: Answer | None = None
-    model: ModelUse | None = None
+    heard: _Heard = _UNASKED
 
 
 def _mapped(route: Route | None) -> list[_Need]:
@@ -264,24 +298,15 @@ def _mapped(route: Route | None) -> list[_Need]:
 
 
 def _unanswered(
-    catalog: Catalog,
-    facts: Facts,
-    activation: Activation,
-    step: Step,
-    route: Route | None,
-    failure: Failure | None,
-    model: ModelUse | None,
-    answer: Answer | None = None,
+    catalog: Catalog, facts: Facts, activation: Activation, step: Step, route: Route | None, heard: _Heard = _UNASKED
 ) -> Decision:
-    degraded = failure is not None
-    why = f"the model was not heard ({failure})" if failure else "nothing was selected" if answer else ""
     if route is not None and route.bundles:
-        settling = _Settling(route, _mapped(route), "mapping", degraded, why, answer, model)
+        settling = _Settling(route, _mapped(route), "mapping", heard)
         return _settled(catalog, facts, activation, step, settling)
     default = catalog.settings.fallback.default if "default" in catalog.settings.fallback.order else ()
     needs = [_Need(id_, "default", "[fallback] default") for id_ in default]
     source: Source = "default" if needs else "none"
-    return _settled(catalog, facts, activation, step, _Settling(route, needs, source, degraded, why, answer, model))
+    return _settled(catalog, facts, activation, step, _Settling(route, needs, source, heard))
 
 
 def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step, how: _Settling) -> Decision:
@@ -304,21 +329,21 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
         shown.leave_out(
             LeftOut(id_, "evicted", f"least recently used, over {catalog.settings.activation.max_tools} tools")
         )
-    if how.answer is not None:
-        _note_unheard(shown, plan, facts, how.answer)
+    _note_unheard(shown, plan, facts, how.heard)
     return Decision(
         bundles=tuple(shown.bundles),
         left_out=tuple(shown.left_out),
         source=source,
-        degraded=how.degraded,
+        degraded=how.heard.failure is not None,
         justification=_justification(how, source, shown),
         route=how.route.name if how.route else None,
-        candidates=tuple(sorted(how.answer.scores, key=lambda c: (-(c.score or 0.0), c.id))) if how.answer else (),
+        candidates=how.heard.ranked,
         before=activation,
         after=applied.after if catalog.settings.activation.sticky else Activation(),
         evicted=applied.evicted,
         exposure=shown.exposure(),
-        model=how.model,
+        model=how.heard.model,
+        search=how.heard.search,
     )
 
 
@@ -350,11 +375,12 @@ def _add_sticky(
         shown.add(plan.verdicts.of(entry.id, facts), reason, f"{whence} ({entry.origin})")
 
 
-def _note_unheard(shown: _Shown, plan: Plan, facts: Facts, answer: Answer) -> None:
-    """Records what the selector asked for and did not get, and what it ranked and left out itself."""
-    for id_, code in answer.dropped:
+def _note_unheard(shown: _Shown, plan: Plan, facts: Facts, heard: _Heard) -> None:
+    """Records what the selector asked for and did not get, and what was ranked and left out."""
+    answer = heard.answer
+    for id_, code in answer.dropped if answer is not None else ():
         shown.leave_out(LeftOut(id_, code))
-    for id_ in dict.fromkeys(answer.ids):
+    for id_ in dict.fromkeys(answer.ids if answer is not None else ()):
         if id_ not in shown.ids:
             verdict = plan.verdicts.of(id_, facts)
             shown.leave_out(
@@ -362,9 +388,17 @@ def _note_unheard(shown: _Shown, plan: Plan, facts: Facts, answer: Answer) -> No
                 if verdict.permitted
                 else verdict.as_left_out()
             )
-    for candidate in answer.scores:
-        if candidate.id not in shown.ids:
-            shown.leave_out(LeftOut(candidate.id, "not_selected", "ranked and not taken"))
+    for row in heard.ranked:
+        if row.id not in shown.ids:
+            shown.leave_out(_ranked_out(row, heard.search))
+
+
+def _ranked_out(row: Candidate, search: SearchUse | None) -> LeftOut:
+    if search is not None and search.verdict == "novel":
+        return LeftOut(row.id, "below_floor", "nothing fits the step well enough")
+    if search is not None and (row.score or 0.0) < search.cut:
+        return LeftOut(row.id, "below_floor", f"score {row.score or 0.0:.2f}, under {search.cut:.2f} is not plausible")
+    return LeftOut(row.id, "not_selected", "ranked and not taken")
 
 
 class _Shown:
@@ -425,8 +459,8 @@ def _justification(how: _Settling, source: Source, shown: _Shown) -> str:
         text = f"route {how.route.name!r} covers this step and maps nothing"
     else:
         text = "no route covers this step"
-    if how.justification:
-        text += f"; {how.justification}"
+    if how.heard.why:
+        text += f"; {how.heard.why}"
     if source == "default":
         text += "; the declared default is shown"
     elif source == "none":

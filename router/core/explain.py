@@ -5,12 +5,14 @@ The chain uses the same functions as the decision itself, so it can't tell anoth
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.core.catalog import Bundle, Catalog
-from router.core.decide import Plan, Question, decide, give_up, plan_for
-from router.core.models import Activation, Code, Decision, Facts, LeftOut, Reason, Step
+from router.core.decide import Plan, Question, decide, plan_for
+from router.core.models import Activation, Code, Decision, Facts, LeftOut, ModelUse, Reason, Reply, SearchUse, Step
 from router.core.policy import Check, checks
+from router.core.replay import conclude
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +33,42 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What `explain` prints: the address, the route and how the decision came out, and a chain per bundle."""
+    """What `explain` prints: the address, the route and how the decision came out, and a chain per bundle.
+
+    `asks`: the mapping left something open. `search` and `model` are what was heard of either, if anything was.
+    """
 
     target: str
     route: str | None
     source: str
     asks: bool
     chains: tuple[Chain, ...]
+    degraded: bool = False
+    justification: str = ""
+    search: SearchUse | None = None
+    model: ModelUse | None = None
 
     @property
     def shown(self) -> bool:
         return any(chain.shown for chain in self.chains)
 
 
-def explain(catalog: Catalog, facts: Facts, activation: Activation, step: Step, target: str) -> Explanation:
+def explain(
+    catalog: Catalog,
+    facts: Facts,
+    activation: Activation,
+    step: Step,
+    target: str,
+    hear: Callable[[Question], Reply | None] | None = None,
+) -> Explanation:
     """Explains one bundle id or canonical tool name. An unknown target gives one `unknown_bundle` chain.
 
-    `asks` is true where search or a model would be asked; the chain then shows the step as if nobody had answered.
+    Where search or a model is asked, `hear` gives what became of the question; without it, or where it gives None, the
+    chains show the step as if nobody had answered.
     """
     taken = decide(catalog, facts, activation, step)
     asks = isinstance(taken, Question)
-    decision = give_up(taken, None) if isinstance(taken, Question) else taken
+    decision = conclude(taken, hear(taken) if hear is not None else None) if isinstance(taken, Question) else taken
     candidates = taken.candidates if isinstance(taken, Question) else ()
     chains = tuple(
         _chain(catalog, facts, step, decision, candidates, bundle, tool) for bundle, tool in _holders(catalog, target)
@@ -59,7 +76,17 @@ def explain(catalog: Catalog, facts: Facts, activation: Activation, step: Step, 
     if not chains:
         missing = Check("unknown_bundle", False, "no bundle has this id and no bundle holds a tool of this name")
         chains = (Chain(target, None, (missing,), None, "unknown_bundle", missing.detail),)
-    return Explanation(target, decision.route, decision.source, asks, chains)
+    return Explanation(
+        target,
+        decision.route,
+        decision.source,
+        asks,
+        chains,
+        decision.degraded,
+        decision.justification,
+        decision.search,
+        decision.model,
+    )
 
 
 def _holders(catalog: Catalog, target: str) -> list[tuple[str, str | None]]:

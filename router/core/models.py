@@ -16,6 +16,8 @@ from typing import Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from router.core.search.evidence import Evidence
+
 Source = Literal["mapping", "search", "model", "default", "none"]
 Reason = Literal["mapped", "always", "sticky", "inherited", "search", "model", "model_cached", "union", "default"]
 Code = Literal[
@@ -49,6 +51,7 @@ Failure = Literal[
     "not_ready",
     "internal",
 ]
+Verdict = Literal["enough", "union", "ambiguous", "novel"]
 Outcome = Literal[
     "ok", "tool_error", "denied", "invalid_arguments", "timeout", "unavailable", "busy", "budget", "cancelled"
 ]
@@ -258,6 +261,28 @@ class ModelUse:
     answer: str | None = None
 
 
+NO_EVIDENCE: Final = Evidence()
+
+
+@dataclass(frozen=True, slots=True)
+class SearchUse:
+    """What search found for one question and what was made of it. Recorded whoever answered in the end.
+
+    `thresholds` is the version of what `verdict` rests on, `probability` that the best bundle is the right one (None:
+    no calibration) and `threshold` what it was held against (None: a bundle like that is never shown by search alone).
+    `ranked` holds the best candidates with their scores; under `cut` they are not plausible.
+    """
+
+    verdict: Verdict
+    why: str
+    thresholds: str
+    probability: float | None = None
+    threshold: float | None = None
+    cut: float = 0.0
+    evidence: Evidence = NO_EVIDENCE
+    ranked: tuple[Candidate, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a selector said to a question: bundle ids in order of preference, and how it came to them.
@@ -279,13 +304,17 @@ class Answer:
 class Reply:
     """What became of a question: answered (`answer`), failed (`failure`), or nobody was there to ask (neither).
 
-    `key` is the key of the question that was put, so that a replay knows whether it would be put again.
+    Both: a model failed and search stands in for it, so the decision is degraded. `key` is the key of the question that
+    was put, so that a replay knows whether it would be put again. `search` is what search found, if it was asked;
+    `revisions` are those of the learned artifacts it used (see `Facts`).
     """
 
     key: str = ""
     answer: Answer | None = None
     failure: Failure | None = None
     model: ModelUse | None = None
+    search: SearchUse | None = None
+    revisions: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +347,7 @@ class Decision:
     evicted: tuple[str, ...]
     exposure: Exposure
     model: ModelUse | None = None
+    search: SearchUse | None = None
     run_id: str = ""
     seq: int = -1
     decision_id: str = ""

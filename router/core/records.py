@@ -9,8 +9,8 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any, Final, TypeVar, cast
+from dataclasses import asdict, fields
+from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -30,9 +30,11 @@ from router.core.models import (
     LocalSettings,
     ModelUse,
     Reply,
+    SearchUse,
     Step,
     StepPolicy,
 )
+from router.core.search.evidence import Evidence
 
 DECISION_SCHEMA: Final = "bundle-router.decision/1"
 CALL_SCHEMA: Final = "bundle-router.call/1"
@@ -85,7 +87,10 @@ def activation_json(activation: Activation) -> list[Json]:
 
 
 def reply_json(reply: Reply | None) -> Json | None:
-    """What became of the question, or null when none was put. `heard` is `answered`, `failed` or `nobody`."""
+    """What became of the question, or null when none was put. `heard` is `answered`, `failed` or `nobody`.
+
+    `answered` with a `failure`: a model failed, and search stands in for it.
+    """
     if reply is None:
         return None
     if reply.answer is None:
@@ -94,12 +99,27 @@ def reply_json(reply: Reply | None) -> Json | None:
     return {
         "heard": "answered",
         "key": reply.key,
-        "failure": None,
+        "failure": reply.failure,
         "ids": list(answer.ids),
         "source": answer.source,
         "reason": answer.reason,
         "justification": answer.justification,
         "dropped": [{"id": id_, "code": code} for id_, code in answer.dropped],
+    }
+
+
+def search_json(search: SearchUse | None) -> Json | None:
+    """What search found, without the ranking: that is `candidates`."""
+    if search is None:
+        return None
+    return {
+        "verdict": search.verdict,
+        "why": search.why,
+        "thresholds": search.thresholds,
+        "probability": search.probability,
+        "threshold": search.threshold,
+        "cut": search.cut,
+        "evidence": asdict(search.evidence),
     }
 
 
@@ -126,6 +146,7 @@ def outcome_json(decision: Decision) -> Json:
         "justification": decision.justification,
         "route": decision.route,
         "candidates": [{"id": c.id, "score": c.score} for c in decision.candidates],
+        "search": search_json(decision.search),
         "model": asdict(decision.model) if decision.model is not None else None,
         "activation": {
             "before": activation_json(decision.before),
@@ -206,7 +227,7 @@ def decision_from(record: Mapping[str, Any]) -> Decision:
         degraded=record["degraded"],
         justification=record["justification"],
         route=record["route"],
-        candidates=tuple(Candidate(row["id"], row.get("score")) for row in record["candidates"]),
+        candidates=_ranked_from(record),
         before=activation_from(record["activation"]["before"]),
         after=activation_from(record["activation"]["after"]),
         evicted=tuple(record["activation"]["evicted"]),
@@ -214,6 +235,7 @@ def decision_from(record: Mapping[str, Any]) -> Decision:
             **{name: record["exposure"][name] for name in ("tools", "tokens", "all_tools", "all_tokens")}
         ),
         model=reply.model if reply is not None else None,
+        search=reply.search if reply is not None else None,
         run_id=record["run_id"],
         seq=record["seq"],
         decision_id=record["decision_id"],
@@ -222,23 +244,50 @@ def decision_from(record: Mapping[str, Any]) -> Decision:
     )
 
 
+def _ranked_from(record: Mapping[str, Any]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(row["id"], row.get("score")) for row in record.get("candidates", ()))
+
+
+def model_from(record: Mapping[str, Any]) -> ModelUse | None:
+    value = record.get("model")
+    known = {field.name for field in fields(ModelUse)}
+    return ModelUse(**{name: part for name, part in value.items() if name in known}) if value else None
+
+
+def search_from(record: Mapping[str, Any]) -> SearchUse | None:
+    value = record.get("search")
+    if value is None:
+        return None
+    known = {field.name for field in fields(Evidence)}
+    return SearchUse(
+        verdict=value["verdict"],
+        why=value["why"],
+        thresholds=value["thresholds"],
+        probability=value.get("probability"),
+        threshold=value.get("threshold"),
+        cut=value.get("cut", 0.0),
+        evidence=Evidence(**{name: number for name, number in value["evidence"].items() if name in known}),
+        ranked=_ranked_from(record),
+    )
+
+
 def reply_from(record: Mapping[str, Any]) -> Reply | None:
     value = record.get("reply")
     if value is None:
         return None
-    model = ModelUse(**cast(Json, record["model"])) if record.get("model") else None
+    model, search = model_from(record), search_from(record)
     if value["heard"] != "answered":
-        return Reply(value.get("key", ""), None, value.get("failure"), model)
+        return Reply(value.get("key", ""), None, value.get("failure"), model, search)
     answer = Answer(
         ids=tuple(value["ids"]),
         source=value["source"],
         reason=value["reason"],
         justification=value["justification"],
-        scores=tuple(Candidate(row["id"], row["score"]) for row in record.get("candidates", ())),
+        scores=_ranked_from(record),
         model=model,
         dropped=tuple((row["id"], row["code"]) for row in value.get("dropped", ())),
     )
-    return Reply(value.get("key", ""), answer, None, model)
+    return Reply(value.get("key", ""), answer, value.get("failure"), model, search)
 
 
 # --- catalogs ------------------------------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ def conclude(question: Question, reply: Reply | None) -> Decision:
     if reply is None:
         return give_up(question, None)
     if reply.answer is None:
-        return give_up(question, reply.failure, reply.model)
-    return settle(question, reply.answer)
+        return give_up(question, reply.failure, reply.model, reply.search)
+    return settle(question, reply.answer, reply.failure, reply.search)
 
 
 def _was_heard(reply: Reply) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from router.core.catalog import AnswerMode, Durability, FallbackStage, Transport
+from router.core.catalog import MIN_LABELS, AnswerMode, Durability, FallbackStage, Transport
 from router.core.models import BUNDLE_ID, SERVER_NAME, BinaryRule, Effect, Mode, Trust
 
 
@@ -246,6 +246,41 @@ class WrittenFallback(Form):
     )
 
 
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
+FeatureName = Literal[
+    "strength", "known", "coverage", "margin", "entropy", "agreement", "remembered", "relevance"
+]  # fmt: skip
+
+
+class WrittenCalibration(Form):
+    version: Word = Field(description="What records call it.")
+    labels: Annotated[int, Field(ge=MIN_LABELS)] = Field(
+        description=f"Past steps it was fitted on, at least {MIN_LABELS}: fewer say too little."
+    )
+    bias: Weight = Field(description="The log-odds where all features are 0.")
+    weights: dict[FeatureName, Weight] = Field(description="What each feature of a ranking adds to the log-odds.")
+
+
+class WrittenSearch(Form):
+    floor: Share = Field(default=0.25, description="Relevance under which nothing fits a step.")
+    read_threshold: Share = Field(
+        default=0.90, description="How likely a bundle that only reads has to be right to be shown unasked."
+    )
+    write_threshold: Share = Field(
+        default=0.97, description="The same for a bundle that writes. What executes is never shown unasked."
+    )
+    max_union: int = Field(
+        default=3, ge=0, le=20, description="Bundles that only read and may be shown together when search is unsure."
+    )
+    max_union_tokens: int = Field(
+        default=4_000, ge=0, le=1_000_000, description="Tokens that their tools' definitions may come to."
+    )
+    calibration: WrittenCalibration | None = Field(
+        default=None, description="Fitted on this deployment's runs. Without one a conservative rule decides."
+    )
+
+
 ModelName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
 BaseUrl = Annotated[str, Field(min_length=1, max_length=2000)]
 OutputTokens = Annotated[int, Field(ge=16, le=100_000)]
@@ -284,7 +319,7 @@ class WrittenModel(Form):
     )
     temperature: Temperature = Field(default=0.0, description="Left out for models that do not take one.")
     options: Annotated[dict[ModelName, WrittenModelOptions], Field(max_length=10)] = Field(
-        default={}, description="What one model has of its own: [model.options.\"openai/gpt-5-mini\"]."
+        default={}, description='What one model has of its own: [model.options."openai/gpt-5-mini"].'
     )
 
 
@@ -346,6 +381,7 @@ class RouterFile(Form):
     """How the router itself behaves."""
 
     fallback: WrittenFallback = Field(default=WrittenFallback(), description="What happens when a route asks.")
+    search: WrittenSearch = Field(default=WrittenSearch(), description="When search settles a question by itself.")
     model: WrittenModel = Field(default=WrittenModel(), description="The router's own model.")
     activation: WrittenActivation = Field(default=WrittenActivation(), description="What stays active in a run.")
     limits: WrittenLimits = Field(default=WrittenLimits(), description="Bounds on calls and results.")

@@ -1,0 +1,105 @@
+"""What search may read: of a catalog, and of a step.
+
+Rules:
+1. A bundle is ranked by the operator's words: its id, description, examples, and the names of the tools it lists.
+   `avoid` says what it is not for, and is not indexed.
+2. A tool's definition counts towards its bundles only when somebody vouches for its text: it is local on a trusted
+   server (the operator's own code), or `reviewed` says that a person has pinned it.
+3. Every other definition is a stranger's. It stands in the collection `untrusted`, apart, and ranks no bundle.
+4. What is out of use (a bundle or a server that is not enabled) is not indexed.
+5. What of a step is searched is bounded first, so that none is slower than a page of text.
+6. `INDEX_RULES` changes with every change to how texts become terms, so that no index of other rules is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from router.core.canonical import digest_of
+from router.core.catalog import Bundle, Card, Catalog
+from router.core.models import RecentStep, Step
+from router.core.search.documents import BundleText, Corpus, ToolText, make_corpus, parameters_of
+from router.core.search.ranking import Request
+from router.core.search.text import Analyzer
+
+INDEX_RULES: Final = "search-index/1"
+
+MAX_GOAL: Final = 8_000
+MAX_CONSTRAINTS: Final = 30
+MAX_CONSTRAINT: Final = 500
+MAX_RECENT_GOAL: Final = 300
+"""Characters of a step that are searched, as many as a model is sent. Of constraints, the number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What is searched, before it is made into terms."""
+
+    bundles: tuple[BundleText, ...]
+    tools: tuple[ToolText, ...]
+
+    def revision(self, *made_with: str) -> str:
+        """Of an index over these texts. `made_with` names the libraries, with their versions."""
+        rows = [[asdict(row) for row in self.bundles], [asdict(row) for row in self.tools]]
+        return digest_of([INDEX_RULES, sorted(made_with), rows])
+
+
+def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts:
+    """The texts of a catalog. `reviewed` holds the canonical names of tools whose pinned text a person has read."""
+    tools = {
+        name: _tool(card, trusted=name in reviewed or _is_own(catalog, card))
+        for name, card in catalog.cards.items()
+        if card.server in catalog.servers and catalog.servers[card.server].enabled
+    }
+    vouched = {name for name, tool in tools.items() if tool.trusted}
+    bundles = tuple(_bundle(bundle, vouched) for bundle in catalog.bundles.values() if bundle.enabled)
+    return Texts(bundles, tuple(tools.values()))
+
+
+def corpus_of(texts: Texts, analyzer: Analyzer) -> Corpus:
+    """The documents to index. Takes milliseconds for every hundred tools."""
+    return make_corpus(texts.bundles, texts.tools, analyzer)
+
+
+def outline_of(texts: Texts) -> Corpus:
+    """The corpus without its documents: all that is needed beside an index that was made before."""
+    trusted = {tool.id for tool in texts.tools if tool.trusted}
+    members = {bundle.id: tuple(sorted({*bundle.tools} & trusted)) for bundle in texts.bundles}
+    servers = {tool.id: tool.server for tool in texts.tools}
+    return Corpus((), MappingProxyType(members), MappingProxyType(servers), frozenset(servers) - trusted)
+
+
+def _is_own(catalog: Catalog, card: Card) -> bool:
+    server = catalog.servers[card.server]
+    return server.transport == "local" and server.trust == "trusted"
+
+
+def _tool(card: Card, *, trusted: bool) -> ToolText:
+    names, text = parameters_of(card.schema)
+    return ToolText(card.name, card.server, card.tool, card.description, names, text, trusted)
+
+
+def _bundle(bundle: Bundle, vouched: Collection[str]) -> BundleText:
+    listed = " ".join(tool.partition(".")[2] for tool in bundle.tools if tool not in vouched)
+    examples = (*bundle.examples, listed) if listed else bundle.examples
+    return BundleText(bundle.id, bundle.description, examples, bundle.tools)
+
+
+def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:
+    """What of the step is searched: bounded, runs of white space as one space, the latest recent step first."""
+    short = step.model_copy(
+        update={
+            "goal": _plain(step.goal, MAX_GOAL),
+            "constraints": tuple(_plain(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]),
+        }
+    )
+    was = tuple(replace(item, goal=_plain(item.goal, MAX_RECENT_GOAL)) for item in reversed(recent))
+    return Request.of(short, was)
+
+
+def _plain(text: str, limit: int) -> str:
+    """Line ends stay: they separate wishes."""
+    return "\n".join(" ".join(line.split()) for line in text[:limit].splitlines())
