@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from router.errors import RouterError
 
-VERBS = ("init", "check", "demo", "route", "explain", "tools", "call", "runs", "replay", "eval")
+VERBS = ("init", "check", "demo", "route", "search", "explain", "tools", "call", "runs", "replay", "eval", "learn")
 """In the order a newcomer meets them. `router.cli.<verb>` holds each; a verb is here when it works."""
 
 

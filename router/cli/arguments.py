@@ -38,11 +38,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def add_step(parser: argparse.ArgumentParser) -> None:
+ADDRESS = ("workflow", "role", "step")
+
+
+def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """The options that say where the workflow stands."""
-    parser.add_argument("--workflow", required=True)
-    parser.add_argument("--role", required=True)
-    parser.add_argument("--step", required=True)
+    for name in ADDRESS:
+        parser.add_argument(f"--{name}", required=required)
     parser.add_argument("--goal", default="", help="what the step is to achieve")
     parser.add_argument("--constraint", action="append", default=[], help="may be given several times")
     parser.add_argument("--allow", action="append", help="the step's own policy: a pattern it may have at most")

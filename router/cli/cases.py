@@ -1,24 +1,40 @@
-"""`bundle-router eval`: case files, the golden tests of a config."""
+"""`bundle-router eval`: case files, the golden tests of a config, and labelled sets, the measure of its routing."""
 
 from __future__ import annotations
 
 import argparse
+import time
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from router.cli.arguments import add_config, add_json, config_folder, sentences
-from router.cli.output import print_json, say
+from router.cli.output import print_json, say, table
 from router.core.cases import Case, Mismatch, read_cases, run_case
+from router.core.catalog import Catalog
 from router.core.config.source import from_bytes, guard
 from router.errors import RequestError
 
-SUMMARY = "take the decisions of case files and compare them with what the cases say"
+if TYPE_CHECKING:
+    from router.core.evaluation import LabelledRow, Measures
+
+SUMMARY = "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)"
+LABELLED: Final = ".jsonl"
+MAX_LABELLED_BYTES: Final = 256 * 1024 * 1024
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, help="case files (TOML)")
+    parser.add_argument("files", nargs="+", type=Path, help="case files (TOML) and labelled sets (JSON Lines)")
+    parser.add_argument(
+        "--share",
+        type=float,
+        action="append",
+        metavar="SHARE",
+        help="error when the surest share of steps is answered unasked; may be given several times (default: 0.5, 0.8)",
+    )
     add_config(parser)
     add_json(parser)
 
@@ -39,21 +55,117 @@ def load_cases(path: Path) -> tuple[Case, ...]:
         raise RequestError(f"{path} is not TOML: {error}") from None
 
 
+def load_labelled(path: Path) -> tuple[LabelledRow, ...]:
+    """The rows of a labelled set. Raises RequestError that says which file, which line and what."""
+    from router.core.evaluation import read_labelled
+
+    try:
+        if path.stat().st_size > MAX_LABELLED_BYTES:
+            raise RequestError(f"{path} is larger than {MAX_LABELLED_BYTES:,} bytes")
+        return read_labelled(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"{path} can't be read: {error.strerror}") from None
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise RequestError(f"{path}: {error}") from None
+
+
 def run(arguments: argparse.Namespace) -> int:
+    """Exit status 1 when a case fails. A labelled set has no right answer to fail: its figures are for people."""
     from router.wiring import load_catalog
 
+    shares = tuple(arguments.share or (0.5, 0.8))
+    if not all(0.0 < share <= 1.0 for share in shares):
+        raise RequestError("a --share lies between 0 and 1", advice="write e.g. --share 0.5")
     catalog = load_catalog(config_folder(arguments))
-    results = [(path, case, run_case(case, catalog)) for path in arguments.files for case in load_cases(path)]
+    sets = [(path, load_labelled(path)) for path in arguments.files if path.suffix == LABELLED]
+    files = [path for path in arguments.files if path.suffix != LABELLED]
+    results = [(path, case, run_case(case, catalog)) for path in files for case in load_cases(path)]
     failed = [(path, wrong) for path, _, wrong in results if wrong]
+    measured = _measure_all(sets, catalog, arguments, shares) if sets else []
     if arguments.json:
-        print_json({"cases": [_row(path, case, wrong) for path, case, wrong in results], "failed": len(failed)})
-    else:
-        for path, wrong in failed:
-            for mismatch in wrong:
-                say(f"{path}: {mismatch}")
+        cases = [_row(path, case, wrong) for path, case, wrong in results]
+        print_json({"cases": cases, "failed": len(failed), "sets": [_set_json(*one) for one in measured]})
+        return 1 if failed else 0
+    for path, wrong in failed:
+        for mismatch in wrong:
+            say(f"{path}: {mismatch}")
+    if files:
         say(f"{len(results) - len(failed)} passed, {len(failed)} failed")
+    for one in measured:
+        _show_set(*one)
     return 1 if failed else 0
 
 
 def _row(path: Path, case: Case, wrong: tuple[Mismatch, ...]) -> dict[str, object]:
     return {"file": str(path), "name": case.name, "passed": not wrong, "differences": [str(m) for m in wrong]}
+
+
+# --- labelled sets -------------------------------------------------------------------------------------------------
+
+
+def _measure_all(
+    sets: list[tuple[Path, tuple[LabelledRow, ...]]],
+    catalog: Catalog,
+    arguments: argparse.Namespace,
+    shares: tuple[float, ...],
+) -> list[tuple[Path, Measures, tuple[str, ...]]]:
+    """Each set's figures under the config, with what was learned and accepted, and the bundles it does not have."""
+    from router.adapters.learned import load_learned
+    from router.core.evaluation import measure, rank_row, unknown_ids
+    from router.wiring import make_search
+
+    learned = load_learned(config_folder(arguments)).fitted_to(catalog)
+    catalog = learned.applied_to(catalog)
+    search = make_search(catalog)
+    done = []
+    for path, rows in sets:
+        ranked, elapsed = [], []
+        for row in rows:
+            started = time.perf_counter()
+            ranked.append(rank_row(row, catalog, search, learned.memory))
+            elapsed.append((time.perf_counter() - started) * 1e3)
+        done.append((path, measure(ranked, elapsed, catalog, shares=shares), unknown_ids(rows, catalog)))
+    return done
+
+
+def _set_json(path: Path, found: Measures, unknown: tuple[str, ...]) -> dict[str, Any]:
+    """Lists of rows, never objects keyed by data."""
+    return {
+        **asdict(found),
+        "file": str(path),
+        "unknown_bundles": list(unknown),
+        "recall": [{"k": k, "value": value} for k, value in found.recall],
+        "settled": [{"by": by, "steps": number} for by, number in found.settled],
+        "errors": [{"share": share, "error": error} for share, error in found.errors],
+    }
+
+
+def _show_set(path: Path, found: Measures, unknown: tuple[str, ...]) -> None:
+    steps = found.rows + found.abstain
+    say()
+    for ids, said in ((unknown, "not in this config"), (found.unpickable, "not for search to pick there")):
+        if ids:
+            say(f"note: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}: {said}, so never found by it")
+    rows: list[tuple[str, str]] = [(f"recall@{k}, bundles", _number(value)) for k, value in found.recall]
+    rows += [
+        ("MRR, bundles", _number(found.mrr)),
+        ("nDCG@10, bundles", _number(found.bundle_ndcg)),
+        ("nDCG@10, tools", _number(found.tool_ndcg)),
+        (f"abstention, AUROC ({found.abstain} need nothing)", _number(found.abstention)),
+        ("shown all they need, unasked", _share(found.served)),
+        ("shown by search unasked", f"{found.shown_unasked:.1%}"),
+        ("  of these wrong", _share(found.wrong_unasked)),
+        *((f"error, surest {share:.0%} answered unasked", _share(error)) for share, error in found.errors),
+        ("tokens shown per step", f"{found.tokens:,.0f} of {found.all_tokens:,}"),
+        ("time per step, median", f"{found.ms:.2f} ms"),
+    ]
+    table(("measure", "value>"), rows, title=f"{path}: {steps} steps of {found.groups} groups")
+    say("settled by: " + ", ".join(f"{by} {number}" for by, number in found.settled))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"

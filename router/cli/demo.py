@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
+import textwrap
 from contextlib import ExitStack
 from pathlib import Path
 
 from router.cli.arguments import add_config, add_runs, config_folder
 from router.cli.output import heading, say, table
 from router.cli.route import new_run_id
+from router.cli.wording import heard
 from router.demo.repository import Repository, make, standing_in
-from router.demo.workflow import Taken
+from router.demo.scripted import config_with_model, is_installed, server
+from router.demo.workflow import Taken, run_open_questions
 from router.demo.workflow import run as run_workflow
 
 SUMMARY = "run a small workflow end to end and show what happened"
@@ -24,23 +27,33 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from router.wiring import load_catalog
+
     run_id = f"demo-{new_run_id()}"
+    load_catalog(config_folder(arguments))  # what is wrong with it is said of the user's own files
     with ExitStack() as clean_up:
-        repository = standing_in(Path.cwd())
-        if repository is None:
-            folder = clean_up.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-demo-"))
-            repository = make(Path(folder, "slug"))
-        taken = asyncio.run(_run(arguments, run_id, repository))
-    _show(taken, repository)
+        folder = Path(clean_up.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-demo-")))
+        repository = standing_in(Path.cwd()) or make(folder / "slug")
+        model = clean_up.enter_context(server())
+        (folder / "config").mkdir()
+        own = config_folder(arguments)
+        config = config_with_model(Path(own) if own else None, folder / "config", model.base_url)
+        mapped, asked = asyncio.run(_run(config, arguments.runs, run_id, repository))
+    _show(mapped, repository)
+    _show_asked(asked)
     _point_on(arguments.runs, run_id)
     return 0
 
 
-async def _run(arguments: argparse.Namespace, run_id: str, repository: Repository) -> list[Taken]:
+async def _run(config: Path, runs: str, run_id: str, repository: Repository) -> tuple[list[Taken], list[Taken]]:
+    """The steps that routes cover, and those that they don't. What asks models loads meanwhile, in a thread."""
     from router.wiring import Router
 
-    async with Router.open(config_folder(arguments), runs=arguments.runs, workspace=repository.root) as router:
-        return [taken async for taken in run_workflow(router, run_id, repository)]
+    async with Router.open(config, runs=runs, workspace=repository.root) as router:
+        warming = asyncio.create_task(router.warm_up())
+        mapped = [taken async for taken in run_workflow(router, run_id, repository)]
+        asked = [taken async for taken in run_open_questions(router, f"{run_id}-spike", warming)]
+    return mapped, asked
 
 
 def _show(taken: list[Taken], repository: Repository) -> None:
@@ -63,6 +76,22 @@ def _show(taken: list[Taken], repository: Repository) -> None:
     if left_out:
         table(("role", "left out", "code", "why"), left_out)
         say()
+
+
+def _show_asked(taken: list[Taken]) -> None:
+    heading(f"{len(taken)} steps that no route covers: search, then a model (here a scripted one), then the fallback")
+    if not is_installed():
+        say("The extra bundle-router[model] is not installed, so no model was asked.")
+    for item in taken:
+        decision = item.decision
+        say()
+        say(f"{item.planned.role}, {item.planned.step}: {item.planned.goal!r}")
+        shown = ", ".join(_bundle(c.id, c.reason) for c in decision.bundles) or "none"
+        say(f"  {decision.source}{' (degraded)' if decision.degraded else ''}: {shown}")
+        for line in (decision.justification, *heard(decision.search, decision.model)):
+            for part in textwrap.wrap(line, 110, initial_indent="  ", subsequent_indent="    "):
+                say(part)
+    say()
 
 
 def _bundle(id_: str, reason: str) -> str:
@@ -89,4 +118,6 @@ def _point_on(runs: str, run_id: str) -> None:
     say("Try next:")
     say(f"  bundle-router runs show {run_id}{elsewhere}")
     say(f"  bundle-router explain --tool workspace.exec {step}")
+    say(f"  bundle-router runs show {run_id}-spike{elsewhere}")
+    say(f"  bundle-router explain --run {run_id}-spike --seq 0 --bundle docs.fetch{elsewhere}")
     say(f"  bundle-router runs verify {run_id}{elsewhere}")

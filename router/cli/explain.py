@@ -1,12 +1,17 @@
-"""`bundle-router explain`: the whole chain of tests for one tool or bundle at one step."""
+"""`bundle-router explain`: the whole chain of tests for one tool or bundle, at a step or in a recorded decision."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from typing import Any
 
-from router.cli.arguments import add_config, add_json, add_step, config_folder, step_from
+from router.cli.arguments import ADDRESS, add_config, add_json, add_runs, add_step, config_folder, step_from
 from router.cli.output import heading, print_json, say, table
+from router.cli.wording import heard
+from router.core.explain import Explanation, explain
+from router.core.models import Step
+from router.errors import RequestError
 
 SUMMARY = "say why a tool or bundle is, or is not, shown at a step"
 
@@ -15,28 +20,80 @@ def declare(parser: argparse.ArgumentParser) -> None:
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("--tool", help="canonical name: server.tool")
     target.add_argument("--bundle", help="bundle id")
-    add_step(parser)
+    add_step(parser, required=False)
+    parser.add_argument("--run", help="explain a recorded decision of this run, under the config it was taken with")
+    parser.add_argument("--seq", type=int, help="which of its decisions (default: the last)")
     add_config(parser)
+    add_runs(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from router.wiring import Router
-
-    step = step_from(arguments, "explain")
-    with Router.open(config_folder(arguments)) as router:
-        explanation = router.explain(step, arguments.tool or arguments.bundle)
+    step, explanation = _recorded(arguments) if arguments.run is not None else _now(arguments)
     if arguments.json:
         print_json({**asdict(explanation), "shown": explanation.shown})
-        return 0
+    else:
+        _show(step, explanation)
+    return 0
+
+
+def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
+    """The step that the options describe, under the config as it is."""
+    from router.wiring import Router
+
+    missing = [f"--{name}" for name in ADDRESS if getattr(arguments, name) is None]
+    if missing:
+        raise RequestError(f"explain needs {', '.join(missing)}", advice="or --run, for a recorded decision")
+    step = step_from(arguments, "explain")
+    with Router.open(config_folder(arguments)) as router:
+        return step, router.explain(step, arguments.tool or arguments.bundle)
+
+
+def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
+    """A decision as it was taken: its config, its facts, and what search and the model said then."""
+    from router.adapters.archive import Archive
+    from router.core.records import activation_from, catalog_from, facts_from, reply_from
+    from router.core.records import step_from as recorded_step
+
+    archive = Archive(arguments.runs)
+    record = _decision(list(archive.records(arguments.run)), arguments.run, arguments.seq)
+    step = recorded_step(record)
+    explanation = explain(
+        catalog_from(archive.catalog(arguments.run, record["catalog_revision"])),
+        facts_from(record),
+        activation_from(record["activation"]["before"]),
+        step,
+        arguments.tool or arguments.bundle,
+        lambda _: reply_from(record),
+    )
+    return step, explanation
+
+
+def _decision(records: list[dict[str, Any]], run_id: str, seq: int | None) -> dict[str, Any]:
+    decided = [record for record in records if record.get("type") == "route.decided"]
+    found: dict[str, Any] | None = next((record for record in reversed(decided) if seq in (None, record["seq"])), None)
+    if found is None:
+        have = ", ".join(str(record["seq"]) for record in decided) or "none"
+        raise RequestError(
+            f"run {run_id!r} has no decision" + ("" if seq is None else f" {seq}"), advice=f"its decisions: {have}"
+        )
+    return found
+
+
+def _show(step: Step, explanation: Explanation) -> None:
     where = f"{step.workflow} / {step.role} / {step.step}"
     heading(f"{explanation.target} at {where}: {'shown' if explanation.shown else 'not shown'}")
     route = f"route {explanation.route!r}" if explanation.route else "no route"
-    say(f"{route}, source {explanation.source}" + (", search or a model would be asked" if explanation.asks else ""))
+    degraded = " (degraded)" if explanation.degraded else ""
+    unheard = explanation.asks and explanation.search is None and explanation.model is None
+    say(f"{route}, source {explanation.source}{degraded}" + (", search or a model would be asked" if unheard else ""))
+    if not unheard:
+        say(explanation.justification)
+    for line in heard(explanation.search, explanation.model):
+        say(line)
     for chain in explanation.chains:
         say()
         name = f"{chain.tool} in {chain.bundle}" if chain.tool else chain.bundle
         verdict = f"shown as {chain.reason}" if chain.shown else f"{chain.code}: {chain.detail}"
         heading(f"{name}: {verdict}")
         table(("test", "passed", "detail"), [(c.code, "yes" if c.passed else "no", c.detail) for c in chain.checks])
-    return 0

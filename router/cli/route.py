@@ -9,6 +9,7 @@ from secrets import token_hex
 
 from router.cli.arguments import add_config, add_json, add_runs, add_step, add_workspace, config_folder, step_from
 from router.cli.output import print_json, say, table
+from router.cli.wording import heard
 from router.core.models import Decision
 from router.core.records import outcome_json
 
@@ -61,6 +62,8 @@ def _identity(decision: Decision) -> dict[str, object]:
 def show(decision: Decision) -> None:
     """A decision for people: what is shown and why, what is not and why not."""
     say(f"{decision.source}{' (degraded)' if decision.degraded else ''}: {decision.justification}")
+    for line in heard(decision.search, decision.model):
+        say(line)
     if decision.bundles:
         table(("bundle", "reason", "evidence"), [(c.id, c.reason, c.evidence) for c in decision.bundles])
     if decision.left_out:

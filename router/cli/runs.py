@@ -11,6 +11,8 @@ from typing import Any
 
 from router.cli.arguments import add_json, add_runs
 from router.cli.output import heading, print_json, say, table
+from router.cli.wording import heard
+from router.core.records import model_from, search_from
 from router.errors import RequestError
 
 SUMMARY = "list, show, verify, export, index or prune run directories"
@@ -103,6 +105,8 @@ def _show_record(record: dict[str, Any]) -> None:
             f"{record['seq']:>4}  {step['workflow']} / {step['role']} / {step['step']}  ← {record['source']}{degraded}"
         )
         say(f"      {record['justification']}")
+        for line in heard(search_from(record), model_from(record)):
+            say(f"      {line}")
         for bundle in record["bundles"]:
             say(f"      + {bundle['id']}  ({bundle['reason']}: {bundle['evidence']})")
         for row in record["left_out"]:

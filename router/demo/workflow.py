@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ class Planned:
     goal: str
     calls: tuple[tuple[str, Mapping[str, Any]], ...]
     sub_agent: bool = False
+    workflow: str = "feature"
+    max_bundles: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +67,52 @@ def plan(repository: Repository) -> tuple[Planned, ...]:
     )  # fmt: skip
 
 
+def open_questions() -> tuple[Planned, ...]:
+    """Three steps that no route covers, in a run of their own. Policy still says what they may have at most."""
+    return (
+        # Search is sure: the words of the goal stand in one bundle and not in the other.
+        Planned("researcher", "look-up", "how does asyncio.timeout behave when nested", (), workflow="spike"),
+        # None of these words stands in any bundle, so search shows nothing, and the model is asked.
+        Planned("researcher", "question", "why does slugify drop emoji", (
+            ("repo.ripgrep", {"pattern": "slugify", "max_matches": 3}),
+        ), workflow="spike"),
+        # Two bundles are plausible and one may be had. The model fails, so search stands in for it: degraded.
+        Planned("researcher", "hunt", "read what the documentation and the history of this file say", (), workflow="spike", max_bundles=1),
+    )  # fmt: skip
+
+
+async def run_open_questions(router: Router, run_id: str, warming: Awaitable[bool]) -> AsyncIterator[Taken]:
+    """Runs the steps that no route covers. `warming` is waited for before the first that needs a model."""
+    for position, planned in enumerate(open_questions()):
+        if position == 1:
+            await warming
+        yield await _take(router, run_id, None, planned)
+    await router.close_run(run_id)
+
+
 async def run(router: Router, run_id: str, repository: Repository) -> AsyncIterator[Taken]:
     """Runs the workflow: yields each step when it is done."""
     for planned in plan(repository):
-        own_run = f"{run_id}-sub" if planned.sub_agent else run_id
-        step = Step(
-            run_id=own_run,
-            parent_run_id=run_id if planned.sub_agent else None,
-            workflow="feature",
-            role=planned.role,
-            step=planned.step,
-            goal=planned.goal,
-            principal="demo",
-        )
-        decision = await router.route(step)
-        toolset = await router.tools(own_run, format="openai")
-        results = [await router.call(own_run, name, arguments) for name, arguments in planned.calls]
         if planned.sub_agent:
-            await router.close_run(own_run)
-        yield Taken(planned, decision, toolset.tokens, tuple(results))
+            yield await _take(router, f"{run_id}-sub", run_id, planned)
+            await router.close_run(f"{run_id}-sub")
+        else:
+            yield await _take(router, run_id, None, planned)
     await router.close_run(run_id)
+
+
+async def _take(router: Router, run_id: str, parent_run_id: str | None, planned: Planned) -> Taken:
+    step = Step(
+        run_id=run_id,
+        parent_run_id=parent_run_id,
+        workflow=planned.workflow,
+        role=planned.role,
+        step=planned.step,
+        goal=planned.goal,
+        principal="demo",
+        max_bundles=planned.max_bundles,
+    )
+    decision = await router.route(step)
+    toolset = await router.tools(run_id, format="openai")
+    results = [await router.call(run_id, name, arguments) for name, arguments in planned.calls]
+    return Taken(planned, decision, toolset.tokens, tuple(results))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import pty
@@ -67,6 +68,69 @@ def test_the_demo_meets_everything_it_promises(demo: tuple[Path, str, str]) -> N
         run(folder, *line.split())
 
 
+needs_search = pytest.mark.skipif(
+    importlib.util.find_spec("bm25s") is None, reason="the extra bundle-router[search] is not installed"
+)
+needs_model = pytest.mark.skipif(
+    importlib.util.find_spec("litellm") is None or importlib.util.find_spec("instructor") is None,
+    reason="the extra bundle-router[model] is not installed",
+)
+
+
+@needs_search
+@needs_model
+def test_the_demo_settles_steps_without_a_route_by_search_by_a_model_and_by_the_fallback(
+    demo: tuple[Path, str, str],
+) -> None:
+    folder, run_id, printed = demo
+    spike = f"{run_id}-spike"
+    records = [r for r in json_of(folder, "runs", "show", spike)["records"] if r["type"] == "route.decided"]
+    assert [(r["source"], r["degraded"], r["bundles"][0]["id"]) for r in records] == [
+        ("search", False, "docs.fetch"),
+        ("model", False, "repo.readonly"),
+        ("search", True, "repo.readonly"),
+    ]
+    assert [r["search"]["verdict"] for r in records] == ["enough", "novel", "ambiguous"]
+    assert [r["model"] and r["model"]["failure"] for r in records] == [None, None, "upstream_error"]
+    assert all(r["candidates"] for r in records), "the ranking is recorded whoever answered"
+    assert {row["name"] for row in records[0]["facts"]["revisions"]} == {"index", "thresholds"}
+    shown = run(folder, "runs", "show", spike).stdout
+    for text in (printed, shown):
+        assert re.search(r"search: enough \(margin 0\.\d+, .*thresholds conservative/1\)", text)
+        assert re.search(r"model openai/scripted-by-the-demo: answered \(1 call, \d+ ms, 200 \+ 20 tokens\)", text)
+        assert "failed: upstream_error (1 call" in text
+
+
+@needs_search
+@needs_model
+def test_a_recorded_decision_is_explained_as_it_was_taken(demo: tuple[Path, str, str]) -> None:
+    folder, run_id, _ = demo
+    spike = f"{run_id}-spike"
+    first = json_of(folder, "explain", "--run", spike, "--seq", "0", "--bundle", "repo.readonly")
+    assert (first["source"], first["shown"], first["chains"][0]["code"]) == ("search", False, "below_floor")
+    last = json_of(folder, "explain", "--run", spike, "--tool", "repo.read_file")
+    assert (last["degraded"], last["shown"], last["chains"][0]["reason"]) == (True, True, "search")
+    assert last["model"]["failure"] == "upstream_error"
+    assert last["search"]["verdict"] == "ambiguous"
+    done = run(folder, "explain", "--run", spike, "--seq", "99", "--bundle", "x", code=3)
+    assert "has no decision 99" in done.stderr
+
+
+@needs_search
+def test_search_ranks_bundles_and_tools_and_says_what_it_makes_of_them(tmp_path: Path) -> None:
+    found = json_of(tmp_path, "search", "how does asyncio.timeout behave when nested")
+    assert found["ranked"][0]["id"] == "docs.fetch"
+    assert found["search"]["verdict"] == "enough"
+    tools = json_of(tmp_path, "search", "--tools", "list commits", "--limit", "2")["ranked"]
+    assert tools[0]["id"] == "repo.git_log"
+    assert len(tools) == 2
+    at = ("--workflow", "feature", "--role", "reviewer", "--step", "review")
+    placed = json_of(tmp_path, "search", "run the tests of this module", *at)["ranked"]
+    assert "workspace.exec" not in {row["id"] for row in placed}, "policy does not permit it there"
+    assert json_of(tmp_path, "search", "xyzzy")["search"]["verdict"] == "novel"
+    assert "docs.fetch" in run(tmp_path, "search", "how does asyncio.timeout behave when nested").stdout
+
+
 def test_the_demo_is_pleasant_on_a_terminal(tmp_path: Path) -> None:
     parent, child = pty.openpty()
     process = subprocess.Popen(
@@ -97,14 +161,14 @@ def test_the_demo_is_pleasant_on_a_terminal(tmp_path: Path) -> None:
 def test_runs_can_be_listed_shown_verified_and_replayed(demo: tuple[Path, str, str]) -> None:
     folder, run_id, _ = demo
     listed = json_of(folder, "runs", "list")
-    assert {row["run_id"] for row in listed} == {run_id, f"{run_id}-sub"}
+    assert {row["run_id"] for row in listed} == {run_id, f"{run_id}-sub", f"{run_id}-spike"}
     shown = run(folder, "runs", "show", run_id).stdout
     assert "feature / reviewer / review" in shown
     assert "- workspace.exec  (not_allowed: policy 'reviewers read' does not allow it)" in shown
     records = json_of(folder, "runs", "show", run_id)["records"]
     assert [record["seq"] for record in records] == list(range(len(records)))
     assert all(report["ok"] for report in json_of(folder, "runs", "verify"))
-    assert json_of(folder, "replay")["counts"] == {"identical": 6}
+    assert json_of(folder, "replay")["counts"] == {"identical": 9}
 
 
 def test_verify_names_the_first_record_that_was_changed_and_exits_with_five(
@@ -159,8 +223,8 @@ def test_prune_deletes_by_age_and_says_what_it_would_do(demo: tuple[Path, str, s
     folder, _, _ = demo
     subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
     assert json_of(tmp_path, "runs", "prune", "--older-than", "1h")["deleted"] == []
-    assert len(json_of(tmp_path, "runs", "prune", "--max-size", "0B", "--dry-run")["deleted"]) == 2
-    assert len(json_of(tmp_path, "runs", "prune", "--max-size", "0B")["deleted"]) == 2
+    assert len(json_of(tmp_path, "runs", "prune", "--max-size", "0B", "--dry-run")["deleted"]) == 3
+    assert len(json_of(tmp_path, "runs", "prune", "--max-size", "0B")["deleted"]) == 3
     assert list((tmp_path / "runs").glob("demo-*")) == []
 
 
@@ -202,6 +266,10 @@ def test_route_explain_tools_and_call_work_on_one_run(tmp_path: Path) -> None:
         (("runs", "index", "--url", "nonsense"), 3, "SQLAlchemy URL"),
         (("runs", "index", "--url", "sqlite:////nowhere/at/all.sqlite"), 4, "can't be written"),
         (("eval", "nowhere.toml"), 3, "can't be read"),
+        (("explain", "--bundle", "x"), 3, "--workflow, --role, --step"),
+        (("explain", "--bundle", "x", "--run", "nobody"), 3, "nobody"),
+        (("search",), 3, "required"),
+        (("search", "x", "--role", "y"), 3, "come together"),
     ],
 )
 def test_what_is_wrong_is_said_on_stderr_with_its_own_exit_status(

@@ -1,0 +1,110 @@
+"""`bundle-router search`: what search makes of a request, without deciding anything."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pydantic import ValidationError
+
+from router.cli.arguments import ADDRESS, add_config, add_json, config_folder, sentences
+from router.cli.output import print_json, say, table
+from router.core.catalog import Catalog
+from router.core.models import Facts, Step
+from router.core.search.ranking import Request, Search
+from router.errors import RequestError
+
+SUMMARY = "rank bundles, or tools, for a request"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("query", help="what is wanted, in words")
+    parser.add_argument("--tools", action="store_true", help="rank tools instead of bundles")
+    parser.add_argument("--limit", type=int, default=10, help="how many, at most (default: 10)")
+    for name in ADDRESS:
+        parser.add_argument(f"--{name}", help="rank only what policy permits there (all three, or none)")
+    add_config(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from router.core.corpus import request_of
+    from router.wiring import load_catalog, make_search
+
+    placed = _is_placed(arguments)
+    step = _step(arguments, placed)
+    catalog = load_catalog(config_folder(arguments))
+    search = make_search(catalog)
+    request = request_of(step, ())
+    if not placed:
+        request = Request(request.text)
+    permitted = _permitted(catalog, step) if placed else frozenset(search.corpus.members)
+    limit = max(arguments.limit, 0)
+    found = (
+        _tools(catalog, search, request, permitted, limit)
+        if arguments.tools
+        else _bundles(catalog, search, request, permitted, step, limit)
+    )
+    if arguments.json:
+        print_json(found)
+    else:
+        _show(found)
+    return 0
+
+
+def _is_placed(arguments: argparse.Namespace) -> bool:
+    """Whether a step is named, and not only a query."""
+    given = [name for name in ADDRESS if getattr(arguments, name) is not None]
+    if given and len(given) < len(ADDRESS):
+        raise RequestError("--workflow, --role and --step come together", advice="give all three, or none")
+    return bool(given)
+
+
+def _step(arguments: argparse.Namespace, placed: bool) -> Step:
+    address = {name: getattr(arguments, name) if placed else "search" for name in ADDRESS}
+    try:
+        return Step(run_id="search", goal=arguments.query, **address)
+    except ValidationError as wrong:
+        raise RequestError(sentences(wrong)) from None
+
+
+def _permitted(catalog: Catalog, step: Step) -> frozenset[str]:
+    """What policy permits at the step, were every capability present and every server up."""
+    from router.core.decide import plan_for
+
+    verdicts = plan_for(catalog, step, ()).verdicts
+    names = frozenset(
+        {f"env:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_env}
+        | {f"binary:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_binary}
+    )
+    facts = Facts(capabilities=names)
+    return frozenset(id_ for id_ in catalog.bundles if verdicts.of(id_, facts).permitted)
+
+
+def _bundles(
+    catalog: Catalog, search: Search, request: Request, permitted: frozenset[str], step: Step, limit: int
+) -> dict[str, Any]:
+    from router.core.records import search_json
+    from router.core.sufficiency import judge
+
+    ranking = search.rank_bundles(request, permitted)
+    rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.bundles[row.id].description}
+            for row in ranking.scored[:limit]]  # fmt: skip
+    return {"kind": "bundles", "ranked": rows, "search": search_json(judge(catalog, step, ranking).use)}
+
+
+def _tools(catalog: Catalog, search: Search, request: Request, permitted: frozenset[str], limit: int) -> dict[str, Any]:
+    held = frozenset(tool for id_ in permitted for tool in catalog.bundles[id_].tools)
+    rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.cards[row.id].description}
+            for row in search.rank_tools(request, held & frozenset(search.corpus.servers), k=limit)]  # fmt: skip
+    return {"kind": "tools", "ranked": rows, "search": None}
+
+
+def _show(found: dict[str, Any]) -> None:
+    rows = [(row["id"], f"{row['score']:.2f}", row["about"].partition("\n")[0][:80]) for row in found["ranked"]]
+    if rows:
+        table((found["kind"].removesuffix("s"), "score>", "what it is for"), rows)
+    else:
+        say("nothing")
+    if found["search"] is not None:
+        say(f"{found['search']['verdict']}: {found['search']['why']}")
