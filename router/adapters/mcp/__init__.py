@@ -39,7 +39,7 @@ def open_mcp_sessions(
     `bounds` are those that follow from `limits` unless given. `environ` is what `${NAME}` refers to (default: this
     process's environment). `development` permits stdio; `workspace` is the folder stdio servers are started in.
     `client` is the name and version that servers are told. `schema_of` gives the schemas that arguments are checked
-    against (default: those the server listed last). `auth_for` gives the OAuth flow of a server (see `oauth`).
+    against (default: those the server listed last). `auth_for` gives the OAuth flow of a server (see `authorization`).
     """
     return McpSessions(
         {name: server for name, server in servers.items() if server.transport != "local"},

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import AsyncIterator, Mapping
+from ipaddress import ip_address
 from typing import Any, Final, Self
 
 import httpx2
@@ -24,6 +25,9 @@ from router.adapters.mcp.faults import ServerFault
 
 CONNECT_S: Final = 10.0
 READ_S: Final = 300.0
+KEEP_S: Final = 4.0
+"""How long an unused TCP connection is kept: less than the 5 s after which common servers close theirs, as a request
+sent into a connection that is being closed may or may not have been carried out."""
 MAX_ERROR_BYTES: Final = 64 * 1024
 SSE_FACTOR: Final = 4
 """How much larger a response of many events may be than one message."""
@@ -61,9 +65,13 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         here = self._is_origin(request.url)
         if here:
             request.headers.update(self._headers)
+        elif not self._may_leave_for(request.url):
+            raise httpx2.UnsupportedProtocol(f"{request.url.host} is not asked for what a server names there")
         request.headers["accept-encoding"] = "identity"
         endpoint = here and request.url.path == self._url.path and request.method == "POST"
         exchange = _exchange_of(request)
+        if endpoint:
+            exchange.fault = None
         try:
             response = await exchange.guarded(self._inner.handle_async_request(request))
         except httpx2.TransportError as error:
@@ -83,6 +91,11 @@ class OneOrigin(httpx2.AsyncBaseTransport):
 
     def _is_origin(self, url: httpx2.URL) -> bool:
         return (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
+
+    def _may_leave_for(self, url: httpx2.URL) -> bool:
+        """Elsewhere only an authorization flow goes, and where to is the server's word: https, and never this machine
+        unless the server is on it itself."""
+        return _is_here(self._url.host) if _is_here(url.host) else url.scheme == "https"
 
     def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange) -> httpx2.Response:
         cap: int | None = self._max_bytes
@@ -183,7 +196,7 @@ Client = httpx2.AsyncClient
 
 def open_pool(keep: int) -> TcpPool:
     """The TCP connections to one server, for all its sessions. At most `keep` idle ones are kept; the caller closes."""
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=keep, keepalive_expiry=30.0)
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=keep, keepalive_expiry=KEEP_S)
     return httpx2.AsyncHTTPTransport(limits=limits)
 
 
@@ -196,6 +209,17 @@ def open_client(transport: OneOrigin, auth: Any = None) -> httpx2.AsyncClient:
         follow_redirects=False,
         trust_env=False,
     )
+
+
+def _is_here(host: str) -> bool:
+    """Whether the host is this machine, as far as its name says."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified or address.is_link_local
 
 
 def _stream_of(response: httpx2.Response) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from router.adapters.mcp import wires
@@ -49,6 +49,7 @@ class Hub:
         workspace: str,
         client: tuple[str, str],
         auth_for: Callable[[Server, Scope], Any],
+        check: Callable[[str, str, Mapping[str, Any], Any], Sequence[str]],
     ) -> None:
         self._servers = servers
         self._bounds = bounds
@@ -58,6 +59,7 @@ class Hub:
         self._workspace = workspace
         self._client = client
         self._auth_for = auth_for
+        self._check = check
         self._pools: dict[str, TcpPool] = {}
         self._started: set[str] = set()
         self._errors: dict[str, str] = {}
@@ -159,12 +161,9 @@ class Hub:
                 "info", "result.unexpected", server=server.name, tool=tool, wrong="nothing structured"
             )
             return
-        wrong = self.check(server.name, f"{tool} output", declared, structured)
+        wrong = self._check(server.name, f"{tool} output", declared, structured)
         if wrong:
             self._diagnostics.event("info", "result.unexpected", server=server.name, tool=tool, wrong=wrong[0])
-
-    check: Callable[[str, str, Mapping[str, Any], Any], Any] = staticmethod(lambda *_: ())
-    """Set by the sessions: checks a value against a schema."""
 
     # --- lists -------------------------------------------------------------------------------------------------------
 

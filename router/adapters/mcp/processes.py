@@ -136,6 +136,8 @@ class Process:
 
 async def start(command: Command) -> Process:
     """Starts the command under supervision. Raises ServerFault `not_started`."""
+    if os.name != "posix":
+        raise ServerFault("not_permitted", "stdio servers need a POSIX system, where they can be ended for certain")
     program = _program(command)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)

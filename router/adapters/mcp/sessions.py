@@ -201,8 +201,8 @@ class McpSessions:
                     workspace=self._workspace,
                     client=self._client,
                     auth_for=self._auth_for,
+                    check=self._checker.check,
                 )
-                hub.check = self._checker.check
                 self._hub = hub
             return self._hub
 
