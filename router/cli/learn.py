@@ -227,7 +227,7 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
         before, after_ = memory.before, memory.after
         yield "newest runs: right bundle first", before.steps, _three(before.first), _three(after_.first)
         yield "newest runs: mean reciprocal rank", before.steps, _three(before.mrr), _three(after_.mrr)
-    if calibration is not None and not calibration.missing:
+    if calibration is not None and calibration.enough:
         before_, after__ = calibration.before, calibration.after
         yield "settled by search alone", before_.steps, _percent(before_.share), _percent(after__.share)
         yield "  of these wrong", "", _percent(before_.error), _percent(after__.error)
