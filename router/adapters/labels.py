@@ -35,9 +35,10 @@ def read_labels(run_dir: Path) -> list[Correction]:
         return []
     except OSError as error:
         raise StorageError(f"{path} can't be read: {error.strerror}", kind="io_error") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CorruptRun(f"{path} is not a regular file", advice="remove it")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CorruptRun(f"{path} is not a regular file", advice="remove it")
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise CorruptRun(f"{path} has more than {MAX_BYTES:,} bytes", advice="remove it")

@@ -244,6 +244,18 @@ def test_an_answer_that_came_out_the_same_often_enough_becomes_a_proposed_route(
     assert taught(deployment, after=7).proposals.routes == ()
 
 
+def test_an_answer_that_nobody_used_is_not_promoted(kit: Any) -> None:
+    here = ("triage", "agent", "file")
+    runs = {
+        f"r{at}": [kit.Turn(f"bug {at}", ("issues.tracker",), (), here), kit.Turn("rain", ("weather",), ("mail.send",))]
+        for at in range(6)
+    }
+    assert {row.step for row in taught(kit.Deployment(kit.workshop()).play(runs)).proposals.routes} == {"file", "act"}
+    for turns in runs.values():
+        turns[1] = kit.Turn("rain", ("weather",), ("weather.forecast",))
+    assert {row.step for row in taught(kit.Deployment(kit.workshop()).play(runs)).proposals.routes} == {"act"}
+
+
 def test_one_busy_run_promotes_no_route(kit: Any) -> None:
     turns = [kit.Turn(f"bug {n}", ("issues.tracker",), ("issues.create",)) for n in range(40)]
     assert taught(kit.Deployment(kit.workshop()).play({"r": turns})).proposals.routes == ()
@@ -270,6 +282,12 @@ def test_intents_that_search_alone_does_not_rank_become_examples(deployment: Any
     proposed = {(row.bundle, row.text.rsplit(" ", 1)[0]) for row in taught(deployment).proposals.examples}
     assert ("issues.tracker", "log a snag about") in proposed
     assert all(row.runs >= 3 for row in taught(deployment).proposals.examples)
+
+
+def test_words_that_meant_several_bundles_are_an_example_of_none(kit: Any) -> None:
+    tools = (("mail", "mail.send"), ("weather", "weather.forecast"))
+    runs = {f"r{at}": [kit.Turn(f"frob the grand knob {at}", tools[at % 2][:1], tools[at % 2][1:])] for at in range(12)}
+    assert taught(kit.Deployment(kit.workshop()).play(runs)).proposals.examples == ()
 
 
 def test_redacted_or_endless_intents_are_no_examples(kit: Any) -> None:

@@ -2,10 +2,11 @@
 
 Rules:
 1. A route is proposed where search or a model gave the same answer at the same address: at least `after` times, in at
-   least `MIN_RUNS` runs, a run counting `PER_RUN` times at most, and `SAME` of all answers there.
+   least `MIN_RUNS` runs, a run counting `PER_RUN` times at most, and `SAME` of all answers there; and where `USED` of
+   these were used (unless the engine calls no tools through the router at all).
 2. An example is proposed for a bundle where past steps that needed it are not ranked to it by search alone, in at
-   least `MIN_RUNS` runs and in words of one kind. It is a recorded text: read it before you adopt it, because the
-   router's model will read it too.
+   least `MIN_RUNS` runs and `SAME` of those with a text of this kind. It is a recorded text: read it before you adopt
+   it, because the router's model will read it too.
 3. A trim is proposed for tools that were shown at `MIN_SHOWN` steps of `MIN_RUNS` runs, and never called nor asked for.
 4. Only what policy permits today is proposed, and only for bundles that still are what they were.
 """
@@ -24,13 +25,13 @@ from router.core.learning.steps import PastStep
 from router.core.mapping import Address
 from router.core.patterns import is_glob
 from router.core.search.ranking import Search
-from router.core.search.text import Analyzer
 from router.core.shaping import visible
 
 AFTER: Final = 5
 MIN_RUNS: Final = 3
 PER_RUN: Final = 3
 SAME: Final = 0.9
+USED: Final = 0.5
 MIN_SHOWN: Final = 20
 MAX_EXAMPLES: Final = 3
 MAX_EXAMPLE: Final = 200
@@ -111,6 +112,7 @@ def propose(
 
 def _routes(past: Sequence[PastStep], current: Catalog, after: int) -> Iterator[RouteProposal]:
     answered: defaultdict[Address, list[PastStep]] = defaultdict(list)
+    calls = any(step.called for step in past)
     for step in past:
         if step.picks and not step.degraded and not step.step.parent_run_id and step.step.policy is None:
             answered[step.address].append(step)
@@ -125,8 +127,8 @@ def _routes(past: Sequence[PastStep], current: Catalog, after: int) -> Iterator[
         if same < after or runs < MIN_RUNS or same < SAME * len(counted):
             continue
         bundles = _row(given, current)
-        if bundles:
-            used = sum(any(id_ in best for id_, _ in step.called) for step in given)
+        used = sum(any(id_ in best for id_, _ in step.called) for step in given)
+        if bundles and (used >= USED * len(given) or not calls):
             cost = round(sum(step.cost_usd for step in given), 6)
             yield RouteProposal(*address, bundles, len(steps), len(given), runs, used, cost)
 
@@ -162,43 +164,48 @@ def _row(given: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Kind:
-    """Texts of one kind that one bundle was needed for."""
+    """Texts of one kind: the runs in which each bundle was needed for them, and of each bundle the texts that search
+    alone does not rank to it, with the rank it gives them."""
 
     stems: frozenset[str]
-    texts: dict[str, int | None]
-    runs: set[str]
+    runs: defaultdict[str, set[str]]
+    missed: defaultdict[str, dict[str, int | None]]
 
 
 def _examples(labelled: Sequence[LabelledStep], search: Search) -> Iterator[ExampleProposal]:
-    kinds: defaultdict[str, list[_Kind]] = defaultdict(list)
+    found: defaultdict[str, list[ExampleProposal]] = defaultdict(list)
+    for kind in _kinds(labelled, search):
+        total = len(set().union(*kind.runs.values()))
+        for bundle, missed in kind.missed.items():
+            runs = len(kind.runs[bundle])
+            if runs >= MIN_RUNS and runs >= SAME * total:
+                text = min(missed, key=lambda text: (len(text), text))
+                found[bundle].append(ExampleProposal(bundle, text, runs, missed[text]))
+    for _, rows in sorted(found.items()):
+        yield from sorted(rows, key=lambda row: (-row.runs, row.text))[:MAX_EXAMPLES]
+
+
+def _kinds(labelled: Sequence[LabelledStep], search: Search) -> list[_Kind]:
+    kinds: list[_Kind] = []
+    holding: defaultdict[str, list[_Kind]] = defaultdict(list)
     for step in labelled:
         text = visible(" ".join(step.past.step.goal.split()))
-        if len(step.counted) != 1 or not 0 < len(text) <= MAX_EXAMPLE or REDACTED in text:
+        stems = frozenset(search.analyzer.stems(text))
+        if len(step.needed) != 1 or len(text) > MAX_EXAMPLE or REDACTED in text or len(stems) < 2:
             continue
-        (needed,) = step.counted
+        near = (kind for stem in sorted(stems) for kind in holding[stem])
+        kind = next((k for k in near if len(stems & k.stems) >= ALIKE * len(stems | k.stems)), None)
+        if kind is None:
+            kind = _Kind(stems, defaultdict(set), defaultdict(dict))
+            kinds.append(kind)
+            for stem in stems:
+                holding[stem].append(kind)
+        (needed,) = step.needed
         ranked = [scored.id for scored in search.rank_bundles(step.past.request, step.permitted).scored]
-        if ranked[:1] == [needed]:
-            continue
-        rank = ranked.index(needed) + 1 if needed in ranked else None
-        _add_to_kind(kinds[needed], text, rank, step.past.run_id, search.analyzer)
-    for bundle, found in sorted(kinds.items()):
-        frequent = [kind for kind in found if len(kind.runs) >= MIN_RUNS]
-        frequent.sort(key=lambda kind: (-len(kind.runs), min(kind.texts)))
-        for kind in frequent[:MAX_EXAMPLES]:
-            text = min(kind.texts, key=lambda text: (len(text), text))
-            yield ExampleProposal(bundle, text, len(kind.runs), kind.texts[text])
-
-
-def _add_to_kind(kinds: list[_Kind], text: str, rank: int | None, run_id: str, analyzer: Analyzer) -> None:
-    stems = frozenset(analyzer.stems(text))
-    if len(stems) < 2:
-        return
-    for kind in kinds:
-        if len(stems & kind.stems) >= ALIKE * len(stems | kind.stems):
-            kind.texts.setdefault(text, rank)
-            kind.runs.add(run_id)
-            return
-    kinds.append(_Kind(stems, {text: rank}, {run_id}))
+        kind.runs[needed].add(step.past.run_id)
+        if ranked[:1] != [needed]:
+            kind.missed[needed].setdefault(text, ranked.index(needed) + 1 if needed in ranked else None)
+    return kinds
 
 
 # --- trims ---------------------------------------------------------------------------------------------------------
