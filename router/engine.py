@@ -22,7 +22,7 @@ from router.core.decide import Question, permitted_tools
 from router.core.exposure import FORMATS, ActiveTool, Format, Toolset, exposed_names, listing
 from router.core.models import Activation, Decision, Facts, Grant, RecentStep, Reply, Step
 from router.core.records import activation_from, decision_from, facts_from, step_from
-from router.errors import RequestError, UnknownRun
+from router.errors import RequestError, RouterError, UnknownRun
 from router.ports import Capabilities, RunStore
 from router.run import (
     Admitted,
@@ -72,6 +72,7 @@ class Engine:
         self._versions = dict(versions)
         self._runs: dict[str, Run] = {}
         self._opening = threading.Lock()
+        self._closed = False
         self._facts: Facts | None = None
         self._adopt(catalog)
 
@@ -127,6 +128,8 @@ class Engine:
     def _open_run(self, run_id: str, step: Step | None) -> Run:
         """Opens a run: a new one for a step, or one on disk to go on with. The caller may race; one wins."""
         with self._opening:
+            if self._closed:
+                raise RequestError("this router is closed", advice="open another with Router.open(...)")
             run = self._runs.get(run_id)
             if run is not None:
                 return run
@@ -137,6 +140,8 @@ class Engine:
             if parent_id == run_id:
                 raise RequestError(f"run {run_id!r} can't be its own parent")
             parent = self._parent(parent_id) if parent_id else None
+            if step is not None:
+                self._workspace_of(step, parent)  # refused before anything is written
             inherited = parent.activation if parent is not None and step is not None and step.inherit else Activation()
             run = self._create(run_id, parent_id, sticky_set.inherit(inherited))
             self._runs[run_id] = run
@@ -303,7 +308,11 @@ class Engine:
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any]) -> Result:
         """See `Router.call`."""
         run = self.run(run_id)
-        taken = admit_call(self._deps, self.catalog, self.facts(), run, self._canonical, name, arguments)
+        facts = self.facts()
+        if run.parent_id:
+            # The parent may have moved on to where it may have less.
+            facts = replace(facts, grants=self._parent(run.parent_id).grants)
+        taken = admit_call(self._deps, self.catalog, facts, run, self._canonical, name, arguments)
         if isinstance(taken, Admitted):
             return await perform(self._deps, self.catalog, run, taken)
         await on_disk(run)
@@ -320,7 +329,14 @@ class Engine:
 
     async def close(self) -> None:
         """Ends every run and every session."""
+        self._closed = True
+        troubles: list[RouterError] = []
         for run_id in list(self._runs):
-            self.close_run(run_id)
+            try:
+                self.close_run(run_id)
+            except RouterError as trouble:  # the other runs still want to be ended
+                troubles.append(trouble)
         for session in self._deps.sessions.values():
             await session.close()
+        if troubles:
+            raise troubles[0]

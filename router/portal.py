@@ -15,13 +15,10 @@ CLEAN_UP_S = 5.0
 """How long an interrupted coroutine may take to record its end."""
 
 
-def refuse_running_loop(sync_name: str, async_name: str) -> None:
+def refuse_running_loop(what: str, instead: str) -> None:
     """Raises WrongContext when called on a thread that runs an event loop: waiting there would stop the loop."""
     if asyncio._get_running_loop() is not None:
-        raise WrongContext(
-            f"{sync_name}() was called inside a running event loop",
-            advice=f"use `await router.{async_name}(...)` there",
-        )
+        raise WrongContext(f"{what} was used inside a running event loop", advice=f"use `{instead}` there")
 
 
 class Portal:

@@ -269,8 +269,8 @@ def admit_call(
             raise RequestError(
                 f"run {run.id!r} has no decision yet, so no tool is exposed", advice="call route() for its first step"
             )
-        # The grants are the decision's own; what can be revoked between steps is looked up anew.
-        fresh = replace(facts, grants=current.facts.grants)
+        # Under the decision's own ceiling, and under what the parent may have by now.
+        fresh = replace(facts, grants=tuple(dict.fromkeys((*current.facts.grants, *facts.grants))))
         tool = names.get(name, name)
         exposed = permitted_tools(catalog, fresh, current.step, current.decision.bundle_ids)
         admitted = Admitted(
@@ -313,6 +313,8 @@ def _refusal(
         more = f" Did you mean {hint!r}?" if hint else f" This step has: {', '.join(exposed) or 'no tools'}."
         return "denied", code, f"{tool!r} is not available at this step ({code}: {detail}).{more}"
     limits = catalog.settings.limits
+    if not isinstance(arguments, Mapping):
+        return "invalid_arguments", "not_an_object", f"The arguments of {tool!r} must be an object, with its names."
     try:
         size = len(encode(dict(arguments)))
     except (TypeError, ValueError, RecursionError) as wrong:
@@ -452,6 +454,8 @@ def _call_record(deps: Deps, run: Run, type_: str, admitted: Admitted) -> dict[s
 
 def _as_text(arguments: Mapping[str, Any]) -> str:
     """The arguments as one JSON string. What is not JSON was refused; its names are all that is kept of it."""
+    if not isinstance(arguments, Mapping):
+        return encode({"not_an_object": type(arguments).__name__})
     try:
         return encode(dict(arguments))
     except (TypeError, ValueError, RecursionError) as wrong:

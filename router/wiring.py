@@ -84,7 +84,7 @@ def make_search(catalog: Catalog) -> Search:
     try:
         made_with = [f"{name} {version(name)}" for name in SEARCH_LIBRARIES]
     except PackageNotFoundError as missing:
-        raise NotInstalled(f"search needs {missing.name}", advice="install bundle-router[search]") from None
+        raise NotInstalled(f"search needs {missing.name}", advice="install bundle-router anew") from None
     texts, analyzer = texts_of(catalog), Analyzer(english_stemmer())
     revision = texts.revision(*made_with)
     cache = IndexCache(cache_folder() if len(texts.bundles) + len(texts.tools) >= MIN_CACHED else None)
@@ -184,7 +184,9 @@ class Router:
         clock = SystemClock()
         redactor = open_redactor(catalog)
         diagnostics = open_diagnostics(catalog, redactor)
-        sessions = LocalSessions(servers, catalog.local, catalog.settings.limits, diagnostics)
+        # Where the policy and the records lie: tools that may write in the workspace may not write there.
+        protected = [str(Path(place).resolve()) for place in (config or "config", runs)]
+        sessions = LocalSessions(servers, catalog.local, catalog.settings.limits, diagnostics, protected)
         own = open_selector(catalog, runs, clock, diagnostics) if selector is None else None
         engine = Engine(
             catalog=catalog,

@@ -66,7 +66,8 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
     ):
         _check_paths(root, arguments, accepted)
         plan = _plan(rule, binary, arguments, root=root.path, cwd_fd=cwd_fd, private=private)
-        plan = replace(plan, cgroups=groups, facilities=facilities)
+        kept = tuple(p for p in context.protected if Path(p).is_relative_to(root.path) and os.path.lexists(p))
+        plan = replace(plan, protected=(*plan.protected, *kept), cgroups=groups, facilities=facilities)
         finished = run(
             plan,
             stdin=arguments.stdin,

@@ -3,7 +3,8 @@
 Rules:
 1. The parent folder is opened beneath the workspace (`Root`); everything after that is relative to its descriptor.
 2. The last component is never followed: a symlink, folder, FIFO, socket or device there is refused.
-3. Nothing is written in a `.git`, by whatever name or link it is reached: hooks and config there run programs.
+3. Nothing is written in a `.git`, by whatever name or link it is reached: hooks and config there run programs. Nor
+   where the router keeps its config and its records: who may rewrite the policy is bound by none.
 4. The new content is complete under a temporary name before it takes the real one, in one step of the kernel's.
 5. `create_only` and `expected_sha256` make sure that what is replaced is what the caller has seen.
 """
@@ -16,7 +17,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
@@ -63,7 +64,8 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
         relative = root.relative(arguments.path)
         parent, _, name = relative.rpartition("/")
         _check_name(relative, name, given=arguments.path)
-        with _parent_folder(root, parent or ".") as folder, _one_at_a_time:
+        with _parent_folder(root, parent or ".", context.protected) as folder, _one_at_a_time:
+            _refuse_protected(_real(folder) / name, context.protected)
             before = _check_existing(folder, name, relative, arguments)
             try:
                 replace_or_create(folder, name, content, before)
@@ -94,12 +96,22 @@ def _refuse_git(parts: tuple[str, ...], shown: str) -> None:
         raise ToolFailure(f"{shown!r} lies in a .git, which is not written by tools", code="git_internals")
 
 
+def _real(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}").readlink()
+
+
+def _refuse_protected(path: Path, protected: Sequence[str]) -> None:
+    if any(path.is_relative_to(place) for place in protected):
+        raise ToolFailure(f"{path.name!r} belongs to the router's own config or records", code="protected")
+
+
 @contextmanager
-def _parent_folder(root: Root, parent: str) -> Iterator[int]:
-    """The folder the file goes into, made if need be, open as a descriptor. Where it really is decides about .git."""
-    descriptor = _open_or_make(root, parent)
+def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterator[int]:
+    """The folder the file goes into, made if need be, open as a descriptor. Where it really is decides what it is."""
+    descriptor = _open_or_make(root, parent, protected)
     try:
-        inside = os.path.relpath(Path(f"/proc/self/fd/{descriptor}").readlink(), root.path)
+        _refuse_protected(_real(descriptor), protected)
+        inside = os.path.relpath(_real(descriptor), root.path)
         _refuse_git(PurePosixPath(inside).parts, inside)
         _refuse_git_directories(root, inside)
         yield descriptor
@@ -114,7 +126,7 @@ def _refuse_git_directories(root: Root, inside: str) -> None:
             raise ToolFailure(f"{folder!r} is a git directory, which is not written by tools", code="git_internals")
 
 
-def _open_or_make(root: Root, parent: str) -> int:
+def _open_or_make(root: Root, parent: str, protected: Sequence[str]) -> int:
     flags = os.O_PATH | os.O_DIRECTORY
     try:
         return root.open_fd(parent, flags)
@@ -122,7 +134,8 @@ def _open_or_make(root: Root, parent: str) -> int:
         if failure.code != "not_found" or ".." in PurePosixPath(parent).parts:
             raise
     above, _, name = parent.rpartition("/")
-    with _parent_folder(root, above or ".") as folder:
+    with _parent_folder(root, above or ".", protected) as folder:
+        _refuse_protected(_real(folder) / name, protected)
         try:
             os.mkdir(name, dir_fd=folder)
         except FileExistsError:

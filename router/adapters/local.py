@@ -26,7 +26,7 @@ from pydantic import BaseModel, ValidationError
 
 from router.core.cards import card
 from router.core.catalog import Card, Limits
-from router.core.models import LocalSettings, LocalTool, Outcome, Text, ToolContext
+from router.core.models import LocalSettings, LocalTool, Media, Outcome, Text, ToolContext, ToolOutput
 from router.errors import RequestError, ToolFailure
 from router.ports import Diagnostics, RawResult
 
@@ -149,11 +149,13 @@ class LocalSessions:
         settings: LocalSettings,
         limits: Limits,
         diagnostics: Diagnostics,
+        protected: Sequence[str] = (),
     ) -> None:
         self._tools = {(server, tool.name): tool for server, tools in servers.items() for tool in tools}
         self._settings = settings
         self._limits = limits
         self._diagnostics = diagnostics
+        self._protected = tuple(protected)
         self._workers = Workers(limits.max_concurrent_calls)
 
     def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
@@ -173,21 +175,26 @@ class LocalSessions:
             settings=self._settings,
             timeout_s=timeout_s,
             max_bytes=self._limits.max_result_bytes,
+            protected=self._protected,
             cancelled=gone.is_set,
         )
         parsed = entry.arguments.model_validate(dict(arguments))
         work = self._workers.submit(lambda: self._run(entry, parsed, context))
+        deadline = asyncio.get_running_loop().call_later(timeout_s, gone.set)
         try:
             async with asyncio.timeout(timeout_s + GRACE_S):
-                return await asyncio.shield(work)
+                result = await asyncio.shield(work)
+            if not gone.is_set():
+                return result
         except TimeoutError:
-            return RawResult(
-                (Text(f"{server}.{tool} took longer than {timeout_s:g} s and was stopped."),), "timeout", "timeout"
-            )
+            pass  # it did not heed the word to stop: its thread is left behind
         finally:
+            deadline.cancel()
             gone.set()
             # A thread can't be killed: what it still returns is dropped here, and must not be reported as unretrieved.
             work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        text = f"{server}.{tool} took longer than {timeout_s:g} s; it was told to stop."
+        return RawResult((Text(text),), "timeout", "timeout")
 
     def _run(self, entry: LocalTool, arguments: BaseModel, context: ToolContext) -> RawResult:
         try:
@@ -196,12 +203,22 @@ class LocalSessions:
             advice = f"; {failure.advice}" if failure.advice else ""
             outcome: Outcome = "timeout" if failure.code == "timeout" else "tool_error"
             return RawResult((Text(failure.message + advice),), outcome, failure.code)
-        except Exception as defect:  # noqa: BLE001 - the boundary of rule 3
-            self._diagnostics.event("error", "tool.crashed", tool=entry.name, error=defect)
-            what = type(defect).__name__
-            text = f"The tool {entry.name!r} failed unexpectedly ({what}); the operator's log has the details."
-            return RawResult((Text(text),), "tool_error", "crashed")
+        except (Exception, SystemExit) as defect:  # noqa: BLE001 - the boundary of rule 3; a tool may not end us
+            return self._crashed(entry, defect)
+        if not isinstance(output, ToolOutput):
+            return self._crashed(entry, TypeError(f"it returned {type(output).__name__}, not ToolOutput"))
+        size = sum(len(block.data) for block in output.blocks if isinstance(block, Media))
+        size += sum(len(block.text) for block in output.blocks if isinstance(block, Text))
+        if size > self._limits.max_result_bytes:
+            text = f"The result has {size:,} bytes, at most {self._limits.max_result_bytes:,} are taken. Ask for less."
+            return RawResult((Text(text),), "tool_error", "too_large")
         return RawResult(output.blocks, "tool_error" if output.failed else "ok", "failed" if output.failed else "")
+
+    def _crashed(self, entry: LocalTool, defect: BaseException) -> RawResult:
+        self._diagnostics.event("error", "tool.crashed", tool=entry.name, error=defect)
+        what = type(defect).__name__
+        text = f"The tool {entry.name!r} failed unexpectedly ({what}); the operator's log has the details."
+        return RawResult((Text(text),), "tool_error", "crashed")
 
     async def close(self) -> None:
         self._workers.close()

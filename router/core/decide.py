@@ -326,9 +326,9 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
     if catalog.settings.activation.sticky and source != "none":
         _add_sticky(shown, plan, facts, activation, applied, ignore_untrusted=_is_closed(how.route))
     for id_ in applied.evicted:
-        shown.leave_out(
-            LeftOut(id_, "evicted", f"least recently used, over {catalog.settings.activation.max_tools} tools")
-        )
+        verdict, cap = plan.verdicts.of(id_, facts), catalog.settings.activation.max_tools
+        evicted = LeftOut(id_, "evicted", f"least recently used, over {cap} tools")
+        shown.leave_out(evicted if verdict.permitted else verdict.as_left_out())
     _note_unheard(shown, plan, facts, how.heard)
     return Decision(
         bundles=tuple(shown.bundles),

@@ -491,12 +491,14 @@ class ToolContext:
 
     `workspace` is an absolute path that the tool is confined to. `timeout_s` is what is left for the whole call;
     `max_bytes` bounds what the tool may return; `cancelled()` turns true when the caller has gone away.
+    `protected` are absolute paths that no tool changes, also inside the workspace: the router's config and its runs.
     """
 
     workspace: str
     settings: LocalSettings
     timeout_s: float
     max_bytes: int
+    protected: tuple[str, ...] = ()
     cancelled: Callable[[], bool] = field(default=lambda: False)
 
 

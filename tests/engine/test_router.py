@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -353,6 +354,62 @@ def test_an_engines_own_tools_are_called_like_any_other(tmp_path: Path) -> None:
         assert (crashed.outcome, crashed.code) == ("tool_error", "crashed")
         assert "ZeroDivisionError" in crashed.text
         assert "oh" not in crashed.text
+
+
+def test_a_tool_that_exits_returns_rubbish_or_too_much_ends_nothing_but_itself(tmp_path: Path) -> None:
+    def leave(arguments: _Nothing, context: ToolContext) -> ToolOutput:
+        raise SystemExit(3)
+
+    def rubbish(arguments: _Nothing, context: ToolContext) -> Any:
+        return "text"
+
+    def flood(arguments: _Nothing, context: ToolContext) -> ToolOutput:
+        return ToolOutput((Media(b"x" * (context.max_bytes + 1)),))
+
+    tools = [LocalTool(f.__name__, f.__name__, _Nothing, f) for f in (leave, rubbish, flood)]
+    with _open_with(tmp_path, *tools) as router:
+        router.route_sync(step())
+        assert router.call_sync("r-1", "mine.leave", {}).code == "crashed"
+        assert "TypeError" in router.call_sync("r-1", "mine.rubbish", {}).text
+        assert router.call_sync("r-1", "mine.flood", {}).code == "too_large"
+        for wrong in ([], "x", None):
+            assert router.call_sync("r-1", "mine.leave", wrong).code == "not_an_object"  # type: ignore[arg-type]  # on purpose
+    assert Archive(tmp_path / "runs").verify("r-1").ok
+
+
+def test_no_tool_changes_the_routers_own_config_or_records(tmp_path: Path, workspace: Path) -> None:
+    shutil.copytree(CONFIG, workspace / "config")
+    with Router.open(workspace / "config", runs=workspace / "runs", workspace=workspace) as router:
+        router.route_sync(step())
+        before = {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()}
+        for path in ("config/policy.toml", "config/new/x", "runs/r-1/run.json", "runs/r-2/x", "sub/../config/x"):
+            result = router.call_sync("r-1", "workspace.write_file", {"path": path, "content": "mine now"})
+            assert (result.outcome, result.code) == ("tool_error", "protected"), path
+        (workspace / "way").symlink_to("config")
+        assert router.call_sync("r-1", "workspace.write_file", {"path": "way/x", "content": "x"}).code == "protected"
+        (workspace / "t.py").write_text("open('config/policy.toml', 'w').write('x')\n", encoding="utf-8")
+        ran = router.call_sync("r-1", "workspace.exec", {"binary": "python", "args": ["-m", "unittest", "t"]})
+        if "read-only" in ran.text or "Read-only" in ran.text:
+            assert (workspace / "config" / "policy.toml").read_bytes() == before[workspace / "config" / "policy.toml"]
+    assert Archive(workspace / "runs").verify("r-1").ok
+
+
+def test_a_closed_router_routes_no_more_and_a_refused_step_writes_nothing(tmp_path: Path, workspace: Path) -> None:
+    router = Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace)
+    with pytest.raises(RequestError, match="not a folder inside"):
+        router.route_sync(step(workspace="/etc"))
+    assert not (tmp_path / "runs").exists()
+    router.close_sync()
+    with pytest.raises(RequestError, match="closed"):
+        router.route_sync(step())
+
+
+def test_a_sub_agents_calls_are_judged_by_what_its_parent_may_have_now(router: Router) -> None:
+    router.route_sync(step("parent"))
+    router.route_sync(step("child", parent_run_id="parent"))
+    assert router.call_sync("child", "workspace.binaries", {}).ok
+    router.route_sync(step("parent", role="reviewer", step="review"))
+    assert router.call_sync("child", "workspace.binaries", {}).code == "not_allowed"
 
 
 def test_a_tool_that_takes_too_long_is_a_timeout_and_is_told_to_stop(tmp_path: Path) -> None:
