@@ -25,7 +25,7 @@ from router.core.models import Answer, Failure, RecentStep, Reply, Text
 from router.core.shaping import MediaFacts
 from router.engine import Engine
 from router.errors import CorruptRun, RunInUse
-from router.ports import Healed, RawResult, Stored
+from router.ports import Healed, RawResult, Selector, Stored
 from router.run import Deps
 from router.wiring import Router
 
@@ -288,10 +288,11 @@ def fake_router(
     *,
     capabilities: Iterable[str] = (),
     script: Script | None = None,
+    selector: Selector | None = None,
     results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]] | None = None,
     secrets: Iterable[str] = (),
 ) -> FakeRouter:
-    """A Router over `catalog` with every effect faked. `script` answers questions; `results` answers calls.
+    """A Router over `catalog` with every effect faked. `script` (or a `selector`) answers questions; `results` calls.
 
     Load a real config with `router.load_catalog("config")`, or build a `Catalog` by hand.
     """
@@ -312,7 +313,7 @@ def fake_router(
         diagnostics=fakes.diagnostics,
         sessions=dict.fromkeys(transports, fakes.sessions),
         describe=lambda data: MediaFacts("application/octet-stream"),
-        selector=fakes.selector,
+        selector=selector or fakes.selector,
     )
     engine = Engine(
         catalog=catalog,

@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
@@ -101,5 +102,6 @@ def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:
 
 
 def _plain(text: str, limit: int) -> str:
-    """Line ends stay: they separate wishes."""
-    return "\n".join(" ".join(line.split()) for line in text[:limit].splitlines())
+    """Normalised before it is cut a second time: one character can stand for eighteen. Line ends separate wishes."""
+    short = unicodedata.normalize("NFKC", text[:limit])[:limit]
+    return "\n".join(" ".join(line.split()) for line in short.splitlines())

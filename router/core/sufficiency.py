@@ -86,7 +86,8 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
             tuple(bundle.id for bundle in plausible),
         )
     stand_in = next((bundle.id for bundle in plausible if is_harmless(bundle)), None)
-    return Judgement(_said(use, "ambiguous", f"{why}; not shown on a guess, since {refused}"), (), stand_in)
+    why += f"; not shown on a guess, since {refused}" if is_harmless(first) else ""
+    return Judgement(_said(use, "ambiguous", why), (), stand_in)
 
 
 def is_harmless(bundle: Bundle) -> bool:
@@ -147,9 +148,9 @@ def _no_union(catalog: Catalog, step: Step, plausible: list[Bundle], settings: S
     most = settings.max_union if step.max_bundles is None else min(settings.max_union, step.max_bundles)
     if len(plausible) > most:
         return f"{len(plausible)} bundles are plausible, at most {most} may be"
-    acting = next((bundle.id for bundle in plausible if not is_harmless(bundle)), None)
-    if acting is not None:
-        return f"{acting} does more than read, or is not trusted"
+    other = next((bundle for bundle in plausible if not is_harmless(bundle)), None)
+    if other is not None:
+        return f"{other.id} {'does more than read' if other.trust == 'trusted' else 'is not trusted'}"
     tokens = _tokens(catalog, plausible)
     if tokens is None:
         return "what their tools cost is not known"

@@ -28,8 +28,8 @@ from router.core.sufficiency import Judgement, judge
 from router.errors import NotInstalled
 from router.ports import Diagnostics
 
-MAX_INLINE: Final = 1_000
-"""Characters that are searched on the caller's thread (about a millisecond); longer steps are searched in another."""
+MAX_INLINE: Final = 500
+"""Characters that are searched on the caller's thread (some milliseconds among 500 bundles). More are in another."""
 KEPT_REVISIONS: Final = 2
 
 MakeSearch = Callable[[Catalog], Search]
