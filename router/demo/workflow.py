@@ -77,7 +77,8 @@ def open_questions() -> tuple[Planned, ...]:
             ("repo.ripgrep", {"pattern": "slugify", "max_matches": 3}),
         ), workflow="spike"),
         # Two bundles are plausible and one may be had. The model fails, so search stands in for it: degraded.
-        Planned("researcher", "hunt", "read what the documentation and the history of this file say", (), workflow="spike", max_bundles=1),
+        Planned("researcher", "hunt", "read what the documentation and the history of this file say", (),
+                workflow="spike", max_bundles=1),
     )  # fmt: skip
 
 
