@@ -41,10 +41,12 @@ def guarded(bench: Any) -> Iterator[Any]:
 
     class Handler(bench.faults.Handler):  # type: ignore[misc]  # a module loaded by its path
         def do_GET(self) -> None:
-            base = f"http://127.0.0.1:{self.server.server_port}"
+            self.server.heard.append(dict(self.headers))
+            here = f"http://127.0.0.1:{self.server.server_port}"
+            base = f"http://127.0.0.1:{self.server.issuer.server_port}"
             documents = {
                 "/.well-known/oauth-protected-resource/mcp": {
-                    "resource": base + "/mcp",
+                    "resource": here + "/mcp",
                     "authorization_servers": [base],
                 },
                 "/.well-known/oauth-authorization-server": {
@@ -61,6 +63,7 @@ def guarded(bench: Any) -> Iterator[Any]:
             self.answer(200 if found else 404, json.dumps(found).encode())
 
         def do_POST(self) -> None:
+            self.server.heard.append(dict(self.headers))
             if self.path == "/mcp":
                 if self.headers.get("authorization") in [f"Bearer {token}" for token in self.server.valid]:
                     super().do_POST()
@@ -79,7 +82,7 @@ def guarded(bench: Any) -> Iterator[Any]:
             self.answer(200, json.dumps({**token, "expires_in": self.server.lives_s}).encode())
 
     with bench.faults.serving() as server:
-        server.RequestHandlerClass = Handler
+        server.RequestHandlerClass, server.issuer, server.heard = Handler, server, []
         server.issued, server.valid, server.asked, server.login, server.lives_s = 0, [], [], "", 3600
         yield server
 
@@ -166,6 +169,19 @@ def test_an_address_that_nobody_should_open_is_shown_to_nobody(bench: Any, tmp_p
         server.login = login
         bench.run(main, bench.http(server), auth_for=auth_for(tmp_path / "t", person))
     assert person.shown == []
+
+
+def test_a_configured_header_stays_with_its_server_while_another_issues_the_tokens(bench: Any, tmp_path: Path) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
+
+    with guarded(bench) as server, guarded(bench) as issuer:
+        server.issuer, server.valid = issuer, issuer.valid
+        entry = replace(bench.http(server), headers=(("X-Key", "k-1"),))
+        bench.run(main, entry, auth_for=auth_for(tmp_path / "t", Person()))
+        assert issuer.asked
+        assert "k-1" not in repr(issuer.heard)
+        assert "k-1" in repr(server.heard)
 
 
 @pytest.mark.parametrize(

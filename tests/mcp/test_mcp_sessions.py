@@ -392,6 +392,17 @@ def test_a_server_that_crashes_on_every_call_is_left_alone_and_started_afresh_fo
     bench.run(main, bench.stdio())
 
 
+def test_a_process_that_hangs_on_every_call_is_replaced_for_the_probe(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        first = bench.said(await bench.call(sessions, "pid"))
+        for _ in range(5):
+            assert (await bench.call(sessions, "hang", timeout_s=0.1)).outcome == "timeout"
+        bench.clock.advance(30)
+        assert bench.said(await bench.call(sessions, "pid")) != first
+
+    bench.run(main, bench.stdio())
+
+
 def test_cancelling_a_probe_lets_the_next_one_through(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         server.statuses = {"tools/call": 500}
@@ -423,12 +434,11 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "required": ["n"],
         "additionalProperties": False,
     },
-    "remote": {"type": "object", "properties": {"n": {"$ref": "http://127.0.0.1:1/schema.json"}}},
     "file": {"$ref": "file:///etc/passwd"},
     "endless": {"$ref": "#"},
     "recursive": {"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}}}},
     "broken": {"type": 7},
-    "regex": {"type": "object", "properties": {"s": {"pattern": "^(a+)+$"}}},
+    "regex": {"type": "object", "properties": {"s": {"pattern": "^(a+)+$"}}, "patternProperties": {"^x": False}},
     "nested": NESTED,
     "costly": {"type": "object", "properties": {"l": {"items": {"anyOf": [{"const": i} for i in range(10_000)]}}}},
 }
@@ -441,11 +451,11 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         ("plain", {"n": "one"}, ["n: 'one' is not of type 'integer'"]),
         ("plain", {}, ["arguments: 'n' is a required property"]),
         ("plain", {"n": 1, "m": 2}, ["arguments: Additional properties are not allowed ('m' was unexpected)"]),
-        ("remote", {"n": 1}, []),
         ("file", {}, []),
         ("endless", {}, []),
         ("recursive", {"t": {"t": 5}}, ["t.t: 5 is not of type 'object'"]),
         ("broken", {}, []),
+        ("regex", {"s": "b", "x": 1}, []),
         ("regex", {"s": "a" * 5_000 + "b"}, []),
         ("nested", {"a": 1}, []),
         ("costly", {"l": list(range(-10_000, 0))}, []),
@@ -459,6 +469,16 @@ def test_arguments_are_checked_within_bounds_and_what_can_not_be_checked_is_left
         assert list(sessions.check_arguments("s", schema, arguments)) == wrong
 
     bench.run(main, bench.stdio(), schema_of=lambda _server, tool: SCHEMAS.get(tool))
+
+
+def test_a_reference_to_elsewhere_is_never_fetched(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert sessions.check_arguments("s", "remote", {"n": 1}) == ()
+
+    with bench.faults.serving() as server:
+        schema = {"properties": {"n": {"$ref": server.url + "/schema.json"}}}
+        bench.run(main, bench.stdio(), schema_of=lambda _server, _tool: schema)
+        assert server.seen == []
 
 
 def test_arguments_are_checked_against_the_list_when_nothing_else_is_known(bench: Any) -> None:
