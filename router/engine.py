@@ -318,6 +318,14 @@ class Engine:
         await on_disk(run)
         return taken
 
+    def artifact(self, run_id: str, uri: str) -> bytes:
+        """See `Router.artifact`."""
+        sha256 = uri.removeprefix("artifact:").removeprefix("sha256:")
+        try:
+            return self.run(run_id).artifacts.get(sha256)
+        except KeyError:
+            raise RequestError(f"run {run_id!r} has no artifact {uri!r}") from None
+
     # --- ends ------------------------------------------------------------------------------------------------------
 
     def close_run(self, run_id: str) -> None:

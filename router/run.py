@@ -59,6 +59,9 @@ from router.ports import (
     Stored,
 )
 
+READING = "kept whole with the run; ask for less at a time to see the rest"
+"""What a cut result says of the part left out: there is no tool yet that reads artifacts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deps:
@@ -295,7 +298,7 @@ def admit_call(
 
 def shape_text(deps: Deps, catalog: Catalog, text: str) -> Shaped:
     """A refusal's text, under the same cap and cleaning as any result."""
-    return shape((Text(text),), catalog.settings.limits.max_result_chars, deps.describe)
+    return shape((Text(text),), catalog.settings.limits.max_result_chars, deps.describe, reading=READING)
 
 
 def _refusal(
@@ -386,7 +389,7 @@ async def _perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -
 
 def conclude_call(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted, raw: RawResult) -> Result:
     """Shapes a raw result, stores what became an artifact, and records the end of the call."""
-    shaped = shape(raw.blocks, catalog.settings.limits.max_result_chars, deps.describe)
+    shaped = shape(raw.blocks, catalog.settings.limits.max_result_chars, deps.describe, reading=READING)
     stored = tuple(
         run.artifacts.put(blob.data, claimed_type=blob.claimed_type, name=blob.name) for blob in shaped.blobs
     )

@@ -271,6 +271,13 @@ class Router:
         refuse_running_loop("call_sync()", "await router.call(...)")
         return self._portal.run(self._engine.call(run_id, name, arguments))
 
+    def artifact(self, run_id: str, uri: str) -> bytes:
+        """The bytes behind `artifact:sha256:…`, as they came, checked against their digest.
+
+        Raises UnknownRun, RequestError (no such artifact in this run), CorruptRun (they are not what was stored).
+        """
+        return self._engine.artifact(run_id, uri)
+
     # --- ends ------------------------------------------------------------------------------------------------------
 
     async def close_run(self, run_id: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from router.core.config.source import FILE_NAMES
 from router.core.models import Step, StepPolicy
 from router.errors import RequestError
 
@@ -21,7 +22,7 @@ def config_folder(arguments: argparse.Namespace) -> str | None:
     """The config folder that was named, or `config` where it exists; None stands for the shipped config alone."""
     if arguments.config is not None:
         return str(arguments.config)
-    return "config" if Path("config").is_dir() else None
+    return "config" if any(Path("config", name).is_file() for name in FILE_NAMES) else None
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:

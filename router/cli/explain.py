@@ -37,6 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _target(arguments: argparse.Namespace) -> str:
+    return f"tool:{arguments.tool}" if arguments.tool is not None else f"bundle:{arguments.bundle}"
+
+
 def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
     """The step that the options describe, under the config as it is."""
     from router.wiring import Router
@@ -46,7 +50,7 @@ def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
         raise RequestError(f"explain needs {', '.join(missing)}", advice="or --run, for a recorded decision")
     step = step_from(arguments, "explain")
     with Router.open(config_folder(arguments)) as router:
-        return step, router.explain(step, arguments.tool or arguments.bundle)
+        return step, router.explain(step, _target(arguments))
 
 
 def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
@@ -63,7 +67,7 @@ def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
         facts_from(record),
         activation_from(record["activation"]["before"]),
         step,
-        arguments.tool or arguments.bundle,
+        _target(arguments),
         lambda _: reply_from(record),
     )
     return step, explanation

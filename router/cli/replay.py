@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from router.cli.arguments import add_json, add_runs
+from router.cli.attempts import EachRun
 from router.cli.output import print_json, say, table
 from router.core.catalog import Catalog
 from router.core.records import catalog_from
@@ -35,8 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     given = load_catalog(arguments.config) if arguments.config else None
     counts: Counter[str] = Counter()
     differing: list[Replayed] = []
+    attempt = EachRun()
     for run_id in arguments.run_ids or archive.run_ids():
-        for replayed in _replays(archive, run_id, given):
+        for replayed in attempt.all(_replays(archive, run_id, given)):
             counts[replayed.outcome] += 1
             if replayed.outcome in ("changed", "asks_anew") or (given is None and replayed.outcome != "identical"):
                 differing.append(replayed)
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"counts": dict(counts), "differing": [_row(item) for item in differing]})
     else:
         _show(counts, differing)
-    return 1 if differing else 0
+    return attempt.status or (1 if differing else 0)
 
 
 def _replays(archive: Any, run_id: str, given: Catalog | None) -> Iterator[Replayed]:
@@ -54,9 +56,10 @@ def _replays(archive: Any, run_id: str, given: Catalog | None) -> Iterator[Repla
             continue
         try:
             revision = record["catalog_revision"]
-            if given is None and revision not in own:
+            if revision not in own:
                 own[revision] = catalog_from(archive.catalog(run_id, revision))
-            yield replay(record, given if given is not None else own[revision])
+            then = own[revision]
+            yield replay(record, then) if given is None else replay(record, given, then)
         except (KeyError, TypeError, ValidationError) as error:
             raise CorruptRun(
                 f"record {record.get('seq')} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"
@@ -65,7 +68,8 @@ def _replays(archive: Any, run_id: str, given: Catalog | None) -> Iterator[Repla
 
 def _row(item: Replayed) -> dict[str, object]:
     names = ("run_id", "seq", "workflow", "role", "step", "outcome")
-    return {**{name: getattr(item, name) for name in names}, "gained": list(item.gained), "lost": list(item.lost)}
+    lists = ("gained", "lost", "gained_tools", "lost_tools")
+    return {**{name: getattr(item, name) for name in names}, **{name: list(getattr(item, name)) for name in lists}}
 
 
 def _show(counts: Counter[str], differing: list[Replayed]) -> None:
@@ -74,13 +78,18 @@ def _show(counts: Counter[str], differing: list[Replayed]) -> None:
         f"{total} decisions: "
         + (", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.most_common()) or "none")
     )
-    gained: Counter[str] = Counter(id_ for item in differing for id_ in item.gained)
-    lost: Counter[str] = Counter(id_ for item in differing for id_ in item.lost)
+    gained: Counter[str] = Counter(id_ for item in differing for id_ in (*item.gained, *item.gained_tools))
+    lost: Counter[str] = Counter(id_ for item in differing for id_ in (*item.lost, *item.lost_tools))
     for id_, n in gained.most_common():
         say(f"  {n} gained {id_}")
     for id_, n in lost.most_common():
         say(f"  {n} lost {id_}")
     if differing:
-        rows = [(i.run_id, i.seq, f"{i.workflow} / {i.role} / {i.step}", i.outcome, " ".join(f"+{g}" for g in i.gained),
-                 " ".join(f"-{x}" for x in i.lost)) for i in differing[:50]]  # fmt: skip
+        rows = [_cells(item) for item in differing[:50]]
         table(("run", "seq>", "step", "outcome", "gained", "lost"), rows)
+
+
+def _cells(item: Replayed) -> tuple[object, ...]:
+    gained = " ".join(f"+{name}" for name in (*item.gained, *item.gained_tools))
+    lost = " ".join(f"-{name}" for name in (*item.lost, *item.lost_tools))
+    return item.run_id, item.seq, f"{item.workflow} / {item.role} / {item.step}", item.outcome, gained, lost

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from router.cli.arguments import add_json, add_runs
+from router.cli.attempts import EachRun
 from router.cli.output import heading, print_json, say, table
 from router.cli.wording import heard
 from router.core.records import model_from, search_from
 from router.errors import RequestError
+
+if TYPE_CHECKING:
+    from router.adapters.archive import Archive, VerifyReport
 
 SUMMARY = "list, show, verify, export, index or prune run directories"
 
@@ -86,16 +90,19 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
     summary = archive.summary(run_id)
     heading(f"run {run_id}: {summary.state}, {len(records)} records, opened {summary.opened}")
+    if not archive.verify(run_id).ok:
+        say("WARNING: these records are not as they were written; `bundle-router runs verify` says where")
     for torn in archive.torn(run_id):
-        say(f"note: {torn.file} ends in {torn.bytes} bytes of a record that was never acknowledged")
+        say(f"note: {torn.file} ends in {torn.bytes} bytes of an unfinished line")
+    finished = {record["call_id"] for record in records if record.get("type") == "call.finished"}
     for record in records:
-        _show_record(record)
+        _show_record(record, finished)
     say()
     say(f"one record in full: bundle-router runs show {run_id} --seq N")
     return 0
 
 
-def _show_record(record: dict[str, Any]) -> None:
+def _show_record(record: dict[str, Any], finished: set[str]) -> None:
     kind = record.get("type")
     if kind == "route.decided":
         step = record["step"]
@@ -113,6 +120,8 @@ def _show_record(record: dict[str, Any]) -> None:
             say(f"      - {row.get('tool') or row['id']}  ({row['code']}: {row['detail']})")
         exposure = record["exposure"]
         say(f"      {exposure['tools']} of {exposure['all_tools']} tools, {exposure['tokens']:,} tokens")
+    elif kind == "call.started" and record["call_id"] not in finished:
+        say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → started, and no end was recorded")
     elif kind == "call.finished":
         code = f" {record['code']}" if record["code"] else ""
         say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → {record['outcome']}{code}, "
@@ -131,7 +140,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     from router.adapters.archive import Archive
 
     archive = Archive(arguments.runs)
-    reports = [archive.verify(run_id) for run_id in _chosen(arguments)]
+    reports = [_with_artifacts(archive, archive.verify(run_id)) for run_id in _chosen(arguments)]
     if arguments.json:
         print_json([{**asdict(report), "ok": report.ok} for report in reports])
     else:
@@ -139,6 +148,19 @@ def _verify(arguments: argparse.Namespace) -> int:
             _show_report(report)
         say(f"{sum(r.ok for r in reports)} of {len(reports)} runs are as they were written")
     return 0 if all(report.ok for report in reports) else 5
+
+
+def _with_artifacts(archive: Archive, report: VerifyReport) -> VerifyReport:
+    """The report, and what is wrong with the bytes that the good records refer to."""
+    from router.adapters.artifacts import ArtifactReader
+
+    reader = ArtifactReader(archive.path(report.run_id))
+    wrong = [text for text in reader.problems() if not text.endswith("it can be deleted")]
+    present = {artifact.sha256 for artifact in reader.iter()}
+    if report.broken is None:
+        named = {row["sha256"] for record in archive.records(report.run_id) for row in record.get("artifacts", ())}
+        wrong += [f"artifact {sha256} is gone" for sha256 in sorted(named - present)]
+    return replace(report, problems=(*report.problems, *wrong))
 
 
 def _show_report(report: Any) -> None:
@@ -155,14 +177,15 @@ def _export(arguments: argparse.Namespace) -> int:
     from router.adapters.export import export
 
     archive = Archive(arguments.runs)
-    runs = (archive.records(run_id) for run_id in _chosen(arguments))
+    each = EachRun()
+    runs = (each.all(archive.records(run_id)) for run_id in _chosen(arguments))
     written = export(runs, arguments.to, arguments.format)
     if arguments.json:
         print_json([{"file": str(path), "rows": rows} for path, rows in written])
     else:
         for path, rows in written:
             say(f"{rows} rows in {path}")
-    return 0
+    return each.status
 
 
 def _index(arguments: argparse.Namespace) -> int:
@@ -170,13 +193,14 @@ def _index(arguments: argparse.Namespace) -> int:
     from router.adapters.index import rebuild, sqlite_url
 
     archive = Archive(arguments.runs)
-    runs = ((run_id, archive.records(run_id)) for run_id in _chosen(arguments))
+    each = EachRun()
+    runs = ((run_id, each.all(archive.records(run_id))) for run_id in _chosen(arguments))
     built = rebuild(runs, arguments.url or sqlite_url(arguments.runs))
     if arguments.json:
         print_json(asdict(built))
     else:
         say(f"{built.decisions} decisions and {built.calls} calls of {built.runs} runs in {built.url}")
-    return 0
+    return each.status
 
 
 def _prune(arguments: argparse.Namespace) -> int:

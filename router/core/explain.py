@@ -50,7 +50,9 @@ class Explanation:
 
     @property
     def shown(self) -> bool:
-        return any(chain.shown for chain in self.chains)
+        """Whether the target is shown: as a tool when it names one, else as a bundle."""
+        own = [chain for chain in self.chains if chain.tool is not None] or self.chains
+        return any(chain.shown for chain in own)
 
 
 def explain(
@@ -61,7 +63,9 @@ def explain(
     target: str,
     hear: Callable[[Question], Reply | None] | None = None,
 ) -> Explanation:
-    """Explains one bundle id or canonical tool name. An unknown target gives one `unknown_bundle` chain.
+    """Explains one bundle id or canonical tool name, or only one of the two: `bundle:repo.x`, `tool:repo.x`.
+
+    An unknown target gives one `unknown_bundle` chain.
 
     Where search or a model is asked, `hear` gives what became of the question; without it, or where it gives None, the
     chains show the step as if nobody had answered.
@@ -75,9 +79,9 @@ def explain(
     )
     if not chains:
         missing = Check("unknown_bundle", False, "no bundle has this id and no bundle holds a tool of this name")
-        chains = (Chain(target, None, (missing,), None, "unknown_bundle", missing.detail),)
+        chains = (Chain(target.partition(":")[2] or target, None, (missing,), None, "unknown_bundle", missing.detail),)
     return Explanation(
-        target,
+        target.partition(":")[2] or target,
         decision.route,
         decision.source,
         asks,
@@ -91,9 +95,12 @@ def explain(
 
 def _holders(catalog: Catalog, target: str) -> list[tuple[str, str | None]]:
     """The bundles to look at: the bundle of that id, and every bundle that holds the tool of that name."""
-    named = catalog.bundle(target)
+    kind, colon, rest = target.partition(":")
+    name = rest if colon else target
+    named = None if kind == "tool" and colon else catalog.bundle(name)
     holders: list[tuple[str, str | None]] = [] if named is None else [(named.id, None)]
-    holders += [(bundle.id, target) for bundle in catalog.bundles.values() if target in bundle.tools]
+    if not (kind == "bundle" and colon):
+        holders += [(bundle.id, name) for bundle in catalog.bundles.values() if name in bundle.tools]
     return holders
 
 

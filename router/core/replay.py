@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from router.core.canonical import encode
 from router.core.catalog import Catalog
-from router.core.decide import Question, decide, give_up, settle
+from router.core.decide import Question, decide, give_up, permitted_tools, settle
 from router.core.models import Decision, Reply
 from router.core.records import activation_from, facts_from, outcome_json, reply_from, step_from
 
@@ -24,7 +24,8 @@ Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A decision taken again. `identical`: byte for byte; `same_bundles`: other reasons or details, same bundles."""
+    """A decision taken again. `identical`: byte for byte; `same_bundles`: other reasons or details, same bundles
+    and tools."""
 
     run_id: str
     seq: int
@@ -34,6 +35,8 @@ class Replayed:
     outcome: Outcome
     gained: tuple[str, ...]
     lost: tuple[str, ...]
+    gained_tools: tuple[str, ...]
+    lost_tools: tuple[str, ...]
     decision: Decision
 
 
@@ -50,8 +53,9 @@ def _was_heard(reply: Reply) -> bool:
     return reply.answer is not None or reply.failure is not None
 
 
-def replay(record: Mapping[str, Any], catalog: Catalog) -> Replayed:
-    """Takes the recorded decision again under `catalog`.
+def replay(record: Mapping[str, Any], catalog: Catalog, then: Catalog | None = None) -> Replayed:
+    """Takes the recorded decision again under `catalog`. With `then`, the catalog it was taken under, tools count too:
+    an edit may give a bundle other tools without changing who sees the bundle.
 
     Raises KeyError, TypeError or ValueError on a record that is not a decision.
     """
@@ -72,6 +76,10 @@ def replay(record: Mapping[str, Any], catalog: Catalog) -> Replayed:
         outcome = "identical"
     else:
         outcome = "same_bundles" if was == now else "changed"
+    had = set(permitted_tools(then, facts, step, was)) if then is not None else set()
+    has = set(permitted_tools(catalog, facts, step, now)) if then is not None else set()
+    if had != has and outcome in ("identical", "same_bundles"):
+        outcome = "changed"
     return Replayed(
         run_id=step.run_id,
         seq=record["seq"],
@@ -81,5 +89,7 @@ def replay(record: Mapping[str, Any], catalog: Catalog) -> Replayed:
         outcome=outcome,
         gained=tuple(id_ for id_ in now if id_ not in was),
         lost=tuple(id_ for id_ in was if id_ not in now),
+        gained_tools=tuple(sorted(has - had)),
+        lost_tools=tuple(sorted(had - has)),
         decision=decision,
     )

@@ -201,6 +201,53 @@ def test_replay_against_an_edited_config_says_what_changed(demo: tuple[Path, str
     }
 
 
+def test_replay_sees_a_bundle_that_was_given_more_tools(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+    folder, run_id, _ = demo
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "bundles.toml").write_text(
+        '[bundles."repo.readonly"]\ndescription = "x"\n'
+        'tools = ["repo.*", "workspace.write_file"]\neffects = ["read"]\n',
+        encoding="utf-8",
+    )
+    found = json_of(folder, "replay", "--config", tmp_path / "config", run_id, code=1)
+    gained = {row["step"]: row["gained_tools"] for row in found["differing"]}
+    assert gained["review"] == ["workspace.write_file"]
+    assert gained.keys() == {"plan", "research", "review"}, "who has workspace.exec had it before"
+
+
+def test_a_changed_or_missing_artifact_and_a_call_without_an_end_are_seen(
+    demo: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    folder, run_id, _ = demo
+    subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
+    image, text = sorted(
+        (tmp_path / "runs" / run_id / "artifacts").rglob("[0-9a-f]" * 64), key=lambda p: p.stat().st_size
+    )
+    image.chmod(0o600)
+    image.write_bytes(b"x" * image.stat().st_size)
+    text.unlink()
+    said = run(tmp_path, "runs", "verify", run_id, code=5).stdout
+    assert image.name in said
+    assert f"artifact {text.name} is gone" in said
+    calls = tmp_path / "runs" / run_id / "tool-calls.jsonl"
+    lines = calls.read_bytes().splitlines(keepends=True)
+    calls.write_bytes(b"".join(lines[:-1]))
+    shown = run(tmp_path, "runs", "show", run_id).stdout
+    assert "call repo.git_diff  → started, and no end was recorded" in shown
+    assert "WARNING: these records are not as they were written" in shown
+
+
+def test_a_broken_run_is_passed_over_and_named(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+    folder, run_id, _ = demo
+    subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
+    log = tmp_path / "runs" / f"{run_id}-sub" / "routing.jsonl"
+    log.write_bytes(b"garbage\n" + log.read_bytes())
+    done = run(tmp_path, "runs", "export", "--to", tmp_path / "out", code=5)
+    assert f"{run_id}-sub" in done.stderr
+    assert (tmp_path / "out" / "decisions.csv").read_text("utf-8").count(run_id) > 0
+    assert run(tmp_path, "replay", code=5).stdout.startswith("8 decisions: 8 identical")
+
+
 def test_export_and_index_tell_the_same_story_and_are_private(demo: tuple[Path, str, str], tmp_path: Path) -> None:
     folder, _, _ = demo
     run(folder, "runs", "export", "--to", tmp_path)

@@ -347,6 +347,9 @@ def test_an_engines_own_tools_are_called_like_any_other(tmp_path: Path) -> None:
         assert "seen" in seen.text
         assert "artifact:sha256:" in seen.text
         assert len(seen.artifacts) == 1
+        assert router.artifact("r-1", seen.artifacts[0].uri).startswith(b"\x89PNG")
+        with pytest.raises(RequestError, match="no artifact"):
+            router.artifact("r-1", "artifact:sha256:" + "0" * 64)
         failed = router.call_sync("r-1", "mine.fail", {})
         assert (failed.outcome, failed.code) == ("tool_error", "locked")
         assert failed.text == "the door is locked; bring a key"
