@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.core.asking.breaker import Breaker, RetryBudget, Ticket
+from router.core.asking.breaker import TERMS, RetryBudget, end_of
 from router.core.asking.exchange import ModelReply
+from router.core.breaker import Breaker, Ticket
 from router.core.catalog import ModelChoice
 from router.ports import Clock, Diagnostics
 
@@ -25,7 +26,7 @@ class Turns:
 
     def __init__(self, models: Sequence[ModelChoice], clock: Clock, diagnostics: Diagnostics) -> None:
         self._models = tuple(models)
-        self._breakers = [Breaker() for _ in self._models]
+        self._breakers = [Breaker(TERMS) for _ in self._models]
         self._budget = RetryBudget()
         self._clock = clock
         self._diagnostics = diagnostics
@@ -55,7 +56,8 @@ class Turns:
     def settle(self, turn: Turn, reply: ModelReply) -> None:
         """Hears what the call came to."""
         before = self._breakers[turn.place]
-        after = before.settle(turn.ticket, reply.failure, self._clock.monotonic_ns(), reply.retry_after_s)
+        end = end_of(reply.failure)
+        after = before.settle(turn.ticket, end, self._clock.monotonic_ns(), reply.retry_after_s)
         self._breakers[turn.place] = after
         if after.epoch == before.epoch:
             return

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.asking.breaker import BASE_S, MAX_ASKED_S, MAX_OPEN_S, Breaker, RetryBudget, Ticket
+from router.core.asking.breaker import BASE_S, MAX_ASKED_S, MAX_OPEN_S, TERMS, RetryBudget, end_of
 from router.core.asking.failures import classify
+from router.core.breaker import Breaker, Ticket
 from router.core.models import FAILURES, Failure
 
 SECOND = 10**9
@@ -16,19 +17,19 @@ SECOND = 10**9
 def call(breaker: Breaker, failure: Failure | None, now: int, retry_after_s: float | None = None) -> Breaker:
     breaker, ticket = breaker.admit(now)
     assert ticket is not None
-    return breaker.settle(ticket, failure, now, retry_after_s)
+    return breaker.settle(ticket, end_of(failure), now, retry_after_s)
 
 
 @pytest.mark.parametrize("failure", ["timeout", "rate_limited", "auth"])
 def test_one_of_these_opens_it(failure: Failure) -> None:
-    breaker = call(Breaker(), failure, 0)
+    breaker = call(Breaker(TERMS), failure, 0)
     assert breaker.admit(int(BASE_S * SECOND) - 1)[1] is None
     assert breaker.admit(int(BASE_S * SECOND))[1] is not None
 
 
 @pytest.mark.parametrize("failure", ["upstream_error", "invalid_output", "bad_request", "truncated", "internal"])
 def test_three_of_these_in_a_row_open_it(failure: Failure) -> None:
-    breaker = call(call(Breaker(), failure, 0), failure, 0)
+    breaker = call(call(Breaker(TERMS), failure, 0), failure, 0)
     after_a_success = call(call(breaker, None, 0), failure, 0)
     assert after_a_success.admit(0)[1] is not None
     assert call(breaker, failure, 0).admit(0)[1] is None
@@ -36,25 +37,25 @@ def test_three_of_these_in_a_row_open_it(failure: Failure) -> None:
 
 @pytest.mark.parametrize("failure", ["context_window", "refused"])
 def test_what_the_question_is_to_blame_for_does_not_count(failure: Failure) -> None:
-    breaker = Breaker()
+    breaker = Breaker(TERMS)
     for _ in range(10):
         breaker = call(breaker, failure, 0)
-    assert breaker == Breaker()
+    assert breaker == Breaker(TERMS)
 
 
 def test_one_probe_at_a_time_and_its_answer_closes_it() -> None:
-    breaker = call(Breaker(), "timeout", 0)
+    breaker = call(Breaker(TERMS), "timeout", 0)
     later = int(BASE_S * SECOND)
     breaker, probe = breaker.admit(later)
     assert probe is not None
     assert breaker.admit(later)[1] is None
-    closed = breaker.settle(probe, None, later)
+    closed = breaker.settle(probe, end_of(None), later)
     assert closed.admit(later)[1] is not None
     assert closed.admit(later)[1] is not None
 
 
 def test_a_failed_probe_doubles_the_wait_up_to_a_limit() -> None:
-    breaker, now, waits = call(Breaker(), "timeout", 0), 0, []
+    breaker, now, waits = call(Breaker(TERMS), "timeout", 0), 0, []
     for _ in range(8):
         assert breaker.open_until_ns is not None
         waits.append((breaker.open_until_ns - now) / SECOND)
@@ -65,20 +66,20 @@ def test_a_failed_probe_doubles_the_wait_up_to_a_limit() -> None:
 
 @pytest.mark.parametrize(("asked", "wait"), [(7, BASE_S), (60, 60), (10**9, MAX_ASKED_S), (None, BASE_S)])
 def test_retry_after_is_honoured_within_reason(asked: float | None, wait: float) -> None:
-    breaker = call(Breaker(), "rate_limited", 0, asked)
+    breaker = call(Breaker(TERMS), "rate_limited", 0, asked)
     assert breaker.open_until_ns == wait * SECOND
 
 
 def test_a_late_answer_from_before_the_outage_is_not_heard() -> None:
-    breaker, slow = Breaker().admit(0)
+    breaker, slow = Breaker(TERMS).admit(0)
     assert slow is not None
     opened = call(breaker, "timeout", 0)
-    assert opened.settle(slow, None, 1) == opened
-    assert opened.settle(slow, "timeout", 1) == opened
+    assert opened.settle(slow, end_of(None), 1) == opened
+    assert opened.settle(slow, end_of("timeout"), 1) == opened
 
 
 def test_a_probe_that_was_given_up_frees_its_place() -> None:
-    breaker, probe = call(Breaker(), "auth", 0).admit(int(BASE_S * SECOND))
+    breaker, probe = call(Breaker(TERMS), "auth", 0).admit(int(BASE_S * SECOND))
     assert probe is not None
     assert breaker.release(probe).admit(int(BASE_S * SECOND))[1] is not None
 
@@ -97,7 +98,7 @@ def test_a_probe_that_was_given_up_frees_its_place() -> None:
 def test_whatever_happens_it_lets_nothing_through_while_open_and_never_two_probes(
     events: list[tuple[str, int, Failure | None, int]],
 ) -> None:
-    breaker, now, out = Breaker(), 0, list[Ticket]()
+    breaker, now, out = Breaker(TERMS), 0, list[Ticket]()
     for what, passed, failure, which in events:
         now += passed
         if what == "admit":
@@ -109,7 +110,7 @@ def test_whatever_happens_it_lets_nothing_through_while_open_and_never_two_probe
                 out.append(ticket)
         elif out:
             ticket = out.pop(which % len(out))
-            breaker = breaker.settle(ticket, failure, now) if what == "settle" else breaker.release(ticket)
+            breaker = breaker.settle(ticket, end_of(failure), now) if what == "settle" else breaker.release(ticket)
         if breaker.open_until_ns is not None:
             assert breaker.open_until_ns <= now + MAX_OPEN_S * SECOND, "it never closes for good"
     if breaker.probing:
