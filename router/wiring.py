@@ -20,6 +20,7 @@ from router.run import Deps, Result
 
 if TYPE_CHECKING:
     from router.asking import ModelSelector
+    from router.core.search.memory import Memory
     from router.core.search.ranking import Search
     from router.selecting import StagedSelector
 
@@ -43,7 +44,20 @@ def load_catalog(config: str | Path | None = "config", *, local: LocalServers | 
     from router.core.config import load
 
     _, cards = local_cards(local)
-    return load(read_config(config), cards=cards)
+    return with_learned(config, load(read_config(config), cards=cards))[0]
+
+
+def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, Memory | None]:
+    """The catalog with the thresholds, and the memory, that were accepted for this config folder.
+
+    Raises ConfigError for a learned file that is not as it was accepted.
+    """
+    if config is None or not Path(config, "learned").is_dir():
+        return catalog, None
+    from router.adapters.learned import load_learned
+
+    learned = load_learned(config).fitted_to(catalog)
+    return learned.applied_to(catalog), learned.memory
 
 
 def open_redactor(catalog: Catalog) -> Redactor:
@@ -97,11 +111,13 @@ def make_search(catalog: Catalog) -> Search:
     return Search(index, corpus, analyzer)
 
 
-def open_selector(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> StagedSelector:
+def open_selector(
+    catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics, memory: Memory | None = None
+) -> StagedSelector:
     """What settles questions, in the order of `[fallback]`. Loads nothing yet: the first question begins it."""
     from router.selecting import SearchSelector, StagedSelector
 
-    search = SearchSelector(make_search, diagnostics)
+    search = SearchSelector(make_search, diagnostics, memory)
     model = open_model(catalog, runs, clock, diagnostics)
     return StagedSelector(catalog.settings.fallback.order, search=search, model=model)
 
@@ -177,7 +193,7 @@ class Router:
 
         del development  # nothing shipped so far needs it: stdio servers will
         servers, cards = local_cards(local)
-        catalog = load(read_config(config), cards=cards)
+        catalog, memory = with_learned(config, load(read_config(config), cards=cards))
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         if not root.is_dir():
             raise RequestError(f"the workspace {str(root)!r} is not a folder", advice="name one that exists")
@@ -187,7 +203,7 @@ class Router:
         # Where the policy and the records lie: tools that may write in the workspace may not write there.
         protected = [str(Path(place).resolve()) for place in (config or "config", runs)]
         sessions = LocalSessions(servers, catalog.local, catalog.settings.limits, diagnostics, protected)
-        own = open_selector(catalog, runs, clock, diagnostics) if selector is None else None
+        own = open_selector(catalog, runs, clock, diagnostics, memory) if selector is None else None
         engine = Engine(
             catalog=catalog,
             deps=Deps(
