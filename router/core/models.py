@@ -498,8 +498,8 @@ class ToolContext:
     settings: LocalSettings
     timeout_s: float
     max_bytes: int
-    protected: tuple[str, ...] = ()
     cancelled: Callable[[], bool] = field(default=lambda: False)
+    protected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ Each figure is the best of several rounds, so that a busy machine disturbs littl
 "probed" ones look as if they might; the megabytes are the worst kinds of each that we know.
 """
 
-
-
 from __future__ import annotations
 
 import base64
