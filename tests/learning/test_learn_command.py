@@ -104,6 +104,13 @@ def test_accepting_puts_exactly_what_was_printed_in_force(place: Path) -> None:
     assert isinstance(learned, Learned)
     assert learned.memory is not None
     assert json_of(place, "learn")["changes"] is False
+    with Router.open(place / "config", runs=place / "later", workspace=place) as router:
+        goal = JARGON["files.find"].format("in the hall")
+        router.route_sync(Step(run_id="r-0", workflow="tidy", role="agent", step="files.find", goal=goal))
+    record = json.loads((place / "later" / "r-0" / "routing.jsonl").read_text(encoding="utf-8"))
+    revisions = {row["name"]: row["revision"] for row in record["facts"]["revisions"]}
+    assert revisions["memory"] == learned.memory.revision, "every decision names what it rests on"
+    assert record["candidates"][0]["id"] == "files.find"
     proposals = tomllib.loads((place / "config" / "learned" / "proposals.toml").read_text(encoding="utf-8"))
     assert {tuple(row["bundles"]) for row in proposals["routes"]} == {("files.find",), ("repo.readonly",)}
     run(place, "check")

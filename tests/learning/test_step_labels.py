@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from router.core.catalog import Policy, Route
+from router.core.learning.fitting import base_scores
 from router.core.learning.labels import QUOTAS, RUN_STEPS, label_steps
 from router.core.learning.steps import Correction
+from router.wiring import make_search
 
 HERE = ("support", "agent", "act")
 
@@ -81,13 +83,35 @@ def test_a_run_says_the_same_thing_only_so_often_and_what_is_over_is_no_evidence
     assert all(not step.neutral & set(step.label.ids) for step in over)
 
 
+def test_what_is_over_the_quota_is_no_rival_to_learn_against(kit: Any) -> None:
+    pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
+    turns = [
+        kit.Turn(f"weather and letters {n}", ("mail", "weather"), ("mail.send", "weather.forecast")[: 1 + n % 2])
+        for n in range(6)
+    ]
+    deployment = kit.Deployment(kit.workshop()).play({"r": turns})
+    steps = [step for step in labelled(deployment).steps if step.neutral == {"mail"}]
+    assert steps
+    base = base_scores(steps, make_search(deployment.catalog))
+    assert all("mail" not in scores and "weather" in scores for scores in base.values())
+
+
 def test_a_long_run_counts_with_so_many_steps_spread_over_it(kit: Any) -> None:
-    tools = ("mail.send", "weather.forecast", "docs.fetch", "repo.grep", "issues.list", "workspace.run")
-    names = ("mail", "weather", "docs.web", "repo.readonly", "issues.tracker", "workspace.exec")
-    turns = [kit.Turn(f"thing {n}", (names[n % 6],), (tools[n % 6],)) for n in range(120)]
-    found = labelled(kit.Deployment(kit.workshop()).play({"r": turns}))
-    assert len(found.steps) <= RUN_STEPS
-    assert max(step.past.seq for step in found.steps) > min(step.past.seq for step in found.steps) + 60
+    names = [f"b{n}" for n in range(12)]
+    catalog = kit.workshop(bundles={name: (f"{name}.use",) for name in names})
+    turns = [kit.Turn(f"thing {n}", (names[n % 12],), (f"{names[n % 12]}.use",)) for n in range(120)]
+    found = labelled(kit.Deployment(catalog).play({"r": turns}))
+    assert len(found.steps) == RUN_STEPS
+    assert max(step.past.seq for step in found.steps) > 200
+    assert min(step.past.seq for step in found.steps) == 0
+
+
+def test_a_reviewers_word_is_forgotten_when_any_of_the_bundles_tools_changed(kit: Any) -> None:
+    deployment = kit.Deployment(kit.workshop()).play({"r": [kit.Turn("find it", ("weather",))]})
+    said = [Correction(decision_id="r.0", needed=("repo.readonly",))]
+    assert len(labelled(deployment, r=said).steps) == 1
+    more = changed(deployment.catalog, "repo.readonly", tools=("repo.grep", "repo.read", "mail.send"))
+    assert labelled(deployment, more, r=said).obsolete == 1
 
 
 def changed(catalog: Any, id_: str, **changes: Any) -> Any:
