@@ -1,4 +1,4 @@
-"""`bundle-router demo`: the main job, on the repository you stand in."""
+"""`bundle-router demo`: the main job, on a copy of the repository you stand in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from router.cli.arguments import add_config, add_runs, config_folder
 from router.cli.output import heading, say, table
 from router.cli.route import new_run_id
 from router.cli.wording import heard
-from router.demo.repository import Repository, make, standing_in
+from router.demo.repository import Repository, copy_of, make
 from router.demo.scripted import config_with_model, is_installed, server
 from router.demo.workflow import Taken, run_open_questions
 from router.demo.workflow import run as run_workflow
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     load_catalog(config_folder(arguments))  # what is wrong with it is said of the user's own files
     with ExitStack() as clean_up:
         folder = Path(clean_up.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-demo-")))
-        repository = standing_in(Path.cwd()) or make(folder / "slug")
+        repository = copy_of(Path.cwd(), folder / "copy") or make(folder / "slug")
         model = clean_up.enter_context(server())
         (folder / "config").mkdir()
         own = config_folder(arguments)
@@ -57,9 +57,8 @@ async def _run(config: Path, runs: str, run_id: str, repository: Repository) -> 
 
 
 def _show(taken: list[Taken], repository: Repository) -> None:
-    whence = (
-        "a small repository made for this (and gone again)" if repository.made else f"the repository {repository.root}"
-    )
+    made = "a small repository made for this"
+    whence = made if repository.made else f"a copy of the repository {repository.origin}"
     heading(f"A feature in {len(taken)} steps, on {whence}")
     say()
     rows = []
@@ -119,5 +118,3 @@ def _point_on(runs: str, run_id: str) -> None:
     say(f"  bundle-router runs show {run_id}{elsewhere}")
     say(f"  bundle-router explain --tool workspace.exec {step}")
     say(f"  bundle-router runs show {run_id}-spike{elsewhere}")
-    say(f"  bundle-router explain --run {run_id}-spike --seq 0 --bundle docs.fetch{elsewhere}")
-    say(f"  bundle-router runs verify {run_id}{elsewhere}")

@@ -1,4 +1,4 @@
-"""The repository the demo works on: the one it stands in, or a small one it makes."""
+"""The repository the demo works on: a copy of the one it stands in, or a small one it makes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,15 @@ class SlugTest(unittest.TestCase):
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A folder under git, an image in it, and whether the demo made it."""
+    """A folder under git that the demo may change, an image in it, and what it is a copy of (empty: it was made)."""
 
     root: Path
     image: str
-    made: bool
+    origin: str = ""
+
+    @property
+    def made(self) -> bool:
+        return not self.origin
 
 
 def _git(root: Path, *words: str) -> str | None:
@@ -51,17 +55,25 @@ def _git(root: Path, *words: str) -> str | None:
     return done.stdout
 
 
-def standing_in(folder: Path) -> Repository | None:
-    """The repository around `folder` if the demo can show everything on it: it holds a small image."""
+def copy_of(folder: Path, into: Path) -> Repository | None:
+    """A shallow clone of the repository around `folder`, so that nothing of anyone's is touched; None without one.
+
+    A repository without a small image is given a chart, in the copy.
+    """
     top = _git(folder, "rev-parse", "--show-toplevel")
-    tracked = _git(Path(top.strip()), "ls-files", "-z") if top else None
-    if top is None or tracked is None:
+    if top is None or _git(folder, "clone", "--quiet", "--depth", "50", f"file://{top.strip()}", str(into)) is None:
         return None
-    root = Path(top.strip())
-    for name in tracked.split("\0"):
-        if name.lower().endswith(IMAGE_SUFFIXES) and (root / name).is_file() and (root / name).stat().st_size < 2**20:
-            return Repository(root, name, made=False)
-    return None
+    tracked = (_git(into, "ls-files", "-z") or "").split("\0")
+    images = (name for name in tracked if name.lower().endswith(IMAGE_SUFFIXES) and _is_small(into / name))
+    image = next(images, None)
+    if image is None:
+        image = "bundle-router-chart.png"
+        (into / image).write_bytes(bar_chart((3, 5, 4, 8, 6, 9, 7, 12)))
+    return Repository(into, image, origin=top.strip())
+
+
+def _is_small(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink() and path.stat().st_size < 2**20
 
 
 def make(root: Path) -> Repository:
@@ -84,7 +96,7 @@ def make(root: Path) -> Repository:
         "-m",
         "Turn titles into slugs",
     )
-    return Repository(root, "chart.png", made=True)
+    return Repository(root, "chart.png")
 
 
 def bar_chart(values: tuple[int, ...], *, width: int = 160, height: int = 90) -> bytes:

@@ -53,6 +53,7 @@ def plan(repository: Repository) -> tuple[Planned, ...]:
         Planned("implementer", "implement", "make the change", (
             ("workspace.binaries", {}),
             ("repo.ripgrep", {"pattern": "def ", "glob": "*.py", "max_matches": 5}),
+            ("workspace.write_file", {"path": "NOTES.md", "content": "# Notes\n", "create_only": True}),
         )),
         # A sub-agent of the implementer may have no more than the implementer, and inherits what is active.
         Planned("researcher", "look-up", "answer one question for the implementer", (
