@@ -318,8 +318,9 @@ def test_a_router_that_is_killed_takes_its_servers_with_it(bench: Any, tmp_path:
         "async def main():\n"
         "    server = Server(name='s', transport='stdio', command=sys.executable, args=tuple(sys.argv[1:]))\n"
         "    s = open_mcp_sessions({'s': server}, clock=FakeClock(), diagnostics=Quiet(), development=True)\n"
-        "    r = await s.call('s', 'pid', {}, workspace='', timeout_s=30)\n"
-        "    print(r.blocks[0].text, flush=True)\n"
+        "    for tool in ('pid', 'env'):\n"
+        "        r = await s.call('s', tool, {}, workspace='', timeout_s=30)\n"
+        "        print(r.blocks[0].text, flush=True)\n"
         "    sys.stdin.read(1)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(main())\n"
@@ -337,12 +338,14 @@ def test_a_router_that_is_killed_takes_its_servers_with_it(bench: Any, tmp_path:
         assert process.stdin is not None
         assert process.stdout is not None
         pid = int(await process.stdout.readline())
+        home = Path(json.loads(await process.stdout.readline())["HOME"])
+        assert home.is_dir()  # noqa: ASYNC240 - nothing else runs on this loop
         await bench.until(lambda: written.exists() and written.read_text())
         process.stdin.write(b"x")
         process.stdin.close()
         assert await process.wait() == -9
         async with asyncio.timeout(30):
-            await bench.until(lambda: is_gone(pid) and is_gone(int(written.read_text())))
+            await bench.until(lambda: is_gone(pid) and is_gone(int(written.read_text())) and not home.exists())
 
     asyncio.run(main())
 

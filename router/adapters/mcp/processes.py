@@ -165,6 +165,7 @@ async def start(command: Command) -> Process:
         "argv": [program, *command.argv[1:]],
         "env": environment(command, home),
         "cwd": command.cwd,
+        "home": home,
         "polite_s": command.polite_s,
         "term_s": command.term_s,
     }

@@ -8,8 +8,9 @@ Rules:
 2. When the router says so, or is gone, however it went (the control socket ends), the server gets `polite_s` to end
    by itself, as its standard input has ended too; then SIGTERM to all that is left and `term_s`; then SIGKILL, until
    there is nobody. A server that ended by itself takes what it left running with it.
-3. This process holds neither end of the server's pipes: their ends are seen by the router at once.
-4. The standard library and the sandbox's calls only: it is started without site-packages.
+3. The server's home goes last, whether or not the router is still there.
+4. This process holds neither end of the server's pipes: their ends are seen by the router at once.
+5. The standard library and the sandbox's calls only: it is started without site-packages.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CANT_START = 127
 
 
 def main(control: int, import_root: str) -> None:
-    """Reads the plan (one JSON line: argv, env, cwd, polite_s, term_s) from the control socket and carries it out."""
+    """Reads the plan from the control socket, one JSON line, and carries it out."""
     line, told = _read_line(control)
     plan = json.loads(line)
     if sys.platform == "linux":
@@ -107,6 +108,7 @@ class Watch:
         self._server = server
         self._polite_s = float(str(plan["polite_s"]))
         self._term_s = float(str(plan["term_s"]))
+        self._home = str(plan["home"])
         self._control = control
         self._wake = wake
         self._ended = False
@@ -121,6 +123,9 @@ class Watch:
             self._pause(POLL_S)
         if self._reap():
             self._end_all()
+        import shutil  # only now: it would be half of what this process weighs
+
+        shutil.rmtree(self._home, ignore_errors=True)
 
     def _end_all(self) -> None:
         self._signal_all(signal.SIGTERM)
