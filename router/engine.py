@@ -220,8 +220,8 @@ class Engine:
             facts = replace(facts, grants=parent.grants)
             changes["parent_run_id"] = run.parent_id
         workspace = self._workspace_of(step, parent)
-        if workspace != self._workspace:
-            changes["workspace"] = workspace
+        if step.workspace is not None or workspace != self._workspace:
+            changes["workspace"] = workspace  # always absolute: a relative one would mean this process's folder
         return run, facts, step.model_copy(update=changes) if changes else step
 
     def _redacted(self, step: Step) -> Step:
