@@ -503,6 +503,21 @@ def test_secrets_are_redacted_before_deciding_and_in_every_record(
     assert b"[redacted:" in written
 
 
+@pytest.mark.parametrize("here", [".", "sub/.."])
+def test_a_workspace_that_names_the_root_is_the_root_and_not_the_processs_folder(
+    router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret.txt").write_text("not yours", encoding="utf-8")
+    monkeypatch.chdir(elsewhere)
+    router.route_sync(step(workspace=here))
+    assert router.call_sync("r-1", "repo.read_file", {"path": "secret.txt"}).outcome == "tool_error"
+    assert router.call_sync("r-1", "repo.read_file", {"path": "README.md"}).ok
+    assert router.call_sync("r-1", "workspace.write_file", {"path": "made.txt", "content": "x"}).ok
+    assert not (elsewhere / "made.txt").exists()
+
+
 def test_a_step_narrows_its_workspace_and_a_sub_agent_stays_inside(router: Router, workspace: Path) -> None:
     router.route_sync(step(workspace="sub"))
     assert router.call_sync("r-1", "repo.read_file", {"path": "note.txt"}).ok
