@@ -8,8 +8,12 @@ Rules:
 3. Symlinks are followed while they stay beneath the root. A link whose target is absolute is refused, wherever it
    points: what it means depends on where the root is mounted.
 4. `..` is resolved by the walk, not by the text, and never leaves the root.
+5. Some folders may be hidden: known by device and inode, and never entered, by whatever name they are reached. Only the
+   walk sees every folder a path goes through, so it is what opens where something is hidden.
+6. The folder that a step is narrowed to is entered without following any link: one there means it was swapped.
 
-Both raise `OSError`: `EXDEV` when the path leads outside, `ELOOP` for too many links, `EAGAIN` when it kept moving.
+Both raise `OSError`: `EXDEV` when the path leads outside, `ELOOP` for too many links, `EAGAIN` when it kept moving;
+`HiddenFolder` when it goes into a hidden one.
 """
 
 from __future__ import annotations
@@ -18,12 +22,15 @@ import errno
 import os
 import stat
 from collections import deque
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Collection
+from functools import cache, partial
 from typing import Final
 
 Opener = Callable[[int, str, int], int]
 """(root descriptor, relative path, open flags) → descriptor beneath the root. Raises OSError."""
+
+Identity = tuple[int, int]
+"""Device and inode: what a folder is, whatever it is called."""
 
 MAX_LINKS: Final = 40
 """Symlinks followed in one path; the kernel's own limit, so that both openers agree."""
@@ -32,12 +39,20 @@ PATH_ONLY: Final = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 """Opens a place in the tree without reading it, where the system can."""
 _SYS_OPENAT2: Final = 437
 _BENEATH_NO_MAGIC: Final = 0x08 | 0x02
+_NO_SYMLINKS: Final = 0x04
 _EAGAIN_RETRIES: Final = 128
 
 
+class HiddenFolder(OSError):
+    """The path goes into a folder that nobody may enter."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EACCES, "it goes into a hidden folder", path)
+
+
 @cache
-def _openat2() -> Opener:
-    """The opener over the system call, bound once. Raises OSError or AttributeError where there is no `syscall`."""
+def _openat2() -> Callable[[int, str, int, int], int]:
+    """The system call, bound once. Raises OSError or AttributeError where there is no `syscall`."""
     import ctypes  # 5 ms: only when a file is opened
 
     class OpenHow(ctypes.Structure):
@@ -46,9 +61,9 @@ def _openat2() -> Opener:
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
 
-    def call(root_fd: int, path: str, flags: int) -> int:
+    def call(root_fd: int, path: str, flags: int, resolve: int) -> int:
         raw = os.fsencode(path)
-        how = OpenHow(flags | os.O_CLOEXEC, 0, _BENEATH_NO_MAGIC)
+        how = OpenHow(flags | os.O_CLOEXEC, 0, resolve)
         for _ in range(_EAGAIN_RETRIES):
             fd: int = syscall(_SYS_OPENAT2, root_fd, raw, ctypes.byref(how), ctypes.sizeof(how))
             if fd >= 0:
@@ -64,16 +79,24 @@ def _openat2() -> Opener:
 
 def open_by_openat2(root_fd: int, path: str, flags: int) -> int:
     """Opens `path` beneath `root_fd` in one system call. Linux 5.6 and later; ENOSYS or EPERM where it is missing."""
-    return _openat2()(root_fd, path, flags)
+    return _openat2()(root_fd, path, flags, _BENEATH_NO_MAGIC)
 
 
-def open_by_walk(root_fd: int, path: str, flags: int) -> int:
-    """Opens `path` beneath `root_fd` one component at a time, never letting the kernel follow a link."""
-    walk = _Walk(root_fd, path)
+def open_by_walk(root_fd: int, path: str, flags: int, hidden: Collection[Identity] = ()) -> int:
+    """Opens `path` beneath `root_fd` one component at a time, never letting the kernel follow a link.
+
+    Raises HiddenFolder when the walk comes to a folder in `hidden`, or ends at it.
+    """
+    walk = _Walk(root_fd, path, hidden)
     try:
         return walk.open(flags)
     finally:
         walk.close()
+
+
+def opener_beside(hidden: Collection[Identity]) -> Opener:
+    """An opener that enters none of these folders."""
+    return partial(open_by_walk, hidden=frozenset(hidden)) if hidden else best_opener()
 
 
 class _Walk:
@@ -83,8 +106,9 @@ class _Walk:
     elsewhere meanwhile can't lead out.
     """
 
-    def __init__(self, root_fd: int, path: str) -> None:
+    def __init__(self, root_fd: int, path: str, hidden: Collection[Identity]) -> None:
         self.path = path
+        self.hidden = hidden
         self.ahead = deque(components(path))
         self.links = 0
         self.behind = [os.open(".", PATH_ONLY | os.O_DIRECTORY, dir_fd=root_fd)]
@@ -101,7 +125,7 @@ class _Walk:
             elif self.ahead:
                 self._enter(name)
             elif (fd := self._finish(name, flags)) is not None:
-                return fd
+                return self._seen(fd)
         return os.open(".", flags & ~os.O_NOFOLLOW, dir_fd=self.behind[-1])
 
     def _go_back(self) -> None:
@@ -113,7 +137,14 @@ class _Walk:
         if not self._follow(name):
             fd = self._open(name, PATH_ONLY | os.O_DIRECTORY)
             if fd is not None:
-                self.behind.append(fd)
+                self.behind.append(self._seen(fd))
+
+    def _seen(self, fd: int) -> int:
+        """The descriptor, unless it is one of a hidden folder; then it is closed."""
+        if self.hidden and identity(fd) in self.hidden:
+            os.close(fd)
+            raise HiddenFolder(self.path)
+        return fd
 
     def _finish(self, name: str, flags: int) -> int | None:
         if flags & os.O_NOFOLLOW:
@@ -165,6 +196,65 @@ class _Walk:
 
 def components(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def identity(fd: int) -> Identity:
+    info = os.fstat(fd)
+    return info.st_dev, info.st_ino
+
+
+# --- the folder a step is narrowed to -------------------------------------------------------------------------------
+
+
+def open_folder(root_fd: int, path: str, hidden: Collection[Identity] = (), *, opener: Opener | None = None) -> int:
+    """A descriptor for the folder `path` beneath `root_fd`, reached through real folders only.
+
+    Raises OSError: `ELOOP` or `ENOTDIR` for a symlink on the way, `EXDEV` for `..`, an absolute path, or a folder that
+    was moved out while it was opened; HiddenFolder.
+    """
+    if path.startswith("/") or ".." in components(path):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    flags = PATH_ONLY | os.O_DIRECTORY
+    if (opener or best_opener()) is open_by_openat2:
+        fd = _openat2()(root_fd, path, flags, _BENEATH_NO_MAGIC | _NO_SYMLINKS)
+    else:
+        fd = _step_down(root_fd, path, flags | os.O_NOFOLLOW)
+    try:
+        _check_lineage(fd, root_fd, path, hidden)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _step_down(root_fd: int, path: str, flags: int) -> int:
+    fd = os.open(".", flags, dir_fd=root_fd)
+    for name in components(path):
+        try:
+            below = os.open(name, flags, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
+
+
+def _check_lineage(fd: int, root_fd: int, path: str, hidden: Collection[Identity]) -> None:
+    """Goes back up from the folder: the root must be as many steps above it as came down, and nothing hidden between.
+
+    What was moved elsewhere while the steps were made has other parents now.
+    """
+    here = os.dup(fd)
+    try:
+        for _ in components(path):
+            if identity(here) in hidden:
+                raise HiddenFolder(path)
+            above = os.open("..", PATH_ONLY | os.O_DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = above
+        if identity(here) != identity(root_fd):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    finally:
+        os.close(here)
 
 
 @cache

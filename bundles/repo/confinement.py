@@ -5,7 +5,10 @@ Rules:
 2. Only regular files are read. The type is taken before the open (opening a FIFO or a device has side effects) and
    again after it, from the descriptor, which is what counts.
 3. Every read is bounded while it happens.
-4. What is refused is refused in words: a `ToolFailure` with a code and advice.
+4. The root is opened once, then the folder it is narrowed to, and from there on only descriptors count. No path of it
+   is put together again: whoever can rename a folder in between would choose what that path means.
+5. Hidden folders are neither entered nor listed, by whatever name; how many were met is counted, so it can be said.
+6. What is refused is refused in words: a `ToolFailure` with a code and advice.
 """
 
 from __future__ import annotations
@@ -13,15 +16,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, Final, Literal, Self
 
-from bundles.repo.beneath import PATH_ONLY, Opener, best_opener, components, open_beneath
+from bundles.repo.beneath import (
+    PATH_ONLY,
+    HiddenFolder,
+    Identity,
+    Opener,
+    components,
+    open_beneath,
+    open_folder,
+    opener_beside,
+)
+from router.core.models import ToolContext
 from router.errors import ToolFailure
 
-__all__ = ["Entry", "FileKind", "Root", "open_beneath", "read_up_to"]
+__all__ = ["Entry", "FileKind", "Root", "open_beneath", "read_up_to", "workspace"]
 
 MAX_PATH_BYTES: Final = 4095
 FileKind = Literal["file", "dir", "symlink", "other"]
@@ -41,25 +55,31 @@ class Entry:
 class Root:
     """A directory that everything is opened beneath. Use as a context manager; not shared between threads.
 
+    `path` is opened, and then `within`, a folder beneath it reached through no symlink: that is the root (`fd`) of
+    everything else. `hidden` are absolute paths of folders that nobody enters; `met` holds those that were met.
     `hard_links="refuse"` refuses files with more than one name, since another name may lie outside the root.
     Every method takes a path relative to the root (or absolute and inside it) and raises ToolFailure.
     """
 
     def __init__(
-        self, path: str, *, hard_links: Literal["allow", "refuse"] = "allow", opener: Opener | None = None
+        self,
+        path: str,
+        within: str = ".",
+        *,
+        hidden: Sequence[str] = (),
+        hard_links: Literal["allow", "refuse"] = "allow",
+        opener: Opener | None = None,
     ) -> None:
-        self.path = os.path.realpath(path)
-        self._tops = (self.path.rstrip("/"), os.path.normpath(path).rstrip("/"))
+        self.top = os.path.realpath(path)
+        """The workspace itself, for finding out what lies in it. Only for words and comparisons, as `path` is."""
+        self.within = "/".join(components(within)) or "."
+        self.path = self.top if self.within == "." else f"{self.top.rstrip('/')}/{self.within}"
+        self._tops = (self.path.rstrip("/"), os.path.normpath(f"{path}/{within}").rstrip("/"))
         self.hard_links = hard_links
-        self._opener = opener if opener is not None else best_opener()
-        try:
-            self.fd = os.open(self.path, PATH_ONLY | os.O_DIRECTORY)
-        except OSError as error:
-            raise ToolFailure(
-                f"the workspace {path!r} can't be opened: {error.strerror}",
-                code="workspace_unavailable",
-                advice="start the router with a workspace that exists and is a directory",
-            ) from error
+        self.hidden = frozenset(_identities(hidden))
+        self.met: set[Identity] = set()
+        self._opener = opener_beside(self.hidden) if opener is None or self.hidden else opener
+        self.fd = _open_root(self.top, within, self.hidden, opener)
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +91,15 @@ class Root:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+    @property
+    def place(self) -> str:
+        """A path for a child that inherits `fd`: it leads to the folder that was opened, whatever it is called by now.
+
+        Where there is no /proc it is the folder's own path, and a folder that is swapped meanwhile is not noticed.
+        """
+        place = f"/proc/self/fd/{self.fd}"
+        return place if os.path.lexists(place) else self.path
 
     def relative(self, path: str) -> str:
         """The path relative to the root, without touching the disk: `.` for the root itself.
@@ -123,7 +152,10 @@ class Root:
         return data
 
     def scandir(self, path: str, *, limit: int) -> list[Entry]:
-        """The entries of a directory sorted by name as bytes, at most `limit` of them (in the disk's order)."""
+        """The entries of a directory sorted by name as bytes, at most `limit` of them (in the disk's order).
+
+        Hidden folders are left out, and added to `met`.
+        """
         entries: list[Entry] = []
         fd = self.open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -131,10 +163,21 @@ class Root:
                 for item in found:
                     if len(entries) == limit:
                         break
-                    entries.append(_entry(item, fd))
+                    if not self._hides(item):
+                        entries.append(_entry(item, fd))
         finally:
             os.close(fd)
         return sorted(entries, key=lambda entry: os.fsencode(entry.name))
+
+    def _hides(self, item: os.DirEntry[str]) -> bool:
+        if not self.hidden:
+            return False
+        with suppress(OSError):
+            info = item.stat(follow_symlinks=False)
+            if (info.st_dev, info.st_ino) in self.hidden:
+                self.met.add((info.st_dev, info.st_ino))
+                return True
+        return False
 
     def entry(self, path: str) -> Entry | None:
         """What lies at the path, not following a last symlink; None if there is nothing."""
@@ -169,6 +212,41 @@ class Root:
                 code="hard_link",
                 advice='copy the file, or set hard_links = "allow" in policy.toml',
             )
+
+
+def workspace(context: ToolContext) -> Root:
+    """The root that a call's tools are confined to, opened anew."""
+    return Root(context.workspace, context.within, hidden=context.hidden, hard_links=context.settings.hard_links)
+
+
+def _open_root(top: str, within: str, hidden: frozenset[Identity], opener: Opener | None) -> int:
+    try:
+        fd = os.open(top, PATH_ONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ToolFailure(
+            f"the workspace {top!r} can't be opened: {error.strerror}",
+            code="workspace_unavailable",
+            advice="start the router with a workspace that exists and is a directory",
+        ) from error
+    try:
+        return open_folder(fd, within, hidden, opener=opener)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ToolFailure(
+            f"the folder {within!r} that this step is narrowed to can't be opened: {why}",
+            code="workspace_unavailable",
+            advice="it was removed, moved or swapped for a link since the step was routed; route the step again",
+        ) from error
+    finally:
+        os.close(fd)
+
+
+def _identities(folders: Sequence[str]) -> Iterator[Identity]:
+    """Of those that exist: what is not there can't be read."""
+    for folder in folders:
+        with suppress(OSError, ValueError):
+            info = Path(folder).stat()
+            yield info.st_dev, info.st_ino
 
 
 def read_up_to(file: BinaryIO, max_bytes: int) -> bytes:
@@ -232,11 +310,18 @@ def _explained(path: str) -> Iterator[None]:
     """Turns what the kernel says about a path into words for whoever asked for it."""
     try:
         yield
+    except HiddenFolder as error:
+        raise ToolFailure(
+            f"{_short(path)!r} belongs to the router's own records, which no tool reads or changes", code="hidden"
+        ) from error
     except OSError as error:
         if error.errno == errno.EXDEV:
             raise _outside(path) from error
         code, message, advice = _WORDS.get(
             error.errno or 0, ("io_error", "{path!r} can't be read: " + str(error.strerror), "")
         )
-        shown = path if len(path) <= 200 else path[:200] + "…"
-        raise ToolFailure(message.format(path=shown), code=code, advice=advice) from error
+        raise ToolFailure(message.format(path=_short(path)), code=code, advice=advice) from error
+
+
+def _short(path: str) -> str:
+    return path if len(path) <= 200 else path[:200] + "…"

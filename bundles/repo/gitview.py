@@ -124,7 +124,7 @@ class GitView:
 @contextmanager
 def repository(root: Root, context: ToolContext, *, confined: bool = True) -> Iterator[GitView]:
     """The repository whose top is the workspace. Raises ToolFailure `no_repository`, `repository_refused`, …"""
-    binary = find_binary("git", outside=root.path)
+    binary = find_binary("git", outside=root.top)
     if binary is None:
         raise ToolFailure("git is not installed here", code="unavailable", advice="install git, or read files instead")
     own, common = _locate(root)

@@ -14,7 +14,7 @@ from typing import Final
 
 from pydantic import Field, field_validator, model_validator
 
-from bundles.repo.confinement import Root
+from bundles.repo.confinement import Root, workspace
 from bundles.repo.gitrefs import is_revision
 from bundles.repo.gitview import GitView, repository
 from bundles.repo.wording import count, show_name
@@ -95,7 +95,7 @@ _COMMIT: Final = "--format=%x00%h%x1f%ad%x1f%an <%ae>%x1f%D%x1f%s"
 def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -> ToolOutput:
     """Runs `repo.git_log`."""
     with (
-        Root(context.workspace, hard_links=context.settings.hard_links) as root,
+        workspace(context) as root,
         repository(root, context, confined=confined) as view,
     ):
         out, cut, _ = view.run(
@@ -148,7 +148,7 @@ def _commit_text(item: str) -> str:
 def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True) -> ToolOutput:
     """Runs `repo.git_diff`."""
     with (
-        Root(context.workspace, hard_links=context.settings.hard_links) as root,
+        workspace(context) as root,
         repository(root, context, confined=confined) as view,
     ):
         sides = [_commit(view, side) for side in (arguments.base, arguments.target) if side is not None]

@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic import Field
 
-from bundles.repo.confinement import Entry, Root
+from bundles.repo.confinement import Entry, Root, workspace
 from bundles.repo.wording import count, show_name
 from router.core.models import Frozen, Text, ToolContext, ToolOutput
 from router.errors import ToolFailure
@@ -30,7 +30,7 @@ class ListDir(Frozen):
 
 def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
     """Runs `repo.list_dir`."""
-    with Root(context.workspace, hard_links=context.settings.hard_links) as root:
+    with workspace(context) as root:
         top = root.relative(arguments.path or ".")
         shown, total = _collect(root, top, arguments, context)
     everything = total < SCAN_ENTRIES

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 
 from pydantic import Field, model_validator
 
-from bundles.repo.confinement import Root, read_up_to
+from bundles.repo.confinement import read_up_to, workspace
 from bundles.repo.wording import count, show_name
 from router.core.models import Frozen, Media, Text, ToolContext, ToolOutput
 from router.errors import ToolFailure
@@ -64,7 +64,7 @@ class ReadFile(Frozen):
 def read_file(arguments: ReadFile, context: ToolContext) -> ToolOutput:
     """Runs `repo.read_file`."""
     with (
-        Root(context.workspace, hard_links=context.settings.hard_links) as root,
+        workspace(context) as root,
         root.open_file(arguments.path) as file,
     ):
         size = os.fstat(file.fileno()).st_size

@@ -19,7 +19,7 @@ from typing import Final
 
 from bundles.repo import rg, scanning
 from bundles.repo.children import find_binary
-from bundles.repo.confinement import Root
+from bundles.repo.confinement import workspace
 from bundles.repo.hits import Engine, FileHits, Line, Ripgrep
 from bundles.repo.regexes import bad_pattern
 from bundles.repo.wording import count, show_name
@@ -35,7 +35,7 @@ _NEWLINE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\n")
 def ripgrep(arguments: Ripgrep, context: ToolContext, *, engine: Engine | None = None) -> ToolOutput:
     """Runs `repo.ripgrep` with the engine this machine has."""
     _check_pattern(arguments)
-    with Root(context.workspace, hard_links=context.settings.hard_links) as root:
+    with workspace(context) as root:
         arguments = arguments.model_copy(update={"path": root.relative(arguments.path or ".")})
         search = engine if engine is not None else _pick_engine(context)
         shown = _Shown(arguments, context.max_bytes)

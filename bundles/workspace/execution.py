@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from bundles.repo.confinement import Root
+from bundles.repo.confinement import Root, workspace
 from bundles.sandbox.plan import FACILITIES, Plan, Statement
 from bundles.workspace import confine, grammar
 from bundles.workspace.binary import Binary, opened
@@ -58,9 +58,9 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
     rule = _rule(arguments.binary, context)
     accepted = _accepted(rule, arguments.args)
     with (
-        Root(context.workspace) as root,
+        workspace(context) as root,
         _folder(root, arguments.cwd) as cwd_fd,
-        opened(rule, workspace=root.path) as binary,
+        opened(rule, workspace=root.top) as binary,
         private_folder() as private,
         process_group(rule.max_processes) as groups,
     ):

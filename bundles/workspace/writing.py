@@ -25,7 +25,7 @@ from typing import Final
 
 from pydantic import Field, model_validator
 
-from bundles.repo.confinement import Root
+from bundles.repo.confinement import Root, workspace
 from router.core.models import Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
 from router.errors import ToolFailure
 
@@ -60,7 +60,7 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
     content = arguments.content.encode("utf-8")
     if len(content) > MAX_CONTENT:
         raise ToolFailure(f"the content has {len(content):,} bytes, more than {MAX_CONTENT:,}", code="too_large")
-    with Root(context.workspace, hard_links=context.settings.hard_links) as root:
+    with workspace(context) as root:
         relative = root.relative(arguments.path)
         parent, _, name = relative.rpartition("/")
         _check_name(relative, name, given=arguments.path)

@@ -489,9 +489,13 @@ class LocalSettings(Frozen):
 class ToolContext:
     """What a local tool is handed with its arguments.
 
-    `workspace` is an absolute path that the tool is confined to. `timeout_s` is what is left for the whole call;
-    `max_bytes` bounds what the tool may return; `cancelled()` turns true when the caller has gone away.
-    `protected` are absolute paths that no tool changes, also inside the workspace: the router's config and its runs.
+    `workspace` is the absolute path of the root, and `within` the folder beneath it that this step's tools are confined
+    to and that relative paths start from: relative, without `..`, and real, so that a symlink in it means that it was
+    swapped since it was decided on. Tools open it anew at each call and hold the descriptor; they never join the two.
+    `timeout_s` is what is left for the whole call; `max_bytes` bounds what the tool may return; `cancelled()` turns
+    true when the caller has gone away. `protected` are absolute paths that no tool changes, also inside the workspace:
+    the router's config and its runs. `hidden` are absolute paths of folders that no tool reads, lists, searches or
+    writes; they are known by device and inode, so another name for one does not help.
     """
 
     workspace: str
@@ -500,6 +504,8 @@ class ToolContext:
     max_bytes: int
     cancelled: Callable[[], bool] = field(default=lambda: False)
     protected: tuple[str, ...] = ()
+    within: str = "."
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
