@@ -15,11 +15,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from router.calls import Result
     from router.core.catalog import Catalog
     from router.core.exposure import Toolset
     from router.core.models import Decision, LocalTool, Step, StepPolicy, ToolContext, ToolOutput
     from router.errors import ConfigError, CorruptRun, RequestError, RouterError, StorageError, ToolFailure
-    from router.run import Result
     from router.wiring import Router, load_catalog
 
 _HOMES = {
@@ -29,7 +29,7 @@ _HOMES = {
     "Decision": "router.core.models",
     "LocalTool": "router.core.models",
     "RequestError": "router.errors",
-    "Result": "router.run",
+    "Result": "router.calls",
     "Router": "router.wiring",
     "RouterError": "router.errors",
     "Step": "router.core.models",

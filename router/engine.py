@@ -1,54 +1,37 @@
-"""The engine over the ports: which runs are open, what the machine can do, and the flows of `router.run` on top.
+"""The engine over the ports: what the machine can do, where runs stand, and the two flows on top.
 
 Rules:
 1. Nothing here knows an adapter. `router.wiring` builds the ports and hands them in.
 2. Runs are independent: each has its own lock and log, so many run side by side from many threads and tasks.
-3. A run's parent is fixed when the run is first routed. Its ceiling is looked up anew for every step, so a child never
-   outlives what its parent may have now, and can't shed it by leaving `parent_run_id` out.
+3. A run's parent is fixed when its directory is made. What its ancestors leave it is looked up anew for every step,
+   listing and call (`router.ancestry`), and it can't shed them by leaving `parent_run_id` out.
+4. A step's folder is recorded relative to the workspace this router was opened with, and never leads out of it.
 """
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from router.ancestry import Ceiling, Standing, ceiling_of
+from router.calls import Admitted, Result, admit_call, exposed_now, perform
 from router.core import activation as sticky_set
 from router.core.canonical import encode
 from router.core.catalog import Catalog
-from router.core.decide import Question, permitted_tools
+from router.core.decide import Question
 from router.core.exposure import FORMATS, ActiveTool, Format, Toolset, exposed_names, listing
-from router.core.models import Activation, Decision, Facts, Grant, RecentStep, Reply, Step
+from router.core.folders import TOP, relative_folder
+from router.core.models import Activation, Decision, Facts, Reply, Step
 from router.core.records import activation_from, decision_from, facts_from, step_from
-from router.errors import RequestError, RouterError, UnknownRun
+from router.errors import RequestError, StorageError, UnknownRun
+from router.openruns import OpenRuns
 from router.ports import Capabilities, RunStore
-from router.run import (
-    Admitted,
-    Current,
-    Deps,
-    Result,
-    Run,
-    admit_call,
-    ask,
-    begin_route,
-    finish_route,
-    on_disk,
-    perform,
-)
+from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
 
-MAX_ANCESTORS = 16
-"""How deep sub-agents may nest. Deeper is a loop, not a plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parent:
-    """What a sub-agent's run takes from its parent's current step."""
-
-    grants: tuple[Grant, ...]
-    activation: Activation
-    workspace: str
+NO_CEILING: Final = Ceiling()
 
 
 class Engine:
@@ -70,9 +53,7 @@ class Engine:
         self._capabilities = capabilities
         self._workspace = workspace
         self._versions = dict(versions)
-        self._runs: dict[str, Run] = {}
-        self._opening = threading.Lock()
-        self._closed = False
+        self._runs = OpenRuns()
         self._facts: Facts | None = None
         self._adopt(catalog)
 
@@ -114,41 +95,32 @@ class Engine:
 
     # --- runs ------------------------------------------------------------------------------------------------------
 
-    def _run_for(self, step: Step) -> tuple[Run, Parent | None]:
-        """The step's run, opened if need be, and what its parent grants now."""
-        run = self._runs.get(step.run_id) or self._open_run(step.run_id, step)
-        if step.parent_run_id is not None and step.parent_run_id != run.parent_id:
-            was = f"a sub-agent of {run.parent_id!r}" if run.parent_id else "not a sub-agent"
-            raise RequestError(
-                f"run {run.id!r} is {was}, this step names {step.parent_run_id!r} as its parent",
-                advice="give the sub-agent a run of its own",
-            )
-        return run, self._parent(run.parent_id) if run.parent_id else None
+    def _open(self, run_id: str, step: Step | None) -> Run:
+        """Opens a run: a new one for a step, or one on disk to go on with. Callers may race; one opens it."""
+        return self._runs.open(run_id, lambda: self._opened(run_id, step))
 
-    def _open_run(self, run_id: str, step: Step | None) -> Run:
-        """Opens a run: a new one for a step, or one on disk to go on with. The caller may race; one wins."""
-        with self._opening:
-            if self._closed:
-                raise RequestError("this router is closed", advice="open another with Router.open(...)")
-            run = self._runs.get(run_id)
-            if run is not None:
-                return run
-            before = self._store.last_decision(run_id)
-            if before is None and step is None:
-                raise UnknownRun(f"no run {run_id!r} here", advice="call route() for its first step")
-            parent_id = step_from(before).parent_run_id if before is not None else step.parent_run_id if step else None
-            if parent_id == run_id:
-                raise RequestError(f"run {run_id!r} can't be its own parent")
-            parent = self._parent(parent_id) if parent_id else None
-            if step is not None:
-                self._workspace_of(step, parent)  # refused before anything is written
-            inherited = parent.activation if parent is not None and step is not None and step.inherit else Activation()
-            run = self._create(run_id, parent_id, sticky_set.inherit(inherited))
-            self._runs[run_id] = run
-            return run
+    def _opened(self, run_id: str, step: Step | None) -> Run:
+        header = self._store.header(run_id)
+        if header is None and step is None:
+            raise UnknownRun(f"no run {run_id!r} here", advice="call route() for its first step")
+        if header is not None:
+            parent_id = header.get("parent_run_id")
+        else:
+            parent_id = step.parent_run_id if step is not None else None
+        if parent_id == run_id:
+            raise RequestError(f"run {run_id!r} can't be its own parent")
+        if step is not None:  # what would be refused is refused before anything is written
+            self._check_parent(run_id, parent_id, step)
+            self._folder(step, self._ceiling(parent_id))
+        return self._create(run_id, parent_id)
 
-    def _create(self, run_id: str, parent_id: str | None, inherited: Activation) -> Run:
-        header = {**self._versions, "catalog_revision": self.catalog.revision, "parent_run_id": parent_id}
+    def _create(self, run_id: str, parent_id: str | None) -> Run:
+        header = {
+            **self._versions,
+            "catalog_revision": self.catalog.revision,
+            "parent_run_id": parent_id,
+            "workspace": self._workspace,
+        }
         log = self._store.open(run_id, header=header, catalog=self._catalog_text)
         for torn in log.healed:
             self._deps.diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
@@ -156,83 +128,100 @@ class Engine:
             run_id,
             log,
             log.artifacts(),
-            parent_id=parent_id,
-            activation=inherited,
+            parent_id=log.header.get("parent_run_id"),
             root=self._workspace,
             recent_steps=self.catalog.settings.limits.recent_steps,
             durable=self.catalog.settings.log.durability == "disk",
         )
         # Asked of the log and not of the directory: nobody else can write the run any more.
-        before = log.last_decision()
-        if before is not None:
-            self._restore(run, before)
+        record = log.last_decision()
+        if record is not None:
+            run.restore(_current(record), activation_from(record["activation"]["after"]))
         return run
 
-    def _restore(self, run: Run, record: Mapping[str, Any]) -> None:
-        """Puts a run that was opened again where its last decision left it."""
-        step, facts = step_from(record), facts_from(record)
-        run.activation = activation_from(record["activation"]["after"])
-        run.current = Current(step, decision_from(record), facts)
-        bundle_ids = tuple(run.current.decision.bundle_ids)
-        run.recent.append(RecentStep(step.role, step.step, step.goal, bundle_ids))
-
-    def _parent(self, run_id: str) -> Parent:
-        """The parent's ceiling and activation as they are now: from the open run, or from its directory."""
-        run = self._runs.get(run_id)
-        if run is not None and run.current is not None:
-            step, facts, activation = run.current.step, run.current.facts, run.activation
-        else:
-            record = self._store.last_decision(run_id)
-            if record is None:
-                raise UnknownRun(
-                    f"the parent run {run_id!r} has no decision, so there is nothing its sub-agent may have",
-                    advice="route the parent's step first",
-                )
-            step, facts = step_from(record), facts_from(record)
-            activation = activation_from(record["activation"]["after"])
-        if len(facts.grants) >= MAX_ANCESTORS:
-            raise RequestError(f"run {run_id!r} is {MAX_ANCESTORS} sub-agents deep; it can't have another")
-        own = Grant(step.workflow, step.role, step.step, step.policy)
-        return Parent((own, *facts.grants), activation, step.workspace or self._workspace)
-
-    def _workspace_of(self, step: Step, parent: Parent | None) -> str:
-        """The folder the step's local tools are confined to. A step, and a sub-agent, can only narrow it."""
-        ceiling = parent.workspace if parent else self._workspace
-        if step.workspace is None:
-            return ceiling
-        asked = Path(ceiling, step.workspace).resolve()
-        if not asked.is_relative_to(ceiling) or not asked.is_dir():
+    def _check_parent(self, run_id: str, parent_id: str | None, step: Step) -> None:
+        if step.parent_run_id is not None and step.parent_run_id != parent_id:
+            was = f"a sub-agent of {parent_id!r}" if parent_id else "not a sub-agent"
             raise RequestError(
-                f"the step's workspace {step.workspace!r} is not a folder inside {ceiling!r}",
+                f"run {run_id!r} is {was}, this step names {step.parent_run_id!r} as its parent",
+                advice="give the sub-agent a run of its own",
+            )
+
+    def _standing(self, run_id: str) -> Standing:
+        """Where a run stands now: the open one, or else its directory."""
+        run = self._runs.get(run_id)
+        if run is not None:
+            with run.lock:
+                if run.current is not None:
+                    return Standing(run.current.step, run.activation, run.parent_id)
+        record, header = self._store.last_decision(run_id), self._store.header(run_id)
+        if record is None or header is None:
+            raise UnknownRun(
+                f"the parent run {run_id!r} has no decision, so there is nothing its sub-agent may have",
+                advice="route the parent's step first",
+            )
+        activation = activation_from(record["activation"]["after"])
+        return Standing(step_from(record), activation, header.get("parent_run_id"))
+
+    def _ceiling(self, parent_id: str | None) -> Ceiling:
+        return ceiling_of(parent_id, self._workspace, self._standing) if parent_id is not None else NO_CEILING
+
+    def _folder(self, step: Step, ceiling: Ceiling) -> str:
+        """The folder the step's local tools are confined to, beneath the workspace. It can only be narrowed.
+
+        As it is on disk now: what it names is opened beneath the workspace, without following links, at every call.
+        """
+        if step.workspace is None:
+            return ceiling.folder()
+        base = Path(self._workspace, ceiling.folder())
+        asked = (base / step.workspace).resolve()
+        folder = relative_folder(self._workspace, str(asked))
+        if folder is None or not ceiling.holds(folder) or not asked.is_dir():
+            raise RequestError(
+                f"the step's workspace {step.workspace!r} is not a folder inside {str(base)!r}",
                 advice="name a folder beneath the router's workspace, or leave it out",
             )
-        return str(asked)
+        return folder
 
     # --- flow 1 ----------------------------------------------------------------------------------------------------
 
-    def _prepare(self, asked: Step) -> tuple[Run, Facts, Step]:
-        """Redacts the step and finds its run, its facts and its workspace. What is recorded is what was decided on."""
-        step = self._redacted(asked)
-        run, parent = self._run_for(step)
+    def _prepare(self, run: Run, asked: Step) -> tuple[Facts, Step, Activation]:
+        """The facts, the step as it is decided on and recorded, and what a run's first step starts from."""
+        self._check_parent(run.id, run.parent_id, asked)
+        ceiling = self._ceiling(run.parent_id)
         facts = self.facts()
         changes: dict[str, Any] = {}
-        if parent is not None:
-            facts = replace(facts, grants=parent.grants)
+        if run.parent_id is not None:
+            facts = replace(facts, grants=ceiling.grants)
             changes["parent_run_id"] = run.parent_id
-        workspace = self._workspace_of(step, parent)
-        if step.workspace is not None or workspace != self._workspace:
-            changes["workspace"] = workspace  # always absolute: a relative one would mean this process's folder
-        return run, facts, step.model_copy(update=changes) if changes else step
+        folder = self._folder(asked, ceiling)
+        if asked.workspace is not None or folder != TOP:
+            changes["workspace"] = folder
+        inherited = sticky_set.inherit(ceiling.activation) if asked.inherit else Activation()
+        return facts, asked.model_copy(update=changes) if changes else asked, inherited
 
     def _redacted(self, step: Step) -> Step:
+        """The step without secrets. Raises RequestError for one where a secret can't be taken out without changing
+        what the step means, and what a replay would read."""
+        policy = step.policy
+        fixed = [step.run_id, step.parent_run_id or "", step.workspace or ""]
+        if policy is not None:
+            fixed += [*(policy.allow or ()), *policy.deny]
         names = sorted(step.labels)
         texts = [step.workflow, step.role, step.step, step.goal, step.principal, *step.constraints, *names]
         texts += [step.labels[name] for name in names]
+        free = len(texts)
+        texts += fixed
         clean = self._deps.redactor.redact_many(texts)
         if clean is texts:
             return step
+        if list(clean[free:]) != fixed:
+            raise RequestError(
+                "the step's run id, parent, workspace or policy holds what looks like a secret",
+                advice="records keep these as they are: use other words for them",
+            )
         workflow, role, at, goal, principal = clean[:5]
-        middle = 5 + len(step.constraints)
+        middle, end = 5 + len(step.constraints), 5 + len(step.constraints) + len(names)
         return step.model_copy(
             update={
                 "workflow": workflow,
@@ -241,59 +230,72 @@ class Engine:
                 "goal": goal,
                 "principal": principal,
                 "constraints": tuple(clean[5:middle]),
-                "labels": dict(zip(clean[middle : middle + len(names)], clean[middle + len(names) :], strict=True)),
+                "labels": dict(zip(clean[middle:end], clean[end:free], strict=True)),
             }
         )
 
     async def route(self, asked: Step) -> Decision:
         """See `Router.route`."""
         started = self._deps.clock.monotonic_ns()
-        run, facts, step = self._prepare(asked)
-        taken = begin_route(self._deps, self.catalog, facts, run, step)
+        step = self._redacted(asked)
+        # Opening a run takes disk work, once; everything after it takes microseconds.
+        run = self._runs.get(step.run_id)
+        if run is None:
+            run = await asyncio.to_thread(self._open, step.run_id, step)
+        facts, step, inherited = self._prepare(run, step)
+        taken = begin_route(self._deps, self.catalog, facts, run, step, inherited)
         if isinstance(taken, Question):
             reply = await ask(self._deps.selector, taken, tuple(run.recent))
             taken = finish_route(self._deps, self.catalog, facts, run, step, reply, started)
-        await on_disk(run)
+        if run.durable:
+            await asyncio.to_thread(self._settle, run, taken)
         return taken
 
     def route_from_thread(self, asked: Step, wait: Callable[[Coroutine[Any, Any, Reply]], Reply]) -> Decision:
         """As `route`, on the calling thread; `wait` runs a coroutine to its end elsewhere, when something is asked."""
         started = self._deps.clock.monotonic_ns()
-        run, facts, step = self._prepare(asked)
-        taken = begin_route(self._deps, self.catalog, facts, run, step)
+        step = self._redacted(asked)
+        run = self._runs.get(step.run_id) or self._open(step.run_id, step)
+        facts, step, inherited = self._prepare(run, step)
+        taken = begin_route(self._deps, self.catalog, facts, run, step, inherited)
         if isinstance(taken, Question):
             reply = wait(ask(self._deps.selector, taken, tuple(run.recent)))
             taken = finish_route(self._deps, self.catalog, facts, run, step, reply, started)
         if run.durable:
-            run.log.sync()
+            self._settle(run, taken)
         return taken
+
+    def _settle(self, run: Run, decision: Decision) -> None:
+        """Returns when the decision survives power loss; where it does not, it was not taken."""
+        try:
+            run.log.sync()
+        except StorageError:
+            run.withdraw(decision.seq)
+            raise
+        run.settle(decision.seq)
 
     # --- flow 2 ----------------------------------------------------------------------------------------------------
 
-    def run(self, run_id: str) -> Run:
-        """The open run, or the one on disk, opened to go on with. Raises UnknownRun."""
-        return self._runs.get(run_id) or self._open_run(run_id, None)
-
-    def _current(self, run_id: str) -> Current:
-        """Where a run stands. Read from its directory, without opening it, when it is not open here."""
+    def _stands(self, run_id: str) -> tuple[Current, str | None]:
+        """Where a run stands, and its parent. Read from its directory, without opening it, when it is not open."""
         run = self._runs.get(run_id)
-        current = None
+        current, parent_id = None, None
         if run is not None:
             with run.lock:
-                current = run.current
+                current, parent_id = run.current, run.parent_id
         elif (record := self._store.last_decision(run_id)) is not None:
-            current = Current(step_from(record), decision_from(record), facts_from(record))
+            current, parent_id = _current(record), (self._store.header(run_id) or {}).get("parent_run_id")
         if current is None:
             raise UnknownRun(f"run {run_id!r} has no decision yet", advice="call route() for its first step")
-        return current
+        return current, parent_id
 
     def toolset(self, run_id: str, form: str) -> Toolset:
         """See `Router.tools`."""
         if form not in FORMATS:
             raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
-        current = self._current(run_id)
-        facts = replace(self.facts(), grants=current.facts.grants)
-        exposed = permitted_tools(self.catalog, facts, current.step, current.decision.bundle_ids)
+        current, parent_id = self._stands(run_id)
+        facts = replace(self.facts(), grants=self._ceiling(parent_id).grants)
+        exposed = exposed_now(self.catalog, facts, current)
         cards = [(self.catalog.cards[name], bundle) for name, bundle in exposed.items() if name in self.catalog.cards]
         chosen: Format = form
         return Toolset(
@@ -305,14 +307,14 @@ class Engine:
             all_tokens=current.decision.exposure.all_tokens,
         )
 
-    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any]) -> Result:
+    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str) -> Result:
         """See `Router.call`."""
-        run = self.run(run_id)
-        facts = self.facts()
-        if run.parent_id:
-            # The parent may have moved on to where it may have less.
-            facts = replace(facts, grants=self._parent(run.parent_id).grants)
-        taken = admit_call(self._deps, self.catalog, facts, run, self._canonical, name, arguments)
+        run = self._runs.get(run_id)
+        if run is None:
+            run = await asyncio.to_thread(self._open, run_id, None)
+        ceiling = self._ceiling(run.parent_id)
+        facts = replace(self.facts(), grants=ceiling.grants)
+        taken = admit_call(self._deps, self.catalog, facts, ceiling, run, self._canonical, name, arguments)
         if isinstance(taken, Admitted):
             return await perform(self._deps, self.catalog, run, taken)
         await on_disk(run)
@@ -321,8 +323,9 @@ class Engine:
     def artifact(self, run_id: str, uri: str) -> bytes:
         """See `Router.artifact`."""
         sha256 = uri.removeprefix("artifact:").removeprefix("sha256:")
+        run = self._runs.get(run_id) or self._open(run_id, None)
         try:
-            return self.run(run_id).artifacts.get(sha256)
+            return run.artifacts.get(sha256)
         except KeyError:
             raise RequestError(f"run {run_id!r} has no artifact {uri!r}") from None
 
@@ -330,21 +333,16 @@ class Engine:
 
     def close_run(self, run_id: str) -> None:
         """Ends a run and lets go of its directory. A run that is not open is left alone."""
-        with self._opening:
-            run = self._runs.pop(run_id, None)
-        if run is not None:
-            run.close()
+        self._runs.close(run_id)
 
     async def close(self) -> None:
         """Ends every run and every session."""
-        self._closed = True
-        troubles: list[RouterError] = []
-        for run_id in list(self._runs):
-            try:
-                self.close_run(run_id)
-            except RouterError as trouble:  # the other runs still want to be ended
-                troubles.append(trouble)
-        for session in self._deps.sessions.values():
-            await session.close()
-        if troubles:
-            raise troubles[0]
+        try:
+            self._runs.close_all()
+        finally:
+            for session in self._deps.sessions.values():
+                await session.close()
+
+
+def _current(record: Mapping[str, Any]) -> Current:
+    return Current(step_from(record), decision_from(record), facts_from(record))

@@ -100,6 +100,10 @@ class RunLog(Protocol):
     def path(self) -> str: ...
 
     @property
+    def header(self) -> Mapping[str, Any]:
+        """What `run.json` says of the run, as it was when the run was first opened and ever since."""
+
+    @property
     def healed(self) -> tuple[Healed, ...]:
         """Torn ends that were cut off so far; report them."""
 
@@ -138,6 +142,9 @@ class RunStore(Protocol):
 
         Raises RunInUse when another live process writes it, CorruptRun when it can't be continued.
         """
+
+    def header(self, run_id: str) -> Mapping[str, Any] | None:
+        """What `run.json` says of a run that some process opened, read without locking; None if there is none."""
 
     def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
         """The last decision of a run that some process wrote, read without locking; None if there is no such run."""
@@ -188,19 +195,6 @@ class RawResult:
     code: str = ""
 
 
-class Sessions(Protocol):
-    """Calls to tool servers. One adapter per transport family; the engine picks by the server's transport."""
-
-    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
-        """What is wrong with the arguments, one sentence each; empty when they are fine."""
-
-    async def call(
-        self, server: str, tool: str, arguments: Mapping[str, Any], *, workspace: str, timeout_s: float
-    ) -> RawResult: ...
-
-    async def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Scope:
     """For whom a server is used. Runs share no process and no session that a server keeps; principals share nothing."""
@@ -210,6 +204,29 @@ class Scope:
 
 
 EVERYONE = Scope()
+
+
+class Sessions(Protocol):
+    """Calls to tool servers. One adapter per transport family; the engine picks by the server's transport."""
+
+    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """What is wrong with the arguments, one sentence each; empty when they are fine."""
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        workspace: str,
+        timeout_s: float,
+        within: str = ".",
+        scope: Scope = EVERYONE,
+    ) -> RawResult:
+        """`workspace` is the root that local tools are confined to (an absolute path), `within` the folder beneath it
+        that the step may work in. What goes wrong at the tool is in the result, never raised."""
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,17 +272,6 @@ class ServerStatus:
 
 class ToolServers(Sessions, Protocol):
     """Sessions with servers that are elsewhere: they can be listed, and hold something for a run."""
-
-    async def call(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Any],
-        *,
-        workspace: str,
-        timeout_s: float,
-        scope: Scope = EVERYONE,
-    ) -> RawResult: ...
 
     async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
         """The server's tools, from the cache where it holds. `fresh`: read them now.

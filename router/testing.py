@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from router.core.canonical import digest
@@ -25,7 +26,7 @@ from router.core.models import Answer, Failure, RecentStep, Reply, Text
 from router.core.shaping import MediaFacts
 from router.engine import Engine
 from router.errors import CorruptRun, RunInUse
-from router.ports import Healed, RawResult, Selector, Stored
+from router.ports import EVERYONE, Healed, RawResult, Scope, Selector, Stored
 from router.run import Deps
 from router.wiring import Router
 
@@ -37,7 +38,8 @@ class FakeClock:
         self.ns = 0
 
     def now(self) -> str:
-        return f"2026-01-01T00:00:{(self.ns // 10**9) % 60:02d}.{(self.ns // 1000) % 10**6:06d}Z"
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.ns // 1000)
+        return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     def monotonic_ns(self) -> int:
         return self.ns
@@ -114,11 +116,15 @@ class MemoryArtifacts:
 class MemoryRunLog:
     """One run's records, sealed with the same chain as on disk."""
 
-    def __init__(self, run_id: str, redactor: FakeRedactor, on_close: Callable[[], None]) -> None:
+    def __init__(
+        self, run_id: str, header: Mapping[str, Any], redactor: FakeRedactor, on_close: Callable[[], None]
+    ) -> None:
         self.path = f"memory:{run_id}"
+        self.header = header
         self.lines: list[tuple[str, dict[str, Any]]] = []
         self.closed = False
         self.fail_with: Exception | None = None
+        self.fail_sync_with: Exception | None = None
         self._redactor = redactor
         self._head = genesis(run_id)
         self._artifacts = MemoryArtifacts()
@@ -133,6 +139,8 @@ class MemoryRunLog:
         return ()
 
     def append(self, file: File, record: dict[str, Any]) -> tuple[int, str]:
+        if self.closed:
+            raise AssertionError(f"run {self.header['run_id']!r} is closed, and something wants to write to it")
         if self.fail_with is not None:
             raise self.fail_with
         seq = self.next_seq
@@ -145,7 +153,8 @@ class MemoryRunLog:
         return decided[-1] if decided else None
 
     def sync(self) -> None:
-        return None
+        if self.fail_sync_with is not None:
+            raise self.fail_sync_with
 
     def artifacts(self) -> MemoryArtifacts:
         return self._artifacts
@@ -168,8 +177,14 @@ class MemoryRunStore:
             raise RunInUse(f"run {run_id!r} is written by this process", pid=0)
         self._open.add(run_id)
         if run_id not in self._logs:
-            self._logs[run_id] = MemoryRunLog(run_id, self._redactor, lambda: self._open.discard(run_id))
+            whole = {"run_id": run_id, **header}
+            self._logs[run_id] = MemoryRunLog(run_id, whole, self._redactor, lambda: self._open.discard(run_id))
+        self._logs[run_id].closed = False
         return self._logs[run_id]
+
+    def header(self, run_id: str) -> Mapping[str, Any] | None:
+        log = self._logs.get(run_id)
+        return log.header if log else None
 
     def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
         log = self._logs.get(run_id)
@@ -210,7 +225,15 @@ class FakeSessions:
         return ()
 
     async def call(
-        self, server: str, tool: str, arguments: Mapping[str, Any], *, workspace: str, timeout_s: float
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        workspace: str,
+        timeout_s: float,
+        within: str = ".",
+        scope: Scope = EVERYONE,
     ) -> RawResult:
         name = f"{server}.{tool}"
         self.calls.append((name, arguments))

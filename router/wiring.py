@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from router.calls import Result
 from router.core.catalog import Card, Catalog
 from router.core.explain import Explanation, explain
 from router.core.exposure import Toolset
@@ -16,7 +17,7 @@ from router.core.models import Activation, Decision, LocalTool, Step
 from router.engine import Engine
 from router.portal import Portal, refuse_running_loop
 from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore, Selector
-from router.run import Deps, Result
+from router.run import Deps
 
 if TYPE_CHECKING:
     from router.asking import ModelSelector
@@ -274,15 +275,16 @@ class Router:
         refuse_running_loop("tools_sync()", "await router.tools(...)")
         return self._engine.toolset(run_id, format)
 
-    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any]) -> Result:
+    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str) -> Result:
         """Calls a tool by its canonical (`server.tool`) or exposed name, if the run's current decision holds it.
 
-        What the agent can see fail is a `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no
-        decision yet) and StorageError (the call's record could not be written).
+        `arguments` is an object, or the JSON text of one, as some providers hand it over. What the agent can see fail
+        is a `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no decision yet) and StorageError
+        (the call's record could not be written).
         """
         return await self._engine.call(run_id, name, arguments)
 
-    def call_sync(self, run_id: str, name: str, arguments: Mapping[str, Any]) -> Result:
+    def call_sync(self, run_id: str, name: str, arguments: Mapping[str, Any] | str) -> Result:
         """As `call`, for engines without an event loop."""
         refuse_running_loop("call_sync()", "await router.call(...)")
         return self._portal.run(self._engine.call(run_id, name, arguments))
@@ -318,8 +320,9 @@ class Router:
     def close_sync(self) -> None:
         """As `close`, for engines without an event loop."""
         refuse_running_loop("close_sync()", "await router.close(...)")
-        self._portal.run(self._end())
-        self._portal.close()
+        if not self._portal.closed:
+            self._portal.run(self._end())
+            self._portal.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,10 +3,12 @@
 Rules:
 1. A local server named `x` is the package `bundles.x`, or tools that the caller's code handed over. Config names a
    server; it can't name code.
-2. A tool runs in a worker thread, with validated arguments and a deadline. When the caller goes away, or the deadline
-   passes, `context.cancelled()` turns true and its result is dropped.
+2. A tool runs in a worker thread, with validated arguments and a deadline that begins when the call is made. When the
+   caller goes away, or the deadline passes, `context.cancelled()` turns true and its result is dropped. A call whose
+   turn had not come by then is never carried out, and says `busy`.
 3. `ToolFailure` is what the agent should see. Anything else a tool raises is a defect: the agent is told so in one
-   line, and the traceback goes to diagnostics.
+   line, and the traceback goes to diagnostics. What it returns is checked before anybody relies on it.
+4. What is wrong with arguments is said without repeating them: they may be secrets.
 """
 
 from __future__ import annotations
@@ -18,21 +20,25 @@ import json
 import pkgutil
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from router.core.canonical import encode
 from router.core.cards import card
 from router.core.catalog import Card, Limits
-from router.core.models import LocalSettings, LocalTool, Media, Outcome, Text, ToolContext, ToolOutput
+from router.core.models import Data, LocalSettings, LocalTool, Media, Outcome, Text, ToolContext, ToolOutput
 from router.errors import RequestError, ToolFailure
-from router.ports import Diagnostics, RawResult
+from router.ports import EVERYONE, Diagnostics, RawResult, Scope
 
 T = TypeVar("T")
 
-GRACE_S = 2.0
+NEVER_BEGUN: Final = RawResult((), "busy", "busy")
+
+GRACE_S: Final = 2.0
 """How long past its deadline a tool may take to notice, before its thread is left behind and the call ends."""
 
 
@@ -166,53 +172,70 @@ class LocalSessions:
         return ()
 
     async def call(
-        self, server: str, tool: str, arguments: Mapping[str, Any], *, workspace: str, timeout_s: float
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        workspace: str,
+        timeout_s: float,
+        within: str = ".",
+        scope: Scope = EVERYONE,
     ) -> RawResult:
+        del scope  # local tools keep nothing between calls
         entry = self._tools[server, tool]
-        gone = threading.Event()
-        context = ToolContext(
-            workspace=workspace,
-            settings=self._settings,
-            timeout_s=timeout_s,
-            max_bytes=self._limits.max_result_bytes,
-            protected=self._protected,
-            cancelled=gone.is_set,
-        )
         parsed = entry.arguments.model_validate(dict(arguments))
-        work = self._workers.submit(lambda: self._run(entry, parsed, context))
-        deadline = asyncio.get_running_loop().call_later(timeout_s, gone.set)
+        begun, gone, asked = threading.Event(), threading.Event(), time.monotonic()
+
+        def run() -> RawResult:
+            begun.set()
+            if gone.is_set():
+                return NEVER_BEGUN
+            context = ToolContext(
+                workspace=workspace,
+                settings=self._settings,
+                timeout_s=max(0.001, timeout_s - (time.monotonic() - asked)),
+                max_bytes=self._limits.max_result_bytes,
+                cancelled=gone.is_set,
+                protected=self._protected,
+                within=within,
+            )
+            return self._run(entry, parsed, context)
+
+        work = self._workers.submit(run)
+        # A thread can't be killed: what it still returns is dropped, and must not be reported as unretrieved.
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            async with asyncio.timeout(timeout_s + GRACE_S):
-                result = await asyncio.shield(work)
-            if not gone.is_set():
-                return result
-        except TimeoutError:
-            pass  # it did not heed the word to stop: its thread is left behind
-        finally:
-            deadline.cancel()
+            await asyncio.wait({work}, timeout=timeout_s)
+            if work.done():
+                return work.result()
             gone.set()
-            # A thread can't be killed: what it still returns is dropped here, and must not be reported as unretrieved.
-            work.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if not begun.is_set():
+                return _busy(server, tool, timeout_s, self._limits.max_concurrent_calls)
+            await asyncio.wait({work}, timeout=GRACE_S)
+            if work.done() and work.exception() is None and work.result().outcome == "timeout":
+                return work.result()  # its own word for it may say how far it came
+        finally:
+            gone.set()
         text = f"{server}.{tool} took longer than {timeout_s:g} s; it was told to stop."
         return RawResult((Text(text),), "timeout", "timeout")
 
     def _run(self, entry: LocalTool, arguments: BaseModel, context: ToolContext) -> RawResult:
         try:
             output = entry.run(arguments, context)
+            size = _size(output)
         except ToolFailure as failure:
             advice = f"; {failure.advice}" if failure.advice else ""
             outcome: Outcome = "timeout" if failure.code == "timeout" else "tool_error"
             return RawResult((Text(failure.message + advice),), outcome, failure.code)
         except (Exception, SystemExit) as defect:  # noqa: BLE001 - the boundary of rule 3; a tool may not end us
             return self._crashed(entry, defect)
-        if not isinstance(output, ToolOutput):
-            return self._crashed(entry, TypeError(f"it returned {type(output).__name__}, not ToolOutput"))
-        size = sum(len(block.data) for block in output.blocks if isinstance(block, Media))
-        size += sum(len(block.text) for block in output.blocks if isinstance(block, Text))
         if size > self._limits.max_result_bytes:
             text = f"The result has {size:,} bytes, at most {self._limits.max_result_bytes:,} are taken. Ask for less."
             return RawResult((Text(text),), "tool_error", "too_large")
-        return RawResult(output.blocks, "tool_error" if output.failed else "ok", "failed" if output.failed else "")
+        return RawResult(
+            tuple(output.blocks), "tool_error" if output.failed else "ok", "failed" if output.failed else ""
+        )
 
     def _crashed(self, entry: LocalTool, defect: BaseException) -> RawResult:
         self._diagnostics.event("error", "tool.crashed", tool=entry.name, error=defect)
@@ -224,8 +247,28 @@ class LocalSessions:
         self._workers.close()
 
 
+def _busy(server: str, tool: str, timeout_s: float, limit: int) -> RawResult:
+    text = f"{server}.{tool} did not begin within {timeout_s:g} s: {limit} other calls are under way. Try again later."
+    return RawResult((Text(text),), "busy", "busy")
+
+
+def _size(output: object) -> int:
+    """Bytes (characters, for text) of what a tool returned. Raises TypeError or ValueError for what is no output."""
+    if not isinstance(output, ToolOutput):
+        raise TypeError(f"it returned {type(output).__name__}, not ToolOutput")
+    size = 0
+    for block in output.blocks:
+        if isinstance(block, Text) and isinstance(block.text, str):
+            size += len(block.text)
+        elif isinstance(block, Media) and isinstance(block.data, bytes | bytearray | memoryview):
+            size += len(bytes(block.data))
+        elif isinstance(block, Data):
+            size += len(encode(block.value))
+        else:
+            raise TypeError(f"a block of its output is {type(block).__name__}, or does not hold what it should")
+    return size
+
+
 def _sentence(error: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in error["loc"]) or "arguments"
-    given = error.get("input")
-    shown = f" (given {given!r})" if isinstance(given, str | int | float | bool) and len(repr(given)) <= 80 else ""
-    return f"{where}: {error['msg']}{shown}"
+    return f"{where}: {error['msg']}"

@@ -87,6 +87,11 @@ class DiskRunLog:
         return self._path
 
     @property
+    def header(self) -> Mapping[str, Any]:
+        """What `run.json` says of the run, as it was when the run was first opened and ever since."""
+        return self._header
+
+    @property
     def next_seq(self) -> int:
         """The sequence number the next record will carry. Stable while the caller holds the run's lock."""
         if self._interrupted:

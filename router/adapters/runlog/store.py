@@ -168,6 +168,22 @@ class DiskRunStore:
         healed = [{"file": h.file, "saved": h.saved, "bytes": h.bytes} for h in log.healed]
         write_header(self._storage, directory, {**head, "healed": head["healed"] + healed}, path, durable=self._durable)
 
+    def header(self, run_id: str) -> Mapping[str, Any] | None:
+        """What `run.json` says of a run, read without locking; None if there is no such run."""
+        if not RUN_ID.fullmatch(run_id):
+            return None
+        path = str(self._runs / run_id)
+        try:
+            fd = self._storage.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise from_os("read", path, error) from error
+        try:
+            return self._read_header(fd, run_id, path)
+        finally:
+            self._drop(fd)
+
     def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
         """The last decision of a run, read from the end of its file without locking; None if there is no such run."""
         if not RUN_ID.fullmatch(run_id):

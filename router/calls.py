@@ -1,0 +1,376 @@
+"""The second flow through a run: a tool is called.
+
+Rules:
+1. `call.started` is on disk before the effect, so a crash leaves evidence; `call.finished` before the result is
+   returned, whatever the tool gave, and also when what it gave can't be shown or stored.
+2. A call gets what its decision showed, as far as that still holds: the verdict runs again on the tool's canonical
+   name, with fresh facts and under what its ancestors may have now. Nothing that improved since widens it.
+3. Records are bounded. What a refused call carried is kept by size, digest and beginning.
+4. What an agent can see fail comes back as a `Result`; a caller's mistake, and a log that can't be written, are raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from router.ancestry import Ceiling
+from router.core import activation as sticky_set
+from router.core.canonical import digest, encode
+from router.core.catalog import Catalog
+from router.core.config.suggest import Suggester
+from router.core.decide import permitted_tools, plan_for
+from router.core.folders import TOP, relative_folder
+from router.core.models import Code, Facts, Outcome, Text
+from router.core.records import CALL_SCHEMA
+from router.core.shaping import Shaped, shape
+from router.errors import CorruptRun, RequestError, StorageError
+from router.ports import RawResult, Redactor, Scope, Stored
+from router.run import Current, Deps, Run, on_disk
+
+READING: Final = "kept whole with the run; ask for less at a time to see the rest"
+"""What a cut result says of the part left out: there is no tool yet that reads artifacts."""
+
+MAX_NAME: Final = 200
+"""Characters of a tool name in a record. Longer ones are nobody's, and are cut."""
+MAX_CODE: Final = 100
+HEAD: Final = 1_000
+"""Characters kept of arguments that are too large to be taken."""
+INLINE_BYTES: Final = 32_768
+"""Results up to this size are shaped on the event loop; larger ones, and media, in a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call came to. `text` is what the model should see, errors included; artifacts hold media and full results.
+
+    `code` says why for an `outcome` other than `ok`: a denial code, or the tool's own word.
+    """
+
+    outcome: Outcome
+    text: str
+    code: str = ""
+    artifacts: tuple[Stored, ...] = ()
+    call_id: str = ""
+    decision_id: str = ""
+    tool: str = ""
+    elapsed_ms: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a caller gave as arguments. `text` is what the record holds of it; `wrong` says why it can't be used:
+    the code, and the rest of a sentence that begins with "The arguments of … "."""
+
+    value: Mapping[str, Any]
+    text: str
+    wrong: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A call that passed exposure, policy and validation, and whose `call.started` is on disk. `arguments` is what is
+    recorded of them, `given` what the tool gets; `folder` is the step's, beneath the run's root."""
+
+    call_id: str
+    decision_id: str
+    tool: str
+    bundle: str
+    given: Mapping[str, Any]
+    arguments: str
+    folder: str
+    scope: Scope
+    started_ns: int
+
+
+# --- what a run may call now ---------------------------------------------------------------------------------------
+
+
+def exposed_now(catalog: Catalog, facts: Facts, current: Current) -> dict[str, str]:
+    """The tools of the current decision that are still permitted, each with the bundle that holds it.
+
+    `facts` are fresh, with the ancestors' grants of now. What the decision did not show is not in it, even if it would
+    be permitted by now: that takes another `route`.
+    """
+    ids = current.decision.bundle_ids
+    shown = permitted_tools(catalog, current.facts, current.step, ids)
+    if facts == current.facts:
+        return shown
+    still = permitted_tools(catalog, facts, current.step, ids)
+    return {tool: bundle for tool, bundle in still.items() if tool in shown}
+
+
+def why_not(catalog: Catalog, facts: Facts, current: Current, tool: str) -> tuple[Code, str]:
+    """Why a tool is not exposed by the current decision: the first code of its best bundle, as `explain` would say."""
+    holders = [bundle for bundle in catalog.bundles.values() if tool in bundle.tools]
+    if not holders:
+        return "unknown_bundle", "no bundle holds a tool of this name"
+    plan = plan_for(catalog, current.step, facts.grants)
+    shown = set(current.decision.bundle_ids)
+    first: tuple[Code, str] | None = None
+    for bundle in sorted(holders, key=lambda b: b.id not in shown):
+        verdict = plan.verdicts.of(bundle.id, facts)
+        for row in verdict.refused:
+            if row.tool == tool:
+                first = first or (row.code, row.detail)
+        if verdict.code is not None:
+            first = first or (verdict.code, verdict.detail)
+        elif tool in verdict.tools:
+            if bundle.id in shown:
+                return "not_mapped", "it became available after this step was decided: route the step again"
+            return "not_mapped", f"bundle {bundle.id!r} holds it and is not shown at this step"
+    return first or ("not_mapped", "no shown bundle holds it")
+
+
+# --- admission -----------------------------------------------------------------------------------------------------
+
+
+def admit_call(
+    deps: Deps,
+    catalog: Catalog,
+    facts: Facts,
+    ceiling: Ceiling,
+    run: Run,
+    names: Mapping[str, str],
+    name: str,
+    arguments: Mapping[str, Any] | str,
+) -> Admitted | Result:
+    """Resolves, judges and validates a call and records its start; or records the refusal and returns it."""
+    started = deps.clock.monotonic_ns()
+    asked = _name(name)
+    given = read_arguments(deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
+    with run.lock:
+        current = run.current
+        if current is None:
+            raise RequestError(
+                f"run {run.id!r} has no decision yet, so no tool is exposed", advice="call route() for its first step"
+            )
+        tool = names.get(asked, asked)
+        exposed = exposed_now(catalog, facts, current)
+        folder = relative_folder(run.root, current.step.workspace)
+        admitted = Admitted(
+            call_id=f"{run.id}.{run.log.next_seq}",
+            decision_id=current.decision.decision_id,
+            tool=tool,
+            bundle=exposed.get(tool, ""),
+            given=given.value,
+            arguments=given.text,
+            folder=folder or TOP,
+            scope=Scope(run.id, current.step.principal),
+            started_ns=started,
+        )
+        refusal = _refusal(deps, catalog, facts, current, exposed, tool, given)
+        if refusal is None and (folder is None or not ceiling.holds(folder)):
+            refusal = _no_folder(current)
+        if refusal is not None:
+            outcome, code, text = refusal
+            shaped = shape((Text(text),), catalog.settings.limits.max_result_chars, deps.describe, reading=READING)
+            return _finish(deps, run, admitted, outcome, code, shaped, ())
+        run.log.append("calls", _call_record(deps, run, "call.started", admitted))
+        run.activation = sticky_set.touch(run.activation, admitted.bundle)
+        run.leases += 1
+        return admitted
+
+
+def _refusal(
+    deps: Deps,
+    catalog: Catalog,
+    facts: Facts,
+    current: Current,
+    exposed: Mapping[str, str],
+    tool: str,
+    given: Arguments,
+) -> tuple[Outcome, str, str] | None:
+    if tool not in exposed:
+        code, detail = why_not(catalog, facts, current, tool)
+        hint = Suggester().nearest(tool, exposed)
+        more = f" Did you mean {hint!r}?" if hint else f" This step has: {', '.join(exposed) or 'no tools'}."
+        return "denied", code, f"{tool!r} is not available at this step ({code}: {detail}).{more}"
+    if given.wrong is not None:
+        kind, sentence = given.wrong
+        return "invalid_arguments", kind, f"The arguments of {tool!r} {sentence}"
+    server, _, short = tool.partition(".")
+    wrong = deps.sessions[catalog.servers[server].transport].check_arguments(server, short, given.value)
+    if wrong:
+        card = catalog.cards.get(tool)
+        schema = f"\nIts schema: {card.schema}" if card else ""
+        return (
+            "invalid_arguments",
+            "invalid_arguments",
+            f"The arguments of {tool!r} do not fit: {'; '.join(wrong)}.{schema}",
+        )
+    return None
+
+
+def _no_folder(current: Current) -> tuple[Outcome, str, str]:
+    return "denied", "policy_denied", f"The step's folder {current.step.workspace!r} is not open to it any more."
+
+
+def _name(name: object) -> str:
+    """A tool name that can be recorded: an agent may ask for anything."""
+    text = name if isinstance(name, str) else f"<{type(name).__name__}>"
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
+
+
+def read_arguments(redactor: Redactor, given: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
+    """The arguments as an object and as the record's text, secrets taken out by name and by shape. An object as JSON
+    text is taken too: that is how some providers hand it over."""
+    if isinstance(given, str):
+        if len(given) > max_bytes:
+            return _too_large(redactor, given, max_bytes)
+        try:
+            given = json.loads(given or "{}", parse_constant=_no_constant)
+        except (ValueError, RecursionError) as wrong:
+            return _not_json(wrong)
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        return Arguments({}, encode({"not_an_object": kind}), ("not_an_object", "must be an object, with its names."))
+    value = dict(given)
+    try:
+        text = encode(value)
+    except (TypeError, ValueError, RecursionError) as wrong:
+        return _not_json(wrong, sorted(str(name)[:MAX_NAME] for name in list(value)[:50]))
+    if len(text) > max_bytes:
+        return _too_large(redactor, text, max_bytes)
+    return Arguments(value, encode(redactor.redact_value(value)))
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _not_json(wrong: Exception, names: list[str] | None = None) -> Arguments:
+    reason = "they are nested too deep" if isinstance(wrong, RecursionError) else str(wrong)[:MAX_NAME]
+    text = encode({"not_json": reason} | ({"names": names} if names is not None else {}))
+    return Arguments({}, text, ("not_json", f"are not JSON: {reason}."))
+
+
+def _too_large(redactor: Redactor, text: str, max_bytes: int) -> Arguments:
+    # Redacted before it is cut: half a secret is not recognised as one.
+    head = redactor.redact(text[: 16 * HEAD])[:HEAD]
+    kept = encode({"too_large": len(text), "digest": digest(text), "head": head})
+    return Arguments({}, kept, ("too_large", f"are {len(text):,} bytes, at most {max_bytes:,} are taken."))
+
+
+# --- the call ------------------------------------------------------------------------------------------------------
+
+
+async def perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Result:
+    """Carries out an admitted call: bounded, shaped, artifacts stored, and recorded whatever happens."""
+    try:
+        with _recorded(deps, run, admitted):
+            raw = await _carry_out(deps, catalog, run, admitted)
+            shaped, stored = await _shaped(deps, catalog, run, raw)
+        with run.lock:
+            result = _finish(deps, run, admitted, raw.outcome, raw.code, shaped, stored)
+        await on_disk(run)
+        return result
+    finally:
+        run.release()
+
+
+@contextlib.contextmanager
+def _recorded(deps: Deps, run: Run, admitted: Admitted) -> Iterator[None]:
+    """Records an end for a call that comes to none by itself: cancelled, its result not storable, or a defect."""
+    try:
+        yield
+    except BaseException as ended:
+        cancelled = isinstance(ended, asyncio.CancelledError)
+        outcome: Outcome = "cancelled" if cancelled else "tool_error"
+        code = "cancelled" if cancelled else "storage" if isinstance(ended, StorageError | CorruptRun) else "internal"
+        try:
+            with run.lock:
+                _finish(deps, run, admitted, outcome, code, Shaped.empty(), ())
+        except StorageError as trouble:  # what ended the call is what its caller has to hear
+            deps.diagnostics.event("error", "call.unrecorded", run_id=run.id, call_id=admitted.call_id, error=trouble)
+        raise
+
+
+async def _carry_out(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> RawResult:
+    server, _, short = admitted.tool.partition(".")
+    entry = catalog.servers[server]
+    await on_disk(run)
+    return await deps.sessions[entry.transport].call(
+        server,
+        short,
+        admitted.given,
+        workspace=run.root,
+        within=admitted.folder,
+        timeout_s=entry.timeout_s or catalog.settings.limits.call_timeout_s,
+        scope=admitted.scope,
+    )
+
+
+async def _shaped(deps: Deps, catalog: Catalog, run: Run, raw: RawResult) -> tuple[Shaped, tuple[Stored, ...]]:
+    """The result as the model sees it, and its artifacts, stored. Off the event loop where that takes a while."""
+
+    def work() -> tuple[Shaped, tuple[Stored, ...]]:
+        shaped = shape(raw.blocks, catalog.settings.limits.max_result_chars, deps.describe, reading=READING)
+        put = run.artifacts.put
+        return shaped, tuple(put(blob.data, claimed_type=blob.claimed_type, name=blob.name) for blob in shaped.blobs)
+
+    small = all(isinstance(block, Text) and len(block.text) < INLINE_BYTES for block in raw.blocks)
+    return work() if small and len(raw.blocks) < 16 else await asyncio.to_thread(work)
+
+
+def _finish(
+    deps: Deps, run: Run, admitted: Admitted, outcome: Outcome, code: str, shaped: Shaped, stored: tuple[Stored, ...]
+) -> Result:
+    """Records the end of a call. The caller holds the run's lock."""
+    elapsed_ms = (deps.clock.monotonic_ns() - admitted.started_ns) / 1e6
+    code = _name(code)[:MAX_CODE]
+    record = _call_record(deps, run, "call.finished", admitted)
+    record |= {
+        "outcome": outcome,
+        "code": code,
+        "result": None if outcome == "cancelled" else shaped.text,
+        "artifacts": [
+            {"uri": s.uri, "sha256": s.sha256, "mime_type": s.mime_type, "bytes": s.bytes, "role": blob.role}
+            for s, blob in zip(stored, shaped.blobs, strict=False)
+        ],
+        "shaped": {
+            "original_bytes": shaped.original_bytes,
+            "kept_bytes": shaped.kept_bytes,
+            "rule": shaped.rule,
+            "flags": list(shaped.flags),
+        },
+        "elapsed_ms": round(elapsed_ms, 3),
+        "cached": False,
+    }
+    run.log.append("calls", record)
+    return Result(
+        outcome=outcome,
+        text=shaped.text,
+        code=code,
+        artifacts=stored,
+        call_id=admitted.call_id,
+        decision_id=admitted.decision_id,
+        tool=admitted.tool,
+        elapsed_ms=elapsed_ms,
+    )
+
+
+def _call_record(deps: Deps, run: Run, type_: str, admitted: Admitted) -> dict[str, Any]:
+    server, _, short = admitted.tool.partition(".")
+    return {
+        "schema": CALL_SCHEMA,
+        "type": type_,
+        "time": deps.clock.now(),
+        "monotonic_ns": deps.clock.monotonic_ns(),
+        "run_id": run.id,
+        "call_id": admitted.call_id,
+        "decision_id": admitted.decision_id,
+        "server": server,
+        "tool": short,
+        "bundle": admitted.bundle,
+        "arguments": admitted.arguments,
+    }

@@ -1,0 +1,35 @@
+"""Folders beneath the router's workspace, as relative paths: `.` is the workspace itself, `a/b` a folder in it.
+
+Relative, because what is recorded must mean the same folder to whoever opens the run next, and must never lead out of
+the workspace that they were given. Whether a folder is there, and is no link, is asked of the disk when it is opened.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TOP: Final = "."
+
+
+def is_beneath(folder: str, ceiling: str) -> bool:
+    """Whether `folder` is `ceiling` or inside it, component by component."""
+    return ceiling == TOP or folder == ceiling or folder.startswith(ceiling + "/")
+
+
+def relative_folder(root: str, recorded: str | None) -> str | None:
+    """The folder a step names, relative to `root`; None for one that is not inside it, `.` where it names none.
+
+    Takes absolute paths too: records were written with them once.
+    """
+    if recorded is None:
+        return TOP
+    if recorded.startswith("/"):
+        base = root.rstrip("/")
+        if recorded != root and not recorded.startswith(base + "/"):
+            return None
+        recorded = recorded[len(base) :]
+    parts = [part for part in recorded.split("/") if part not in ("", ".")]
+    return None if ".." in parts else "/".join(parts) or TOP
+
+
+__all__ = ["TOP", "is_beneath", "relative_folder"]

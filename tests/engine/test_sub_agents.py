@@ -1,0 +1,335 @@
+"""What a sub-agent may have at most, whoever moves, ends or comes back meanwhile; and what a decision may not gain."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router import RequestError, Router, Step, StepPolicy, StorageError
+from router.core.catalog import Bundle, LogSettings, Route, Server, Settings
+from router.core.decide import Question
+from router.core.folders import is_beneath, relative_folder
+from router.core.models import RecentStep, Reply
+from router.errors import UnknownRun
+from router.testing import FakeRouter, fake_router, small_catalog
+
+CONFIG = Path(__file__).parent.parent.parent / "config"
+ASKING = """
+[[routes]]
+name = "asked about"
+workflow = "novel"
+ask = ["*"]
+
+[[routes]]
+name = "the rest"
+bundles = ["repo.readonly"]
+"""
+
+
+def step(run_id: str = "r-1", **changes: Any) -> Step:
+    base = {"run_id": run_id, "workflow": "feature", "role": "implementer", "step": "edit"}
+    return Step.model_validate(base | changes)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    root = tmp_path / "workspace"
+    for folder in ("sub/inner", "sub-other"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "note.txt").write_text(f"in {folder}\n", encoding="utf-8")
+    (root / "note.txt").write_text("in the root\n", encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def router(tmp_path: Path, workspace: Path) -> Iterator[Router]:
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as opened:
+        yield opened
+
+
+def read(router: Router, run_id: str, path: str = "note.txt") -> str:
+    return router.call_sync(run_id, "repo.read_file", {"path": path}).text
+
+
+def names(router: Router, run_id: str) -> set[str]:
+    return {tool.name for tool in router.tools_sync(run_id).active}
+
+
+def fake(**changes: Any) -> FakeRouter:
+    bundles: dict[str, Any] = {"a": ["s.a"], "b": ["s.b"], "c": ["s.c"]}
+    catalog = small_catalog(bundles, routes=[Route("all", bundles=("a", "b", "c"))], **changes)
+    return fake_router(catalog)
+
+
+# --- the chain is alive --------------------------------------------------------------------------------------------
+
+
+def test_what_the_top_gives_up_every_generation_loses_at_once() -> None:
+    with fake() as router:
+        router.route_sync(step("top"))
+        router.route_sync(step("middle", parent_run_id="top"))
+        router.route_sync(step("leaf", parent_run_id="middle"))
+        assert router.call_sync("leaf", "s.b", {}).ok
+        router.route_sync(step("top", policy=StepPolicy(deny=("bundle:b",))))
+        assert names(router, "leaf") == {"s.a", "s.c"}
+        assert router.call_sync("leaf", "s.b", {}).code == "policy_denied"
+        assert "b" not in router.route_sync(step("leaf")).bundle_ids
+        router.route_sync(step("middle", policy=StepPolicy(allow=("bundle:c",))))
+        assert names(router, "leaf") == {"s.c"}
+
+
+def test_what_is_listed_can_be_called_and_what_is_not_listed_cannot() -> None:
+    with fake() as router:
+        router.route_sync(step("top"))
+        router.route_sync(step("leaf", parent_run_id="top"))
+        for policy in (
+            StepPolicy(deny=("tool:s.a",)),
+            StepPolicy(allow=()),
+            StepPolicy(allow=("bundle:a", "tool:s.c")),
+        ):
+            router.route_sync(step("top", policy=policy))
+            listed = names(router, "leaf")
+            callable_now = {tool for tool in ("s.a", "s.b", "s.c") if router.call_sync("leaf", tool, {}).ok}
+            assert listed == callable_now
+
+
+def test_nesting_ends_at_sixteen_and_says_so() -> None:
+    with fake() as router:
+        router.route_sync(step("n-0"))
+        for depth in range(1, 17):
+            router.route_sync(step(f"n-{depth}", parent_run_id=f"n-{depth - 1}"))
+        with pytest.raises(RequestError, match="16 sub-agents up"):
+            router.route_sync(step("n-17", parent_run_id="n-16"))
+        assert router.fakes.store.header("n-17") is None, "nothing was written for it"
+
+
+def test_a_parent_is_kept_from_the_moment_a_run_exists(tmp_path: Path, workspace: Path) -> None:
+    """Its first step is asked about and cancelled: no decision, but a directory."""
+    asked = threading.Event()
+
+    class Never:
+        async def select(self, question: Question, recent: Any) -> Reply:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError("unreachable")
+
+    async def cancelled_before_its_first_decision(router: Router) -> None:
+        await router.route(step("top", policy=StepPolicy(allow=("repo.*", "docs.*"))))
+        child = asyncio.create_task(router.route(step("child", workflow="novel", parent_run_id="top")))
+        await asyncio.to_thread(asked.wait, 10)
+        child.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await child
+        await router.close()
+
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "routes.toml").write_text(ASKING, encoding="utf-8")
+    opened = Router.open(config, runs=tmp_path / "runs", workspace=workspace, selector=Never())
+    asyncio.run(cancelled_before_its_first_decision(opened))
+    assert asked.is_set()
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
+        decision = router.route_sync(step("child"))
+        assert decision.bundle_ids == ["repo.readonly"], "workspace.exec is mapped, and its parent may not have it"
+        with pytest.raises(RequestError, match="a sub-agent of 'top'"):
+            router.route_sync(step("child", parent_run_id="other"))
+
+
+def test_a_parent_that_is_gone_leaves_its_sub_agents_nothing(tmp_path: Path, workspace: Path) -> None:
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
+        router.route_sync(step("top"))
+        router.route_sync(step("child", parent_run_id="top"))
+        router.close_run_sync("top")
+        for file in sorted((tmp_path / "runs" / "top").rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+        for refused in (
+            lambda: router.route_sync(step("child")),
+            lambda: router.tools_sync("child"),
+            lambda: router.call_sync("child", "repo.list_dir", {}),
+        ):
+            with pytest.raises((UnknownRun, RequestError), match="'top' has no decision"):
+                refused()
+
+
+# --- folders -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("root", "recorded", "folder"),
+    [
+        ("/w", None, "."),
+        ("/w", "a/b", "a/b"),
+        ("/w", "./a//b/", "a/b"),
+        ("/w", "/w", "."),
+        ("/w", "/w/a", "a"),
+        ("/", "/a", "a"),
+        ("/w", "/w-other", None),
+        ("/w", "/elsewhere", None),
+        ("/w", "a/../..", None),
+        ("/w", "/w/../etc", None),
+    ],
+)
+def test_a_recorded_folder_never_leads_out_of_the_workspace(
+    root: str, recorded: str | None, folder: str | None
+) -> None:
+    assert relative_folder(root, recorded) == folder
+
+
+def test_a_folder_is_beneath_another_by_whole_names() -> None:
+    assert is_beneath("a/b", "a")
+    assert is_beneath("a", "a")
+    assert is_beneath("a", ".")
+    assert not is_beneath("ab", "a")
+    assert not is_beneath(".", "a")
+
+
+def test_a_sub_agents_folder_is_inside_its_parents_by_whole_names(router: Router) -> None:
+    router.route_sync(step("top", workspace="sub"))
+    for outside in ("../sub-other", "..", "../../workspace/sub-other"):
+        with pytest.raises(RequestError, match="not a folder inside"):
+            router.route_sync(step("child", parent_run_id="top", workspace=outside))
+    router.route_sync(step("child", parent_run_id="top", workspace="inner"))
+    assert "in sub/inner" in read(router, "child")
+
+
+def test_a_folder_that_is_swapped_for_a_link_after_the_decision_leads_nowhere(router: Router, workspace: Path) -> None:
+    router.route_sync(step(workspace="sub"))
+    assert "in sub\n" not in read(router, "r-1", "inner/note.txt")
+    (workspace / "sub").rename(workspace / "moved")
+    (workspace / "sub").symlink_to(workspace)
+    result = router.call_sync("r-1", "repo.read_file", {"path": "note.txt"})
+    assert (result.outcome, result.code) == ("tool_error", "workspace_unavailable")
+    assert not router.call_sync("r-1", "workspace.write_file", {"path": "made.txt", "content": "x"}).ok
+    assert not (workspace / "made.txt").exists()
+
+
+def test_a_run_continued_elsewhere_is_confined_to_the_workspace_it_is_continued_in(
+    tmp_path: Path, workspace: Path
+) -> None:
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
+        router.route_sync(step(workspace="sub"))
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "sub").mkdir(parents=True)
+    (elsewhere / "sub" / "note.txt").write_text("here now\n", encoding="utf-8")
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=elsewhere) as router:
+        assert "here now" in read(router, "r-1")
+        assert not router.call_sync("r-1", "repo.read_file", {"path": str(workspace / "sub" / "note.txt")}).ok
+
+
+def test_a_sub_agents_calls_stop_where_its_parent_was_narrowed_since(router: Router) -> None:
+    router.route_sync(step("top"))
+    router.route_sync(step("child", parent_run_id="top"))
+    assert "in the root" in read(router, "child")
+    router.route_sync(step("top", workspace="sub"))
+    refused = router.call_sync("child", "repo.read_file", {"path": "note.txt"})
+    assert (refused.outcome, refused.code) == ("denied", "policy_denied")
+    router.route_sync(step("child"))
+    assert "there is no" in read(router, "child", "sub-other/note.txt")
+
+
+# --- what a decision may not gain ----------------------------------------------------------------------------------
+
+
+def test_a_capability_that_appears_widens_the_next_decision_and_not_the_one_that_was_taken() -> None:
+    needs = Bundle("b", "b", ("s.b",), effects=("read",), requires_env=("TOKEN",))
+    catalog = small_catalog({"a": ["s.a"], "b": needs, "ab": Bundle("ab", "both", (), bundles=("a", "b"))},
+                            routes=[Route("all", bundles=("ab", "b"))])  # fmt: skip
+    with fake_router(catalog) as router:
+        router.route_sync(step())
+        before = names(router, "r-1")
+        assert "s.b" not in before
+        router.fakes.capabilities.names.add("env:TOKEN")
+        assert names(router, "r-1") == before
+        refused = router.call_sync("r-1", "s.b", {})
+        assert refused.outcome == "denied"
+        router.route_sync(step())
+        assert router.call_sync("r-1", "s.b", {}).ok
+
+
+def test_a_step_that_cannot_be_recorded_as_it_is_meant_is_refused(tmp_path: Path, workspace: Path) -> None:
+    token = "ghp_" + "a1B2" * 9
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
+        for changes in (
+            {"policy": StepPolicy(deny=(f"*{token}*",))},
+            {"policy": StepPolicy(allow=("*", f"*{token}"))},
+            {"workspace": token},
+            {"run_id": token},
+            {"parent_run_id": token},
+        ):
+            with pytest.raises(RequestError, match="looks like a secret") as refused:
+                router.route_sync(step(**changes))
+            assert token not in str(refused.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_models_words_are_recorded_as_they_were_heard() -> None:
+    """What the digest is taken of is what stands in the record, so a reader can compute it again."""
+    import json
+
+    from router.core.canonical import digest, encode
+    from router.core.models import Answer, ModelUse
+
+    said = Answer(("a",), "model", "model", "because hunter22hunter22 says so",
+                  model=ModelUse("m", answer=json.dumps({"rationale": "hunter22hunter22"})))  # fmt: skip
+    catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=[Route("ask", ask=("*",))])
+    with fake_router(catalog, script=lambda question: said, secrets=["hunter22hunter22"]) as router:
+        decision = router.route_sync(step())
+        (record,) = router.fakes.records("r-1")
+    assert "hunter22" not in encode(record)
+    assert "hunter22" not in decision.justification
+    parts = [record[name] for name in ("catalog_revision", "step", "facts")]
+    assert record["input_digest"] == digest(encode([*parts, record["activation"]["before"], record["reply"]]))
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_decision_that_does_not_reach_the_disk_leaves_the_run_where_it_was(later: bool) -> None:
+    with fake(settings=Settings(log=LogSettings(durability="disk"))) as router:
+        if later:
+            router.route_sync(step(policy=StepPolicy(allow=("bundle:a",))))
+        else:
+            router.route_sync(step("other"))
+        log = router.fakes.store.log("r-1" if later else "other")
+        log.fail_sync_with = StorageError("the disk is gone", kind="io_error")
+        run_id = "r-1" if later else "other"
+        shown = names(router, run_id)
+        with pytest.raises(StorageError, match="gone"):
+            router.route_sync(step(run_id, policy=StepPolicy(allow=("bundle:b",))))
+        assert names(router, run_id) == shown
+        log.fail_sync_with = None
+        assert set(router.route_sync(step(run_id, policy=StepPolicy(allow=("bundle:c",)))).bundle_ids) == {"c"}
+
+
+def test_a_servers_missing_credential_is_a_fact_of_the_decision() -> None:
+    servers = [Server("far", "local", "trusted", env_names=("FAR_TOKEN",))]
+    catalog = small_catalog({"a": ["s.a"], "f": ["far.f"]}, routes=[Route("all", bundles=("a", "f"))], servers=servers)
+    with fake_router(catalog) as router:
+        without = router.route_sync(step())
+        assert without.bundle_ids == ["a"]
+        assert [(row.id, row.code) for row in without.left_out] == [("f", "server_unavailable")]
+        router.fakes.capabilities.names.add("env:FAR_TOKEN")
+        assert router.route_sync(step()).bundle_ids == ["a", "f"]
+
+
+def test_recent_steps_are_told_and_restored(tmp_path: Path, workspace: Path) -> None:
+    told: list[tuple[RecentStep, ...]] = []
+
+    class Listening:
+        async def select(self, question: Question, recent: Any) -> Reply:
+            told.append(tuple(recent))
+            return Reply()
+
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "routes.toml").write_text(ASKING, encoding="utf-8")
+    for goal in ("first", "second"):
+        with Router.open(config, runs=tmp_path / "runs", workspace=workspace, selector=Listening()) as router:
+            router.route_sync(step(goal=goal))
+            router.route_sync(step(workflow="novel"))
+    assert [recent.goal for recent in told[0]] == ["first"]
+    assert [recent.goal for recent in told[1]][-1] == "second"
+    assert len(told[1]) > 1, "the second process knows what went before it"
