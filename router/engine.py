@@ -299,7 +299,7 @@ class Engine:
         cards = [(self.catalog.cards[name], bundle) for name, bundle in exposed.items() if name in self.catalog.cards]
         chosen: Format = form
         return Toolset(
-            tools=listing(cards, self._names, chosen),
+            tools=listing([card for card, _ in cards], self._names, chosen),
             guidance="",
             tokens=sum(card.tokens for card, _ in cards),
             active=tuple(ActiveTool(c.name, self._names[c.name], bundle, c.tokens) for c, bundle in cards),

@@ -77,7 +77,8 @@ class Server:
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """One resolved bundle. `tools` are canonical names (`server.tool`), sorted and without repetition, its own and
-    those of the bundles it is composed of; `patterns` are globs over servers whose tools are not known yet."""
+    those of the bundles it is composed of; `companions` are those among them that are shown first, and with any other
+    that is asked for; `patterns` are globs over servers whose tools are not known yet."""
 
     id: str
     description: str

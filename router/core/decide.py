@@ -25,6 +25,7 @@ from typing import Final
 from router.core import activation as sticky_set
 from router.core.canonical import digest_of
 from router.core.catalog import Bundle, Catalog, Route
+from router.core.exposure import shown_at_most
 from router.core.mapping import Address, Mapping
 from router.core.models import (
     Activation,
@@ -351,9 +352,12 @@ def _is_closed(route: Route | None) -> bool:
     return route is not None and route.ask is None
 
 
-def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...]:
+def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
+    """What the bundle shows without being asked. None: there is no such bundle any more."""
     bundle = catalog.bundle(id_)
-    return () if bundle is None else bundle.tools or bundle.patterns
+    if bundle is None or not (bundle.tools or bundle.patterns):
+        return None
+    return bundle.tools or bundle.patterns if bundle.mode == "direct" else ()
 
 
 def _add_sticky(
@@ -412,6 +416,7 @@ class _Shown:
         self.ids: set[str] = set()
         self._out: set[str] = set()
         self._tools: set[str] = set()
+        self._count = 0
         self._tokens = 0
 
     def add(self, verdict: Verdict, reason: Reason, evidence: str) -> None:
@@ -421,14 +426,17 @@ class _Shown:
             self.leave_out(verdict.as_left_out())
             return
         fresh = [tool for tool in verdict.tools if tool not in self._tools]
-        tokens = sum(card.tokens for tool in fresh if (card := self._catalog.cards.get(tool)) is not None)
-        over = self._over_budget(len(fresh), tokens)
+        bundle = self._catalog.bundle(verdict.id)
+        assert bundle is not None, "a permitted bundle exists"  # noqa: S101 - a caller's bug, not input
+        tools, tokens = shown_at_most(self._catalog, bundle, fresh)
+        over = self._over_budget(tools, tokens)
         if over:
             self.leave_out(LeftOut(verdict.id, "over_budget", over))
             return
         self.ids.add(verdict.id)
         self.bundles.append(Chosen(verdict.id, len(self.bundles) + 1, reason, evidence))
         self._tools.update(fresh)
+        self._count += tools
         self._tokens += tokens
         self.left_out.extend(verdict.refused)
 
@@ -436,8 +444,8 @@ class _Shown:
         step = self._step
         if step.max_bundles is not None and len(self.bundles) + 1 > step.max_bundles:
             return f"the step takes at most {step.max_bundles} bundles"
-        if step.max_tools is not None and len(self._tools) + tools > step.max_tools:
-            return f"with it the step would see {len(self._tools) + tools} tools, it takes at most {step.max_tools}"
+        if step.max_tools is not None and self._count + tools > step.max_tools:
+            return f"with it the step would see {self._count + tools} tools, it takes at most {step.max_tools}"
         if step.max_tokens is not None and self._tokens + tokens > step.max_tokens:
             return f"with it the step would pay {self._tokens + tokens} tokens, it takes at most {step.max_tokens}"
         return ""
@@ -449,7 +457,7 @@ class _Shown:
 
     def exposure(self) -> Exposure:
         indexes = _indexes(self._catalog)
-        return Exposure(len(self._tools), self._tokens, indexes.all_tools, indexes.all_tokens)
+        return Exposure(self._count, self._tokens, indexes.all_tools, indexes.all_tokens)
 
 
 def _justification(how: _Settling, source: Source, shown: _Shown) -> str:

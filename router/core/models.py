@@ -189,17 +189,29 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A deferred tool (canonical name) that the run asked for: by search, by name or by calling it."""
+
+    name: str
+    place: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One bundle of a run's activation. `used` is the sequence number of its last use, for least-recently-used order.
 
     `origin` is the reason that first brought it in; `inherited` marks what came from the parent run and was not
-    yet brought in by a step of this run.
+    yet brought in by a step of this run. `place` numbers bundles and asked-for tools (`tools`, in their order) as the
+    run came upon them: the array of tools is in this order, so that what comes later is appended.
     """
 
     id: str
     origin: Reason
     used: int
     inherited: bool = False
+    place: int = 0
+    tools: tuple[Asked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +331,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """How much the step is shown: tools and their tokens (cl100k_base where counted), against all of the catalog."""
+    """How much the step is shown: tools in the array and their tokens (cl100k_base where counted), against all of the
+    catalog. What is deferred or behind meta-tools counts when it is asked for; see `router.core.exposure`."""
 
     tools: int
     tokens: int

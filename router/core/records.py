@@ -19,6 +19,7 @@ from router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Se
 from router.core.models import (
     Activation,
     Answer,
+    Asked,
     Candidate,
     Chosen,
     Decision,
@@ -83,7 +84,17 @@ def facts_json(facts: Facts) -> Json:
 
 
 def activation_json(activation: Activation) -> list[Json]:
-    return [{"id": e.id, "origin": e.origin, "used": e.used, "inherited": e.inherited} for e in activation.entries]
+    return [
+        {
+            "id": e.id,
+            "origin": e.origin,
+            "used": e.used,
+            "inherited": e.inherited,
+            "place": e.place,
+            "tools": [{"name": tool.name, "place": tool.place, "used": tool.used} for tool in e.tools],
+        }
+        for e in activation.entries
+    ]
 
 
 def reply_json(reply: Reply | None) -> Json | None:
@@ -214,7 +225,19 @@ def facts_from(record: Mapping[str, Any]) -> Facts:
 
 
 def activation_from(rows: list[Mapping[str, Any]]) -> Activation:
-    return Activation(tuple(Entry(r["id"], r["origin"], r["used"], r.get("inherited", False)) for r in rows))
+    return Activation(
+        tuple(
+            Entry(
+                r["id"],
+                r["origin"],
+                r["used"],
+                r.get("inherited", False),
+                r.get("place", 0),
+                tuple(Asked(tool["name"], tool["place"], tool["used"]) for tool in r.get("tools", ())),
+            )
+            for r in rows
+        )
+    )
 
 
 def decision_from(record: Mapping[str, Any]) -> Decision:

@@ -166,7 +166,9 @@ class WrittenBundle(Form):
         default=None, description="A SKILL.md under bundles/ whose text goes with it."
     )
     max_tokens: Positive | None = Field(
-        default=None, description="`check` warns when its tools' definitions need more tokens than this."
+        default=None,
+        description="Tokens of definitions it shows at most: its companions, and what search ranks best for the step. "
+        "The rest is deferred. `check` warns when not all of them fit.",
     )
     aliases: BundleIds = Field(default_factory=list, description="Ids it had before.")
     enabled: bool = Field(default=True, description="false takes it out of use without deleting the entry.")
