@@ -78,7 +78,9 @@ class Engine:
         present = self._capabilities.present(self._capability_names) if self._capability_names else frozenset()
         known = self._facts
         if known is None or known.capabilities != present:
-            known = self._facts = Facts(capabilities=present, unavailable=self._unavailable(present))
+            # Redacted here and not only in the record: a decision is taken again from what was recorded.
+            why = [(name, self._deps.redactor.redact(reason)) for name, reason in self._unavailable(present)]
+            known = self._facts = Facts(capabilities=present, unavailable=tuple(why))
         return known
 
     def _unavailable(self, present: frozenset[str]) -> tuple[tuple[str, str], ...]:

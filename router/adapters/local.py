@@ -30,13 +30,16 @@ from pydantic import BaseModel, ValidationError
 from router.core.canonical import encode
 from router.core.cards import card
 from router.core.catalog import Card, Limits
-from router.core.models import Data, LocalSettings, LocalTool, Media, Outcome, Text, ToolContext, ToolOutput
+from router.core.models import TOOL_NAME, Data, LocalSettings, LocalTool, Media, Outcome, Text, ToolContext, ToolOutput
 from router.errors import RequestError, ToolFailure
 from router.ports import EVERYONE, Diagnostics, RawResult, Scope
 
 T = TypeVar("T")
 
 NEVER_BEGUN: Final = RawResult((), "busy", "busy")
+
+MAX_DESCRIPTION: Final = 8_000
+"""Characters of a local tool's description."""
 
 GRACE_S: Final = 2.0
 """How long past its deadline a tool may take to notice, before its thread is left behind and the call ends."""
@@ -78,10 +81,21 @@ def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, int]) -> dict[str, Card]:
-    """The cards of all local tools by canonical name. Raises RequestError when a server lists a name twice."""
+    """The cards of all local tools by canonical name.
+
+    Raises RequestError for a name that is none or is listed twice, and for a description that is too long.
+    """
     cards: dict[str, Card] = {}
     for server, tools in servers.items():
         for tool in tools:
+            if not TOOL_NAME.fullmatch(tool.name):
+                advice = f"it must match {TOOL_NAME.pattern}"
+                raise RequestError(f"local server {server!r}: {tool.name!r} is not a tool name", advice=advice)
+            if len(tool.description) > MAX_DESCRIPTION:
+                raise RequestError(
+                    f"{server}.{tool.name}: its description has {len(tool.description):,} characters",
+                    advice=f"an agent pays for it at every step: say it in {MAX_DESCRIPTION:,} at most",
+                )
             made = card(server, tool.name, tool.description, input_schema(tool.arguments), tokens)
             if made.name in cards:
                 raise RequestError(f"local server {server!r} has two tools named {tool.name!r}")

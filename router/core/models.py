@@ -78,9 +78,10 @@ MAX_ITEMS: Final = 100
 
 
 class Frozen(BaseModel):
-    """Base of the pydantic values: immutable, and unknown keys are refused."""
+    """Base of the pydantic values: immutable, and unknown keys are refused. Errors don't repeat what was given: it may
+    hold secrets, and errors end up in logs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, hide_input_in_errors=True)
 
 
 # --- what the engine asks ------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from router import RequestError, Router, Step, StepPolicy, StorageError
 from router.core.catalog import Bundle, LogSettings, Route, Server, Settings
@@ -265,6 +266,12 @@ def test_a_step_that_cannot_be_recorded_as_it_is_meant_is_refused(tmp_path: Path
                 router.route_sync(step(**changes))
             assert token not in str(refused.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_error_about_a_step_does_not_repeat_what_was_given() -> None:
+    with pytest.raises(ValidationError) as wrong:
+        step(goal=["hunter22hunter22"], max_tools="hunter22hunter22")
+    assert "hunter22" not in str(wrong.value)
 
 
 def test_a_models_words_are_recorded_as_they_were_heard() -> None:

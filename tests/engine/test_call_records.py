@@ -1,0 +1,303 @@
+"""Calls that end badly: cancelled, late, malformed, unstorable, refused with too much. Each leaves a whole record."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from router import CorruptRun, LocalTool, RequestError, Router, Step, StorageError, ToolContext, ToolOutput
+from router.adapters.archive import Archive
+from router.adapters.local import cards_of
+from router.core.catalog import Route
+from router.core.models import Data, Media, Text
+from router.testing import fake_router, small_catalog
+
+
+class Nothing(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Login(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    password: list[str] | int = 0
+    note: str = ""
+
+
+def step(run_id: str = "r-1") -> Step:
+    return Step(run_id=run_id, workflow="w", role="r", step="s")
+
+
+Opened = Callable[..., Router]
+
+
+@pytest.fixture
+def open_with(tmp_path: Path) -> Opened:
+    """A router over the given tools of the local server `mine`, all of them shown at every step."""
+
+    def opened(*tools: LocalTool, limits: str = "") -> Router:
+        config = tmp_path / "config"
+        config.mkdir(exist_ok=True)
+        (config / "servers.toml").write_text('[servers.mine]\ntransport = "local"\ntrust = "trusted"\n', "utf-8")
+        listed = json.dumps([f"mine.{tool.name}" for tool in tools])
+        (config / "bundles.toml").write_text(
+            f'[bundles.mine]\ndescription = "mine"\ntools = {listed}\neffects = ["read"]\n', "utf-8"
+        )
+        (config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["mine"]\n', "utf-8")
+        (config / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["mine"]\n', "utf-8")
+        (config / "router.toml").write_text(f"[limits]\n{limits}\n", "utf-8")
+        return Router.open(config, runs=tmp_path / "runs", workspace=tmp_path, local={"mine": tools})
+
+    return opened
+
+
+def tool(name: str, run: Callable[[Any, ToolContext], Any], arguments: type[BaseModel] = Nothing) -> LocalTool:
+    return LocalTool(name, f"{name} it", arguments, run)
+
+
+def records(tmp_path: Path, run_id: str = "r-1") -> list[dict[str, Any]]:
+    return [record for record in Archive(tmp_path / "runs").records(run_id) if record["type"].startswith("call.")]
+
+
+def ends(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """(outcome, code) of every call that began or was refused, after checking that each has exactly one end."""
+    found = records(tmp_path)
+    begun = [record["call_id"] for record in found if record["type"] == "call.started"]
+    ended = [record["call_id"] for record in found if record["type"] == "call.finished"]
+    assert set(begun) <= set(ended)
+    assert len(ended) == len(set(ended))
+    assert Archive(tmp_path / "runs").verify("r-1").ok
+    return ((record["outcome"], record["code"]) for record in found if record["type"] == "call.finished")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        (Data({1, 2}),),
+        (Data(float("nan")),),
+        (Data({"deep": object()}),),
+        (Text(None),),  # type: ignore[arg-type]  # what a tool may do all the same
+        (Media("text"),),  # type: ignore[arg-type]
+        ("x",),
+        None,
+    ],
+    ids=str,
+)
+def test_output_that_is_none_ends_its_call_as_a_defect_of_the_tool(
+    open_with: Opened, tmp_path: Path, made: Any
+) -> None:
+    with open_with(tool("odd", lambda arguments, context: ToolOutput(made))) as router:
+        router.route_sync(step())
+        result = router.call_sync("r-1", "mine.odd", {})
+    assert (result.outcome, result.code) == ("tool_error", "crashed")
+    assert list(ends(tmp_path)) == [("tool_error", "crashed")]
+
+
+def test_json_counts_towards_the_size_of_a_result(open_with: Opened, tmp_path: Path) -> None:
+    def flood(arguments: Nothing, context: ToolContext) -> ToolOutput:
+        return ToolOutput((Data(["x" * 1000] * (context.max_bytes // 1000 + 1)),))
+
+    with open_with(tool("flood", flood)) as router:
+        router.route_sync(step())
+        assert router.call_sync("r-1", "mine.flood", {}).code == "too_large"
+
+
+def test_a_result_that_cannot_be_stored_ends_its_call_and_is_withheld(open_with: Opened, tmp_path: Path) -> None:
+    picture = b"\x89PNG\r\n\x1a\n" + b"x" * 64
+    with open_with(tool("draw", lambda arguments, context: ToolOutput((Media(picture, "image/png"),)))) as router:
+        router.route_sync(step())
+        (tmp_path / "runs" / "r-1" / "artifacts").write_text("in the way", "utf-8")
+        with pytest.raises(CorruptRun, match="another kind of file"):
+            router.call_sync("r-1", "mine.draw", {})
+        (tmp_path / "runs" / "r-1" / "artifacts").unlink()
+        assert router.call_sync("r-1", "mine.draw", {}).ok
+    assert list(ends(tmp_path)) == [("tool_error", "storage"), ("ok", "")]
+
+
+def test_a_call_whose_turn_does_not_come_in_time_is_never_carried_out(open_with: Opened, tmp_path: Path) -> None:
+    holding, go_on, carried_out = threading.Event(), threading.Event(), []
+
+    def hold(arguments: Nothing, context: ToolContext) -> ToolOutput:
+        holding.set()
+        assert go_on.wait(20)
+        return ToolOutput((Text("held"),))
+
+    def note(arguments: Nothing, context: ToolContext) -> ToolOutput:
+        carried_out.append(context.timeout_s)
+        return ToolOutput((Text("noted"),))
+
+    opened = open_with(tool("hold", hold), tool("note", note), limits="max_concurrent_calls = 1\ncall_timeout_s = 0.3")
+    with opened as router, ThreadPoolExecutor(2) as threads:
+        router.route_sync(step())
+        held = threads.submit(router.call_sync, "r-1", "mine.hold", {})
+        assert holding.wait(10)
+        late = router.call_sync("r-1", "mine.note", {})
+        assert late.outcome == "busy"
+        assert "1 other calls are under way" in late.text
+        go_on.set()
+        held.result(10)
+        assert router.call_sync("r-1", "mine.note", {}).ok
+    assert len(carried_out) == 1, "the late one was told that nothing happened, so nothing may happen"
+    assert 0 < carried_out[0] <= 0.3
+
+
+def test_closing_tells_the_threads_that_were_calling(open_with: Opened, tmp_path: Path) -> None:
+    entered = threading.Event()
+
+    def wait(arguments: Nothing, context: ToolContext) -> ToolOutput:
+        entered.set()
+        ended = threading.Event()
+        while not context.cancelled():
+            ended.wait(0.001)
+        return ToolOutput(())
+
+    router = open_with(tool("wait", wait))
+    router.route_sync(step())
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(router.call_sync, "r-1", "mine.wait", {})
+        assert entered.wait(10)
+        router.close_sync()
+        with pytest.raises(RequestError, match="closed while this was under way"):
+            call.result(10)
+    router.close_sync()
+    with pytest.raises(RequestError, match="closed"):
+        router.call_sync("r-1", "mine.wait", {})
+    assert list(ends(tmp_path)) == [("cancelled", "cancelled")]
+    assert Archive(tmp_path / "runs").summary("r-1").state == "closed"
+
+
+def test_a_run_that_is_closed_during_a_call_can_be_gone_on_with_at_once(open_with: Opened, tmp_path: Path) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait(arguments: Nothing, context: ToolContext) -> ToolOutput:
+        entered.set()
+        assert go_on.wait(20)
+        return ToolOutput((Text("done"),))
+
+    with open_with(tool("wait", wait)) as router, ThreadPoolExecutor(1) as threads:
+        router.route_sync(step())
+        call = threads.submit(router.call_sync, "r-1", "mine.wait", {})
+        assert entered.wait(10)
+        router.close_run_sync("r-1")
+        router.route_sync(step())
+        go_on.set()
+        assert call.result(10).ok
+        assert Archive(tmp_path / "runs").summary("r-1").state == "open"
+        router.route_sync(step())
+        router.close_run_sync("r-1")
+        assert Archive(tmp_path / "runs").summary("r-1").state == "closed"
+    assert list(ends(tmp_path)) == [("ok", "")]
+
+
+def test_a_cancelled_call_is_cancelled_also_when_its_end_cannot_be_recorded() -> None:
+    entered = asyncio.Event()
+
+    async def scenario() -> None:
+        catalog = small_catalog({"a": ["s.a"]}, routes=[Route("all", bundles=("a",))])
+        router = fake_router(catalog)
+
+        async def forever(server: str, tool: str, arguments: Any, **rest: Any) -> Any:
+            entered.set()
+            await asyncio.Event().wait()
+
+        router.fakes.sessions.call = forever  # type: ignore[method-assign]  # a fake with another behaviour
+        await router.route(step())
+        call = asyncio.create_task(router.call("r-1", "s.a", {}))
+        await entered.wait()
+        router.fakes.store.log("r-1").fail_with = StorageError("the disk is full", kind="disk_full")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert [name for _, name, _ in router.fakes.diagnostics.events] == ["call.unrecorded"]
+        router.fakes.store.log("r-1").fail_with = None
+        await router.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code"),
+    [
+        ("mine.login", {"note": "x" * 3_000_000}, "too_large"),
+        ("mine.login", json.dumps({"note": "x" * 3_000_000}), "too_large"),
+        ("mine." + "y" * 500_000, {}, "unknown_bundle"),
+        ("mine.nowhere", {"note": "x" * 3_000_000}, "unknown_bundle"),
+        ("mine.lo\ud800gin", {}, "unknown_bundle"),
+        ("mine.login", '{"note": NaN}', "not_json"),
+        ("mine.login", '{"note": ', "not_json"),
+        ("mine.login", "[" * 100_000, "not_json"),
+        ("mine.login", "[]", "not_an_object"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_refused_call_leaves_one_bounded_record_that_every_reader_can_read(
+    open_with: Opened, tmp_path: Path, name: str, arguments: Any, code: str
+) -> None:
+    with open_with(tool("login", lambda arguments, context: ToolOutput(()), Login)) as router:
+        router.route_sync(step())
+        result = router.call_sync("r-1", name, arguments)
+        assert (result.ok, result.code) == (False, code)
+    (record,) = records(tmp_path)
+    assert record["code"] == code
+    text = json.dumps(record, ensure_ascii=False)
+    assert len(text.encode("utf-8")) < 6_000
+
+
+def test_arguments_that_were_too_large_are_known_by_size_digest_and_beginning(
+    open_with: Opened, tmp_path: Path
+) -> None:
+    token = "ghp_" + "a1B2" * 9
+    with open_with(tool("login", lambda arguments, context: ToolOutput(()), Login)) as router:
+        router.route_sync(step())
+        router.call_sync("r-1", "mine.login", {"note": f"{token} " * 60_000})
+    kept = json.loads(records(tmp_path)[0]["arguments"])
+    assert kept["too_large"] > 2_000_000
+    assert kept["digest"].startswith("sha256:")
+    assert kept["head"].startswith('{"note":"[redacted:')
+    assert token[:12] not in json.dumps(kept)
+
+
+def test_secrets_in_arguments_are_taken_out_by_their_names_and_never_repeated(
+    open_with: Opened, tmp_path: Path
+) -> None:
+    with open_with(tool("login", lambda arguments, context: ToolOutput((Text("in"),)), Login)) as router:
+        router.route_sync(step())
+        assert router.call_sync("r-1", "mine.login", {"password": ["correct horse"]}).ok
+        refused = router.call_sync("r-1", "mine.login", {"password": "correct horse battery"})
+        assert "password" in refused.text
+        assert "correct horse" not in refused.text
+    assert "correct horse" not in json.dumps(records(tmp_path))
+
+
+def test_arguments_may_come_as_json_text_as_some_providers_hand_them_over(open_with: Opened) -> None:
+    echo = tool("echo", lambda arguments, context: ToolOutput((Text(arguments.note),)), Login)
+    with open_with(echo) as router:
+        router.route_sync(step())
+        assert router.call_sync("r-1", "mine.echo", '{"note": "hello"}').text == "hello"
+        assert router.call_sync("r-1", "mine.echo", "").ok
+
+
+def test_the_start_of_a_call_is_on_disk_before_its_effect(open_with: Opened, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def look(arguments: Nothing, context: ToolContext) -> ToolOutput:
+        seen.extend(record["type"] for record in records(tmp_path))
+        return ToolOutput((Text("looked"),))
+
+    with open_with(tool("look", look)) as router:
+        router.route_sync(step())
+        router.call_sync("r-1", "mine.look", {})
+    assert seen == ["call.started"]
+
+
+def test_a_tool_with_a_name_that_is_none_is_refused_when_the_router_is_opened() -> None:
+    for name in ("", "a b", "x" * 200, "über"):
+        with pytest.raises(RequestError, match="is not a tool name"):
+            cards_of({"mine": [LocalTool(name, "d", Nothing, lambda arguments, context: ToolOutput(()))]}, {})
