@@ -10,7 +10,6 @@ Rules:
 4. `..` is resolved by the walk, not by the text, and never leaves the root.
 5. Some folders may be hidden: known by device and inode, and never entered, by whatever name they are reached. Only the
    walk sees every folder a path goes through, so it is what opens where something is hidden.
-6. The folder that a step is narrowed to is entered without following any link: one there means it was swapped.
 
 Both raise `OSError`: `EXDEV` when the path leads outside, `ELOOP` for too many links, `EAGAIN` when it kept moving;
 `HiddenFolder` when it goes into a hidden one.
@@ -44,10 +43,11 @@ _EAGAIN_RETRIES: Final = 128
 
 
 class HiddenFolder(OSError):
-    """The path goes into a folder that nobody may enter."""
+    """The path goes into a folder that nobody may enter: `identity` says which."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, identity: Identity) -> None:
         super().__init__(errno.EACCES, "it goes into a hidden folder", path)
+        self.identity = identity
 
 
 @cache
@@ -80,6 +80,11 @@ def _openat2() -> Callable[[int, str, int, int], int]:
 def open_by_openat2(root_fd: int, path: str, flags: int) -> int:
     """Opens `path` beneath `root_fd` in one system call. Linux 5.6 and later; ENOSYS or EPERM where it is missing."""
     return _openat2()(root_fd, path, flags, _BENEATH_NO_MAGIC)
+
+
+def open_without_links(root_fd: int, path: str, flags: int) -> int:
+    """As `open_by_openat2`, and refuses any symlink on the way and at the end: ELOOP."""
+    return _openat2()(root_fd, path, flags, _BENEATH_NO_MAGIC | _NO_SYMLINKS)
 
 
 def open_by_walk(root_fd: int, path: str, flags: int, hidden: Collection[Identity] = ()) -> int:
@@ -141,9 +146,9 @@ class _Walk:
 
     def _seen(self, fd: int) -> int:
         """The descriptor, unless it is one of a hidden folder; then it is closed."""
-        if self.hidden and identity(fd) in self.hidden:
+        if self.hidden and (found := identity(fd)) in self.hidden:
             os.close(fd)
-            raise HiddenFolder(self.path)
+            raise HiddenFolder(self.path, found)
         return fd
 
     def _finish(self, name: str, flags: int) -> int | None:
@@ -201,60 +206,6 @@ def components(path: str) -> list[str]:
 def identity(fd: int) -> Identity:
     info = os.fstat(fd)
     return info.st_dev, info.st_ino
-
-
-# --- the folder a step is narrowed to -------------------------------------------------------------------------------
-
-
-def open_folder(root_fd: int, path: str, hidden: Collection[Identity] = (), *, opener: Opener | None = None) -> int:
-    """A descriptor for the folder `path` beneath `root_fd`, reached through real folders only.
-
-    Raises OSError: `ELOOP` or `ENOTDIR` for a symlink on the way, `EXDEV` for `..`, an absolute path, or a folder that
-    was moved out while it was opened; HiddenFolder.
-    """
-    if path.startswith("/") or ".." in components(path):
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-    flags = PATH_ONLY | os.O_DIRECTORY
-    if (opener or best_opener()) is open_by_openat2:
-        fd = _openat2()(root_fd, path, flags, _BENEATH_NO_MAGIC | _NO_SYMLINKS)
-    else:
-        fd = _step_down(root_fd, path, flags | os.O_NOFOLLOW)
-    try:
-        _check_lineage(fd, root_fd, path, hidden)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _step_down(root_fd: int, path: str, flags: int) -> int:
-    fd = os.open(".", flags, dir_fd=root_fd)
-    for name in components(path):
-        try:
-            below = os.open(name, flags, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = below
-    return fd
-
-
-def _check_lineage(fd: int, root_fd: int, path: str, hidden: Collection[Identity]) -> None:
-    """Goes back up from the folder: the root must be as many steps above it as came down, and nothing hidden between.
-
-    What was moved elsewhere while the steps were made has other parents now.
-    """
-    here = os.dup(fd)
-    try:
-        for _ in components(path):
-            if identity(here) in hidden:
-                raise HiddenFolder(path)
-            above = os.open("..", PATH_ONLY | os.O_DIRECTORY, dir_fd=here)
-            os.close(here)
-            here = above
-        if identity(here) != identity(root_fd):
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-    finally:
-        os.close(here)
 
 
 @cache

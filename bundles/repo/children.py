@@ -36,13 +36,15 @@ _ADDRESS_SPACE: Final = 8 << 30
 class Command:
     """What is started: `argv[0]` is an absolute path. `readable` lists what it may read when it can be confined.
 
-    `confined=False` leaves Landlock out, to show that what stands in front of it holds alone.
+    `inherited` descriptors stay open in the child, under the same numbers. `confined=False` leaves Landlock out, to
+    show that what stands in front of it holds alone.
     """
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
     readable: tuple[str | int, ...]
+    inherited: tuple[int, ...] = ()
     confined: bool = True
 
 
@@ -96,7 +98,7 @@ def _timeout() -> ToolFailure:
 @contextmanager
 def started(command: Command, context: ToolContext) -> Iterator[Child]:
     """Starts the command; on leaving, whatever still runs of its process group is killed and reaped."""
-    confine = command.confined and _starts_confined(command.argv[0])
+    confine = command.confined and starts_confined(command.argv[0])
     process = _popen_confined(command) if confine else _popen(command)
     try:
         _limit(process.pid)
@@ -130,6 +132,7 @@ def _popen(command: Command) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        pass_fds=command.inherited,
         start_new_session=True,
     )
 
@@ -156,7 +159,7 @@ def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
 
 
 @cache
-def _starts_confined(binary: str) -> bool:
+def starts_confined(binary: str) -> bool:
     """Whether the binary runs at all under Landlock. A wrapper script, or libraries in odd places, do not."""
     if landlock.abi_version() == 0:
         return False

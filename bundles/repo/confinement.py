@@ -7,19 +7,16 @@ Rules:
 3. Every read is bounded while it happens.
 4. The root is opened once, then the folder it is narrowed to, and from there on only descriptors count. No path of it
    is put together again: whoever can rename a folder in between would choose what that path means.
-5. Hidden folders are neither entered nor listed, by whatever name; how many were met is counted, so it can be said.
+5. Hidden folders are neither entered nor listed, by whatever name (`bundles.repo.hiding`).
 6. What is refused is refused in words: a `ToolFailure` with a code and advice.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, Final, Literal, Self
 
 from bundles.repo.beneath import (
@@ -29,9 +26,11 @@ from bundles.repo.beneath import (
     Opener,
     components,
     open_beneath,
-    open_folder,
     opener_beside,
 )
+from bundles.repo.hiding import Hidden
+from bundles.repo.lineage import open_folder
+from bundles.repo.refusals import explained, invalid, outside
 from router.core.models import ToolContext
 from router.errors import ToolFailure
 
@@ -56,7 +55,7 @@ class Root:
     """A directory that everything is opened beneath. Use as a context manager; not shared between threads.
 
     `path` is opened, and then `within`, a folder beneath it reached through no symlink: that is the root (`fd`) of
-    everything else. `hidden` are absolute paths of folders that nobody enters; `met` holds those that were met.
+    everything else. `hidden` are absolute paths of folders that nobody enters.
     `hard_links="refuse"` refuses files with more than one name, since another name may lie outside the root.
     Every method takes a path relative to the root (or absolute and inside it) and raises ToolFailure.
     """
@@ -76,10 +75,10 @@ class Root:
         self.path = self.top if self.within == "." else f"{self.top.rstrip('/')}/{self.within}"
         self._tops = (self.path.rstrip("/"), os.path.normpath(f"{path}/{within}").rstrip("/"))
         self.hard_links = hard_links
-        self.hidden = frozenset(_identities(hidden))
-        self.met: set[Identity] = set()
-        self._opener = opener_beside(self.hidden) if opener is None or self.hidden else opener
-        self.fd = _open_root(self.top, within, self.hidden, opener)
+        self.hidden = Hidden(hidden)
+        identities = self.hidden.identities
+        self._opener = opener_beside(identities) if opener is None or identities else opener
+        self.fd = _open_root(self.top, within, identities, opener)
 
     def __enter__(self) -> Self:
         return self
@@ -94,12 +93,16 @@ class Root:
 
     @property
     def place(self) -> str:
-        """A path for a child that inherits `fd`: it leads to the folder that was opened, whatever it is called by now.
+        """`place_of` the root."""
+        return self.place_of(self.fd)
 
-        Where there is no /proc it is the folder's own path, and a folder that is swapped meanwhile is not noticed.
+    def place_of(self, fd: int, path: str = ".") -> str:
+        """A path for a child that inherits `fd`, open on `path`: it leads there whatever it is called by now.
+
+        Where there is no /proc it is the path itself, and a folder that is swapped meanwhile is not noticed.
         """
-        place = f"/proc/self/fd/{self.fd}"
-        return place if os.path.lexists(place) else self.path
+        place = f"/proc/self/fd/{fd}"
+        return place if os.path.lexists(place) else os.path.normpath(f"{self.path}/{path}")
 
     def relative(self, path: str) -> str:
         """The path relative to the root, without touching the disk: `.` for the root itself.
@@ -109,22 +112,22 @@ class Root:
         try:
             raw = os.fsencode(path)
         except UnicodeEncodeError:
-            raise _invalid(path, "it is not encodable as a file name") from None
+            raise invalid(path, "it is not encodable as a file name") from None
         if b"\0" in raw:
-            raise _invalid(path, "it contains a NUL character")
+            raise invalid(path, "it contains a NUL character")
         if len(raw) > MAX_PATH_BYTES:
-            raise _invalid(path[:40] + "…", f"it has {len(raw)} bytes, more than {MAX_PATH_BYTES}")
+            raise invalid(path[:40] + "…", f"it has {len(raw)} bytes, more than {MAX_PATH_BYTES}")
         if path.startswith("/"):
             inside = [path[len(top) :] for top in self._tops if f"{path}/".startswith(f"{top}/")]
             if not inside:
-                raise _outside(path)
+                raise outside(path)
             path = inside[0]
         return "/".join(components(path)) or "."
 
     def open_fd(self, path: str, flags: int) -> int:
         """A descriptor opened with `flags`; the caller closes it and has to check what it is."""
         relative = self.relative(path)
-        with _explained(relative):
+        with explained(relative):
             return self._opener(self.fd, relative, flags)
 
     def open_file(self, path: str) -> BinaryIO:
@@ -145,7 +148,7 @@ class Root:
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
         """The whole of a small file. Raises ToolFailure `too_large` rather than cutting it."""
-        with self.open_file(path) as file, _explained(path):
+        with self.open_file(path) as file, explained(path):
             data = read_up_to(file, max_bytes + 1)
         if len(data) > max_bytes:
             raise ToolFailure(f"{path!r} has more than {max_bytes:,} bytes", code="too_large")
@@ -154,29 +157,33 @@ class Root:
     def scandir(self, path: str, *, limit: int) -> list[Entry]:
         """The entries of a directory sorted by name as bytes, at most `limit` of them (in the disk's order).
 
-        Hidden folders are left out, and added to `met`.
+        Hidden folders are left out, and `hidden` has met them.
         """
         entries: list[Entry] = []
         fd = self.open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with _explained(path), os.scandir(fd) as found:
+            with explained(path), os.scandir(fd) as found:
                 for item in found:
                     if len(entries) == limit:
                         break
-                    if not self._hides(item):
-                        entries.append(_entry(item, fd))
+                    if self.hidden.identities and _is_hidden(item, self.hidden):
+                        continue
+                    entries.append(_entry(item, fd))
         finally:
             os.close(fd)
         return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
-    def _hides(self, item: os.DirEntry[str]) -> bool:
-        if not self.hidden:
+    def is_hidden(self, folder: str) -> bool:
+        """Whether the way to a folder goes into a hidden one, or ends there; that one counts as met."""
+        if not self.hidden.identities:
             return False
-        with suppress(OSError):
-            info = item.stat(follow_symlinks=False)
-            if (info.st_dev, info.st_ino) in self.hidden:
-                self.met.add((info.st_dev, info.st_ino))
-                return True
+        try:
+            os.close(self._opener(self.fd, self.relative(folder), PATH_ONLY | os.O_DIRECTORY))
+        except HiddenFolder as found:
+            self.hidden.meet(found.identity)
+            return True
+        except OSError:
+            return False  # not there any more, or not a folder: nothing hidden lies on the way
         return False
 
     def entry(self, path: str) -> Entry | None:
@@ -241,14 +248,6 @@ def _open_root(top: str, within: str, hidden: frozenset[Identity], opener: Opene
         os.close(fd)
 
 
-def _identities(folders: Sequence[str]) -> Iterator[Identity]:
-    """Of those that exist: what is not there can't be read."""
-    for folder in folders:
-        with suppress(OSError, ValueError):
-            info = Path(folder).stat()
-            yield info.st_dev, info.st_ino
-
-
 def read_up_to(file: BinaryIO, max_bytes: int) -> bytes:
     """At most `max_bytes` from an unbuffered file, fewer only at its end."""
     parts = []
@@ -267,6 +266,13 @@ def _kind(mode: int) -> FileKind:
     return "symlink" if stat.S_ISLNK(mode) else "other"
 
 
+def _is_hidden(item: os.DirEntry[str], hidden: Hidden) -> bool:
+    try:
+        return hidden.is_one(item.stat(follow_symlinks=False))
+    except OSError:
+        return False  # removed since the directory was read
+
+
 def _entry(item: os.DirEntry[str], parent_fd: int) -> Entry:
     try:
         info = item.stat(follow_symlinks=False)
@@ -275,53 +281,3 @@ def _entry(item: os.DirEntry[str], parent_fd: int) -> Entry:
     except OSError:
         return Entry(item.name, "other")  # removed or replaced since the directory was read
     return Entry(item.name, kind, info.st_size if kind == "file" else 0, info.st_nlink, target)
-
-
-# --- refusals ------------------------------------------------------------------------------------------------------
-
-
-def _invalid(path: str, why: str) -> ToolFailure:
-    return ToolFailure(f"{path!r} is not a usable path: {why}", code="invalid_path")
-
-
-def _outside(path: str) -> ToolFailure:
-    return ToolFailure(
-        f"{path!r} leads outside the workspace",
-        code="outside_workspace",
-        advice="give a path relative to the workspace; links with an absolute target are not followed",
-    )
-
-
-_WORDS: Final = {
-    errno.ENOENT: ("not_found", "there is no {path!r} in the workspace", "list its folder with list_dir"),
-    errno.ENOTDIR: ("not_a_directory", "{path!r} is, or goes through, something that is not a directory", ""),
-    errno.EISDIR: ("is_directory", "{path!r} is a directory", "list it with list_dir"),
-    errno.ELOOP: ("too_many_links", "{path!r} goes through a loop of symlinks, or a link that is not followed", ""),
-    errno.EACCES: ("permission_denied", "the router may not read {path!r}", ""),
-    errno.EPERM: ("permission_denied", "the router may not read {path!r}", ""),
-    errno.ENAMETOOLONG: ("invalid_path", "a name in {path!r} is too long", ""),
-    errno.EAGAIN: ("changed_meanwhile", "{path!r} kept moving while it was opened", "try again"),
-    errno.ENXIO: ("not_a_file", "{path!r} is not a regular file and is not read", ""),
-}
-
-
-@contextmanager
-def _explained(path: str) -> Iterator[None]:
-    """Turns what the kernel says about a path into words for whoever asked for it."""
-    try:
-        yield
-    except HiddenFolder as error:
-        raise ToolFailure(
-            f"{_short(path)!r} belongs to the router's own records, which no tool reads or changes", code="hidden"
-        ) from error
-    except OSError as error:
-        if error.errno == errno.EXDEV:
-            raise _outside(path) from error
-        code, message, advice = _WORDS.get(
-            error.errno or 0, ("io_error", "{path!r} can't be read: " + str(error.strerror), "")
-        )
-        raise ToolFailure(message.format(path=_short(path)), code=code, advice=advice) from error
-
-
-def _short(path: str) -> str:
-    return path if len(path) <= 200 else path[:200] + "…"

@@ -9,6 +9,9 @@ Rules:
 3. Objects are reached by links to the fan-out folders and `pack`, never by `info`: alternates do not exist for git.
    A repository that borrows objects, or whose parts lie outside the workspace, is refused with the reason.
 4. Nothing is written to the workspace, also not a refreshed index.
+5. git is started in the workspace by its descriptor. It then asks what that folder is called and goes there by name:
+   where a step is narrowed to a folder, whose name others may give away, it only runs under Landlock, which goes by
+   the descriptor too.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bundles.repo.children import Child, Command, find_binary, output_of
+from bundles.repo.children import Child, Command, find_binary, output_of, starts_confined
 from bundles.repo.confinement import Root
 from bundles.repo.gitrefs import collect_refs, parse_head
 from router.core.models import ToolContext
@@ -86,10 +89,11 @@ class GitView:
     def run(self, *arguments: str, max_bytes: int) -> tuple[bytes, bool, Child]:
         """git's standard output, whether it was cut, and the child. Raises ToolFailure when git fails."""
         command = Command(
-            argv=(self.binary, "--no-pager", "--no-replace-objects", "--literal-pathspecs", *arguments),
-            cwd=self.root.path,
+            argv=(self.binary, "--no-pager", "--no-replace-objects", *arguments),
+            cwd=self.root.place,
             env=self._environment(),
             readable=(self.root.fd, self.folder),
+            inherited=(self.root.fd,),
             confined=self.confined,
         )
         out, cut, child = output_of(command, self.context, max_bytes=max_bytes)
@@ -101,7 +105,7 @@ class GitView:
         nothing = f"{self.folder}/nothing"
         return {
             "GIT_DIR": self.folder,
-            "GIT_WORK_TREE": self.root.path,
+            "GIT_WORK_TREE": ".",
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_SYSTEM": os.devnull,
             "GIT_CONFIG_GLOBAL": os.devnull,
@@ -109,7 +113,6 @@ class GitView:
             "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_NO_LAZY_FETCH": "1",
             "GIT_OPTIONAL_LOCKS": "0",
-            "GIT_LITERAL_PATHSPECS": "1",
             "GIT_ALLOW_PROTOCOL": "none",
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_EXEC_PATH": nothing,
@@ -127,6 +130,12 @@ def repository(root: Root, context: ToolContext, *, confined: bool = True) -> It
     binary = find_binary("git", outside=root.top)
     if binary is None:
         raise ToolFailure("git is not installed here", code="unavailable", advice="install git, or read files instead")
+    if root.within != "." and not (confined and starts_confined(binary)):
+        raise ToolFailure(
+            "history of a folder of the workspace is only read where Landlock confines git",
+            code="unavailable",
+            advice="ask for it in a step whose workspace is the router's own",
+        )
     own, common = _locate(root)
     _check_objects(root, common)
     with tempfile.TemporaryDirectory(prefix="bundle-router-git-") as folder:
@@ -217,7 +226,7 @@ def _write_view(root: Root, own: str, common: str, folder: Path) -> None:
     (folder / "objects").mkdir()
     for entry in root.scandir(f"{common}/objects", limit=1000):
         if entry.kind == "dir" and _FAN_OUT.fullmatch(entry.name):
-            (folder / "objects" / entry.name).symlink_to(f"{root.path}/{common}/objects/{entry.name}")
+            (folder / "objects" / entry.name).symlink_to(f"{root.place}/{common}/objects/{entry.name}")
     (folder / "HEAD").write_text(parse_head(_small(root, f"{own}/HEAD")), encoding="utf-8")
     (folder / "packed-refs").write_text(collect_refs(root, common), encoding="utf-8")
     if root.entry(f"{common}/shallow") is not None:

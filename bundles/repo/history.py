@@ -5,6 +5,8 @@ Rules:
    used from there on.
 2. Filters are plain values joined to their option (`--author=…`, fixed strings), paths are literal and come last.
 3. Submodules are never entered: looking for changes in one would run git there, with its configuration.
+4. A diff leaves out what lies in a hidden folder, and says so; a path in one is refused. What was committed of it under
+   another name is history like any other.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Final
 
 from pydantic import Field, field_validator, model_validator
 
+from bundles.repo import pathspecs
 from bundles.repo.confinement import Root, workspace
 from bundles.repo.gitrefs import is_revision
 from bundles.repo.gitview import GitView, repository
@@ -22,6 +25,7 @@ from router.core.models import Frozen, Text, ToolContext, ToolOutput
 from router.errors import ToolFailure
 
 _DATE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z :.,+/-]{0,63}")
+_MAX_NAMES_BYTES: Final = 8 * 1024 * 1024
 _REVISION_HELP: Final = "a branch, tag or hash, with ~n or ^n"
 
 
@@ -119,7 +123,7 @@ def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -
             "--end-of-options",
             *_range(view, arguments.revision),
             "--",
-            *_pathspec(root, arguments.path),
+            *pathspecs.only(root, arguments.path),
             max_bytes=context.max_bytes,
         )
     commits = [item.rstrip("\n") for item in out.decode("utf-8", "replace").split("\0") if item]
@@ -160,12 +164,15 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
             "--end-of-options",
             *sides,
             "--",
-            *_pathspec(root, arguments.path),
+            *(pathspecs.only(root, arguments.path) or ["."]),
         ]
+        if root.hidden.identities:
+            scope += pathspecs.but_hidden(root, _names(view, scope))
         if reads_files and root.hard_links == "refuse":
-            _refuse_hard_links(root, view, scope, context)
+            _refuse_hard_links(root, _names(view, scope))
         out, cut, _ = view.run("diff", *_DIFF, *_form(arguments), *scope, max_bytes=max(0, context.max_bytes - 500))
-    return ToolOutput(tuple(Text(text) for text in _diff_text(arguments, out, cut, context.max_bytes)))
+        note = root.hidden.note()
+    return ToolOutput(tuple(Text(text) for text in _diff_text(arguments, out, cut, context.max_bytes, note)))
 
 
 _DIFF: Final = (
@@ -184,25 +191,32 @@ def _form(arguments: GitDiff) -> list[str]:
     return ["--stat=120", *([] if arguments.stat else ["--patch", f"--unified={arguments.context}"])]
 
 
-def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int) -> list[str]:
+def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: str) -> list[str]:
     after = arguments.target or ("the index" if arguments.staged else "the working tree")
     before = arguments.base or ("HEAD" if arguments.staged else "the index")
     where = f" in {show_name(arguments.path)}" if arguments.path else ""
     head = f"Changes from {before} to {after}{where}"
     if not out:
         untracked = " Untracked files are not part of a diff." if after == "the working tree" else ""
-        return [f"{head}: none.{untracked}"]
+        return [f"{head}: none.{untracked}{note}"]
     text = out.decode("utf-8", "replace")
     if cut:
         head += f", cut at {max_bytes:,} bytes: name a path, or ask for stat"
-    return [f"{head}.", text]
+    return [f"{head}.{note}", text]
 
 
-def _refuse_hard_links(root: Root, view: GitView, scope: list[str], context: ToolContext) -> None:
-    names, cut, _ = view.run("diff", *_DIFF, "--name-only", "-z", *scope, max_bytes=context.max_bytes)
-    for name in names.decode("utf-8", "surrogateescape").split("\0"):
-        entry = root.entry(name) if name else None
-        if cut or (entry is not None and entry.kind == "file" and entry.links > 1):
+def _names(view: GitView, scope: list[str]) -> list[str]:
+    """Every path a diff would show something of, both names of what was renamed."""
+    names, cut, _ = view.run("diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=_MAX_NAMES_BYTES)
+    if cut:
+        raise ToolFailure("too many files differ to look at them all", code="too_large", advice="name a path")
+    return [name for name in names.decode("utf-8", "surrogateescape").split("\0") if name]
+
+
+def _refuse_hard_links(root: Root, names: list[str]) -> None:
+    for name in names:
+        entry = root.entry(name)
+        if entry is not None and entry.kind == "file" and entry.links > 1:
             raise ToolFailure(
                 f"{show_name(name)} has several hard links, and such files are refused here",
                 code="hard_link",
@@ -235,13 +249,3 @@ def _range(view: GitView, revision: str) -> list[str]:
         return [_commit(view, revision)]
     before, _, after = revision.partition("..")
     return [f"{_commit(view, before)}..{_commit(view, after)}"]
-
-
-def _pathspec(root: Root, path: str | None) -> list[str]:
-    """The path, checked as text: it may have been deleted, so there may be nothing to open."""
-    if path is None:
-        return []
-    relative = root.relative(path)
-    if ".." in relative.split("/"):
-        raise ToolFailure(f"{path!r} leads outside the workspace", code="outside_workspace")
-    return [relative]

@@ -1,6 +1,7 @@
 """`repo.list_dir`: what a folder holds, in a stable order, shallow levels first when there is too much.
 
-Links are shown with their target and never entered; `.git` is shown and not entered.
+Links are shown with their target and never entered; `.git` is shown and not entered; the router's own records are left
+out, and the result says so.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
     with workspace(context) as root:
         top = root.relative(arguments.path or ".")
         shown, total = _collect(root, top, arguments, context)
+        note = root.hidden.note()
     everything = total < SCAN_ENTRIES
     of = "" if len(shown) == total else f" of {total:,}" if everything else f" of more than {total:,}"
     head = (
@@ -43,7 +45,7 @@ def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
     head += f", depth {arguments.depth}."
     if of:
         head += " Shallow entries come first; for the rest list a subfolder or raise max_entries (at most 2,000)."
-    return ToolOutput((Text("\n".join([head, *shown])),))
+    return ToolOutput((Text("\n".join([head + note, *shown])),))
 
 
 def _collect(root: Root, top: str, arguments: ListDir, context: ToolContext) -> tuple[list[str], int]:

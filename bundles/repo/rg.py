@@ -2,6 +2,12 @@
 
 `rg` is told everything by arguments: no config file, no preprocessor, no links followed, no decompression. Its JSON
 output is read as it comes; the format is documented in the crate grep-printer ("JSON").
+
+Rules:
+1. It is started in the folder to search, or given the open file, by a descriptor: no path is handed over that could
+   mean something else by the time it is looked up. Only `.gitignore` files above that folder it finds by name.
+2. It is told to leave hidden folders alone, by the names we know; what it finds in one under another name is dropped.
+3. What it can't be told that way (a glob with folders in it, for a part of the workspace) our own engine searches.
 """
 
 from __future__ import annotations
@@ -9,9 +15,13 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+from bundles.repo import scanning
+from bundles.repo.beneath import PATH_ONLY, components
 from bundles.repo.children import Child, Command, started
 from bundles.repo.confinement import Root
 from bundles.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep
@@ -42,42 +52,70 @@ _OPTIONS: Final = (
 )
 
 
-def search(binary: str, query: Ripgrep, root: Root, context: ToolContext) -> Generator[FileHits, None, None]:
+def search(
+    binary: str, query: Ripgrep, root: Root, context: ToolContext, *, confined: bool = True
+) -> Generator[FileHits, None, None]:
     """Implements `bundles.repo.hits.Engine`, once bound to the absolute path of the binary."""
-    _check_scope(query, root)
-    prefix = root.path.rstrip("/") + "/"
-    command = Command(
-        # Absolute: with a relative folder rg 13 misapplies the .gitignore files above it.
-        argv=(binary, *_OPTIONS, *_query_options(query), "--", prefix + ("" if query.path == "." else query.path)),
-        cwd=root.path,
-        env={"LC_ALL": "C.UTF-8", "PATH": "", "HOME": "/nonexistent"},
-        readable=(root.fd,),
-    )
-    with started(command, context) as child:
-        yield from _files(_events(child), os.fsencode(prefix))
-        _check_end(child, query)
+    if query.path != "." and query.glob and "/" in query.glob:
+        yield from scanning.search(query, root, context)
+        return
+    with _scope(query, root) as (fd, is_folder):
+        place = root.place_of(fd, query.path)
+        command = Command(
+            # In the folder itself: given a folder below its own, rg 13 misapplies the .gitignore files in between.
+            argv=(binary, *_OPTIONS, *_query_options(query, root), "--", "./" if is_folder else place),
+            cwd=place if is_folder else root.place,
+            env={"LC_ALL": "C.UTF-8", "PATH": "", "HOME": "/nonexistent"},
+            readable=(root.fd,),
+            inherited=(fd,),
+            confined=confined,
+        )
+        with started(command, context) as child:
+            for hits in _files(_events(child), query.path, is_folder=is_folder):
+                if not root.is_hidden(hits.path.rpartition("/")[0] or "."):
+                    yield hits
+            _check_end(child, query)
 
 
-def _check_scope(query: Ripgrep, root: Root) -> None:
-    """What is named must exist beneath the root and be a folder or a regular file; rg would follow it anywhere."""
+@contextmanager
+def _scope(query: Ripgrep, root: Root) -> Iterator[tuple[int, bool]]:
+    """A descriptor of the folder or the regular file that is searched, and whether it is a folder."""
     try:
-        root.scandir(query.path, limit=0)
+        folder = root.open_fd(query.path, PATH_ONLY | os.O_DIRECTORY)
     except ToolFailure as failure:
         if failure.code != "not_a_directory":
             raise
-        root.open_file(query.path).close()
+        with root.open_file(query.path) as file:
+            yield file.fileno(), False
+        return
+    try:
+        yield folder, True
+    finally:
+        os.close(folder)
 
 
-def _query_options(query: Ripgrep) -> Iterator[str]:
+def _query_options(query: Ripgrep, root: Root) -> Iterator[str]:
     yield "--ignore-case" if query.ignore_case else "--case-sensitive"
     yield f"--max-count={query.max_matches + 1}"
     yield f"--context={query.context}"
+    if query.path == ".":
+        yield "--no-ignore-parent"
     if query.literal:
         yield "--fixed-strings"
     if query.glob:
         yield f"--glob={query.glob}"
     yield "--glob=!.git"
+    yield from (f"--glob=!/{_literally(name)}" for name in root.hidden.beneath(_real(root, query.path)))
     yield f"--regexp={query.pattern}"
+
+
+def _real(root: Root, path: str) -> str:
+    return os.path.realpath(f"{root.path}/{path}")  # for the names of hidden folders only: nothing is opened by it
+
+
+def _literally(name: str) -> str:
+    """The name as a glob that matches nothing else."""
+    return re.sub(r"([\\*?\[\]{}!])", r"\\\1", name)
 
 
 def _events(child: Child) -> Iterator[dict[str, Any]]:
@@ -92,7 +130,8 @@ def _events(child: Child) -> Iterator[dict[str, Any]]:
             raise ToolFailure("rg gave a line that is too long", code="too_large", advice="narrow it with a glob")
 
 
-def _files(events: Iterator[dict[str, Any]], prefix: bytes) -> Iterator[FileHits]:
+def _files(events: Iterator[dict[str, Any]], searched: str, *, is_folder: bool) -> Iterator[FileHits]:
+    """Paths are relative to the root again: rg names them as seen from the folder it was started in."""
     lines: list[Line] = []
     for event in events:
         kind, data = event["type"], event["data"]
@@ -103,7 +142,8 @@ def _files(events: Iterator[dict[str, Any]], prefix: bytes) -> Iterator[FileHits
         elif kind == "end":
             # A NUL byte anywhere makes it binary, also when rg had matched lines before it came to it.
             if lines and data["binary_offset"] is None:
-                yield FileHits(os.fsdecode(_bytes(data["path"]).removeprefix(prefix)), tuple(lines))
+                name = os.fsdecode(_bytes(data["path"]).removeprefix(b"./"))
+                yield FileHits("/".join(components(f"{searched}/{name}")) if is_folder else searched, tuple(lines))
             lines = []
 
 

@@ -5,7 +5,7 @@ Rules:
 2. Neither backtracks, so no pattern takes more than linear time; what they do not support is an error, not a guess.
 3. Results come in path order and stop at `max_matches` and at `max_bytes`; the first line says whether there is more.
 4. Skipped: `.git`, files a `.gitignore` names (unless the glob asks for them), binary files (a NUL byte), files over
-   10 MiB, symlinks. Hidden files are searched.
+   10 MiB, symlinks. Hidden files (`.name`) are searched; the router's own records are not, and the result says so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def ripgrep(arguments: Ripgrep, context: ToolContext, *, engine: Engine | None =
             for file in hits:
                 if not shown.add(file):
                     break
-    return ToolOutput((Text(shown.text()),))
+        note = root.hidden.note()
+    return ToolOutput((Text(shown.text(note)),))
 
 
 def _pick_engine(context: ToolContext) -> Engine:
@@ -114,13 +115,14 @@ class _Shown:
         self.out.append(line)
         self.used += len(line.encode("utf-8", "replace")) + 1
 
-    def text(self) -> str:
+    def text(self, note: str) -> str:
+        """The whole result; `note` is what it says about hidden folders."""
         if not self.files:
-            return f"No match in {show_name(self.query.path)}. {_SKIPPED}"
+            return f"No match in {show_name(self.query.path)}. {_SKIPPED}{note}"
         head = f"{count(self.matches, 'matching line')} in {count(self.files, 'file')}"
         if self.stopped_by:
             head += f", stopped at {self.stopped_by}: there are more. Narrow it with path, glob or a longer pattern"
-        return "\n".join([head + ".", *self.out])
+        return "\n".join([f"{head}.{note}", *self.out])
 
 
 _SKIPPED: Final = "Skipped: .git, files .gitignore names, binary files, files over 10 MiB, symlinks."

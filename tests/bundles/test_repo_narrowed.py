@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bundles.repo import TOOLS as REPO
+from bundles.repo import rg, scanning
 from bundles.repo.beneath import Opener, best_opener, open_by_openat2, open_by_walk
-from bundles.repo.confinement import Root
+from bundles.repo.confinement import Root, workspace
+from bundles.repo.gitview import repository
+from bundles.repo.history import GitLog, git_log
+from bundles.repo.hits import Engine, Ripgrep
+from bundles.repo.searching import ripgrep
+from bundles.workspace import TOOLS as WORKSPACE
+from router.core.models import BinaryForm, BinaryRule, LocalSettings, Text, ToolContext
 from router.errors import ToolFailure
 
 SECRET = "outside: must never be read\n"
@@ -182,7 +197,7 @@ def test_a_hidden_folder_is_not_entered_by_any_name(hiding: Root, path: str) -> 
 def test_a_hidden_folder_is_left_out_of_a_listing_and_counted(hiding: Root) -> None:
     names = [entry.name for entry in hiding.scandir(".", limit=100)]
     assert names == ["alias", "job", "runs-old", "to-record", "to-runs"]
-    assert len(hiding.met) == 1
+    assert hiding.hidden.note() == " 1 folder hidden: the router's own records."
     assert hiding.read("runs-old/notes.txt", max_bytes=100) == b"mine\n"
 
 
@@ -216,3 +231,305 @@ def test_no_descriptor_stays_open(tree: Path, hiding: Root, opener: Opener) -> N
 
 def open_descriptors() -> int:
     return sum(Path(f"/dev/fd/{number}").exists() for number in range(256))
+
+
+# --- the tools ------------------------------------------------------------------------------------------------------
+
+TOOL = {tool.name: tool for tool in (*REPO, *WORKSPACE)}
+EVERY_TOOL: dict[str, dict[str, Any]] = {
+    "read_file": {"path": "inside.txt"},
+    "list_dir": {},
+    "ripgrep": {"pattern": "."},
+    "git_log": {},
+    "git_diff": {},
+    "write_file": {"path": "new.txt", "content": "x"},
+    "exec": {"binary": "python", "args": ("-c",)},
+}
+
+
+def context(top: Path, **changes: Any) -> ToolContext:
+    python = BinaryRule(name="python", path="@python", forms=(BinaryForm(words=("-c",), positionals="(?s).*"),))
+    return ToolContext(str(top), LocalSettings(binaries=(python,)), timeout_s=30, max_bytes=1 << 20, **changes)
+
+
+def call(name: str, where: ToolContext, **arguments: Any) -> str:
+    output = TOOL[name].run(TOOL[name].arguments(**arguments), where)
+    return "\n".join(block.text for block in output.blocks if isinstance(block, Text))
+
+
+def refusal(name: str, where: ToolContext, **arguments: Any) -> str:
+    with pytest.raises(ToolFailure) as refused:
+        call(name, where, **arguments)
+    return refused.value.code
+
+
+@pytest.mark.parametrize("change", [swap_for_link, swap_parent_for_link, move_out, remove])
+@pytest.mark.parametrize("tool", EVERY_TOOL)
+def test_no_tool_works_in_a_folder_that_was_changed(tree: Path, tool: str, change: Any) -> None:
+    if tool == "exec" and sys.platform != "linux":
+        pytest.skip("programs are only started on Linux")
+    change(tree)
+    assert refusal(tool, context(tree, within="job/part"), **EVERY_TOOL[tool]) == "workspace_unavailable"
+    assert [path.name for path in (tree.parent / "elsewhere").glob("*.txt")] == ["inside.txt"]
+
+
+def test_every_tool_starts_from_the_narrowed_folder(tree: Path) -> None:
+    where = context(tree, within="job/part")
+    assert call("read_file", where, path="inside.txt").endswith("\ninside\n")
+    assert call("list_dir", where).splitlines() == [".: 2 entries, depth 1.", "deep/", "inside.txt  7 bytes"]
+    assert call("ripgrep", where, pattern=".").splitlines()[1:] == ["inside.txt", "  1: inside"]
+    assert "created deep/new.txt" in call("write_file", where, path="deep/new.txt", content="x")
+    assert (tree / "job" / "part" / "deep" / "new.txt").read_text() == "x"
+    assert "replaced inside.txt" in call("write_file", where, path=f"{tree}/job/part/inside.txt", content="y")
+
+
+@pytest.mark.parametrize("path", ["../inside.txt", "../part-evil/inside.txt"])
+@pytest.mark.parametrize("tool", ["read_file", "list_dir", "ripgrep", "write_file"])
+def test_no_tool_reaches_beside_the_narrowed_folder(tree: Path, tool: str, path: str) -> None:
+    arguments = {**EVERY_TOOL[tool], "path": path}
+    assert refusal(tool, context(tree, within="job/part"), **arguments) == "outside_workspace"
+    assert (tree / "job" / "part-evil" / "inside.txt").read_text() == SECRET
+
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+needs_rg = pytest.mark.skipif(shutil.which("rg") is None, reason="no rg on PATH")
+
+
+@needs_rg
+@pytest.mark.parametrize(
+    "arguments", [{}, {"path": "deep"}, {"path": "deep/x.txt"}, {"path": "deep", "glob": "deep/x*"}]
+)
+def test_rg_alone_searches_the_folder_that_was_opened(tree: Path, arguments: dict[str, Any]) -> None:
+    (tree / "job" / "part" / "deep" / "x.txt").write_text("must be found\n")
+    (tree.parent / "elsewhere" / "deep").mkdir()
+    (tree.parent / "elsewhere" / "deep" / "x.txt").write_text(SECRET)
+    query = Ripgrep(pattern="must", **arguments)
+    where = context(tree, within="job/part")
+    with workspace(where) as root:
+        swap_for_link(tree)
+        binary = os.path.realpath(str(shutil.which("rg")))
+        hits = list(rg.search(binary, query, root, where, confined=False))
+    assert [(file.path, [line.text for line in file.lines]) for file in hits] == [("deep/x.txt", [b"must be found"])]
+
+
+def git(folder: Path, *arguments: str) -> None:
+    options = ["-c", "init.defaultBranch=main", "-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    subprocess.run(["git", *options, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def make_repository(folder: Path, **files: str) -> None:
+    git(folder, "init", "--quiet")
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", f"first of {folder.name}")
+
+
+@needs_git
+def test_git_shows_the_repository_that_was_opened(tree: Path) -> None:
+    part, other = tree / "job" / "part", tree.parent / "elsewhere"
+    make_repository(part, a="1\n")
+    make_repository(other, a="secret\n")
+    (part / "a").write_text("2\n")
+    (other / "a").write_text("another secret\n")
+    where = context(tree, within="job/part")
+    assert "first of part" in call("git_log", where)
+    assert "+2" in call("git_diff", where)
+    with workspace(where) as root, repository(root, where) as view:
+        swap_for_link(tree)
+        out, _, _ = view.run("diff", "--", ".", max_bytes=10_000)
+    assert b"+2" in out
+    assert b"secret" not in out
+
+
+@needs_git
+def test_history_of_a_narrowed_folder_is_not_read_without_landlock(tree: Path) -> None:
+    make_repository(tree / "job" / "part", a="1\n")
+    where = context(tree, within="job/part")
+    with pytest.raises(ToolFailure, match="Landlock"):
+        git_log(GitLog(), where, confined=False)
+
+
+# --- hidden folders, by every tool ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def records(tree: Path) -> ToolContext:
+    """A workspace with the router's own records in it, some links to them, and files of the same kind beside them."""
+    for name in ("runs", "runs-old", "job/runs"):
+        (tree / name / "r1").mkdir(parents=True)
+        (tree / name / "r1" / "routing.jsonl").write_text(f"record of {name}\n")
+    (tree / "to-runs").symlink_to("runs")
+    return context(tree, hidden=(f"{tree}/runs",))
+
+
+def test_a_listing_says_that_a_folder_is_hidden(records: ToolContext) -> None:
+    head, *names = call("list_dir", records, depth=3).splitlines()
+    assert head.endswith(" 1 folder hidden: the router's own records.")
+    assert not [name for name in names if name.startswith("runs/")]
+    assert "runs-old/r1/routing.jsonl  19 bytes" in names
+    assert "job/runs/r1/" in names
+    assert "hidden" not in call("list_dir", records, path="job")
+
+
+@pytest.fixture(params=["rg", "re2"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    if request.param == "re2":
+        return scanning.search
+    if shutil.which("rg") is None:
+        pytest.skip("no rg on PATH")
+    return partial(rg.search, os.path.realpath(str(shutil.which("rg"))))
+
+
+def found(engine: Engine, where: ToolContext, **arguments: Any) -> tuple[str, list[str]]:
+    (block,) = ripgrep(Ripgrep(pattern="record of", **arguments), where, engine=engine).blocks
+    assert isinstance(block, Text)
+    head, *lines = block.text.splitlines()
+    return head, [line for line in lines if not line.startswith(" ")]
+
+
+HIDDEN_NOTE = " 1 folder hidden: the router's own records."
+
+
+def test_a_search_leaves_hidden_folders_out_and_says_so(engine: Engine, records: ToolContext) -> None:
+    head, files = found(engine, records)
+    assert files == ["job/runs/r1/routing.jsonl", "runs-old/r1/routing.jsonl"]
+    assert head.endswith(HIDDEN_NOTE)
+    head, files = found(engine, records, glob="runs/**")
+    assert files == []  # the glob has a folder, so it starts at the root
+    assert "hidden" not in found(engine, records, path="job")[0]
+
+
+def test_a_search_that_finds_nothing_says_what_was_hidden(engine: Engine, records: ToolContext) -> None:
+    (block,) = ripgrep(Ripgrep(pattern="record of runs$"), records, engine=engine).blocks
+    assert isinstance(block, Text)
+    assert block.text.startswith("No match")
+    assert block.text.endswith(HIDDEN_NOTE)
+
+
+def test_a_search_knows_a_hidden_folder_by_what_it_is(engine: Engine, tree: Path, records: ToolContext) -> None:
+    """The router's name for it may be a link by now, and another name may be a link to it."""
+    (tree / "alias-of-runs").symlink_to("runs")
+    (tree / "runs").rename(tree / "innocent")
+    (tree / "runs").symlink_to("innocent")
+    for name in ("runs", "alias-of-runs", "innocent"):
+        with pytest.raises(ToolFailure) as refused:
+            found(engine, records, path=name)
+        assert refused.value.code == "hidden"
+    head, files = found(engine, records)
+    assert files == ["job/runs/r1/routing.jsonl", "runs-old/r1/routing.jsonl"]
+    assert head.endswith(HIDDEN_NOTE)
+
+
+BOUND = """
+import json, os, sys
+from functools import partial
+from bundles.repo import TOOLS, rg, scanning
+from bundles.repo.hits import Ripgrep
+from bundles.repo.searching import ripgrep
+from bundles.sandbox import linux
+from router.core.models import LocalSettings, ToolContext
+from router.errors import ToolFailure
+
+top, rg_path = sys.argv[1:]
+linux.mount(f"{top}/runs", f"{top}/job/other-name", None, linux.MS_BIND)
+where = ToolContext(top, LocalSettings(), timeout_s=30, max_bytes=1 << 20, hidden=(f"{top}/runs",))
+engines = [scanning.search, *([partial(rg.search, rg_path)] if rg_path else [])]
+said = [ripgrep(Ripgrep(pattern="record of", path="job"), where, engine=engine).blocks[0].text for engine in engines]
+tools = {tool.name: tool for tool in TOOLS}
+said.append(tools["list_dir"].run(tools["list_dir"].arguments(path="job"), where).blocks[0].text)
+said.append(tools["git_diff"].run(tools["git_diff"].arguments(), where).blocks[0].text)
+try:
+    tools["read_file"].run(tools["read_file"].arguments(path="job/other-name/r1/routing.jsonl"), where)
+except ToolFailure as failure:
+    said.append(failure.code)
+print(json.dumps(said))
+"""
+MOUNTING = ["unshare", "--map-root-user", "--mount"]
+
+
+def can_mount() -> bool:
+    found = shutil.which("unshare") is not None
+    return found and subprocess.run([*MOUNTING, "true"], check=False, capture_output=True).returncode == 0
+
+
+@needs_git
+def test_a_bind_mount_of_a_hidden_folder_is_hidden_too(tree: Path, records: ToolContext) -> None:
+    if not can_mount():
+        pytest.skip("no mount namespace can be made here")
+    (tree / "job" / "other-name" / "r1").mkdir(parents=True)
+    (tree / "job" / "other-name" / "r1" / "routing.jsonl").write_text("tracked under the mount point\n")
+    make_repository(tree)
+    rg_path = os.path.realpath(shutil.which("rg") or "") if shutil.which("rg") else ""
+    script = [sys.executable, "-c", BOUND, str(tree), rg_path]
+    done = subprocess.run([*MOUNTING, *script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *shown, code = json.loads(done.stdout)
+    assert code == "hidden"
+    for text in shown:
+        assert HIDDEN_NOTE in text
+        assert "other-name" not in text
+        assert "record of runs" not in text
+
+
+def test_names_with_glob_characters_hide_only_themselves(engine: Engine, tree: Path) -> None:
+    for name in ("r[u]n?{a,b}*!s", "run", "rux", "a", "runaas"):
+        (tree / name).mkdir()
+        (tree / name / "f").write_text("record of\n")
+    _, files = found(engine, context(tree, hidden=(f"{tree}/r[u]n?{{a,b}}*!s",)))
+    assert files == ["a/f", "run/f", "runaas/f", "rux/f"]
+
+
+@pytest.mark.parametrize("path", ["runs", "runs/r1", "to-runs", "to-runs/r1", "job/../runs", "runs/r1/routing.jsonl"])
+@pytest.mark.parametrize("tool", ["read_file", "list_dir", "ripgrep", "git_log", "git_diff", "write_file"])
+def test_no_tool_takes_a_path_into_a_hidden_folder(tree: Path, records: ToolContext, tool: str, path: str) -> None:
+    if tool.startswith("git"):
+        if shutil.which("git") is None:
+            pytest.skip("git is not installed")
+        make_repository(tree)
+    arguments = {**EVERY_TOOL[tool], "path": f"{path}/new" if tool == "write_file" else path}
+    wanted = {"hidden", "outside_workspace"} if tool.startswith("git") and ".." in path else {"hidden"}
+    assert refusal(tool, records, **arguments) in wanted
+    assert not list((tree / "runs").rglob("new"))
+
+
+@needs_git
+def test_a_diff_leaves_out_tracked_records(tree: Path, records: ToolContext) -> None:
+    make_repository(tree, mine="1\n")
+    (tree / "runs" / "r1" / "routing.jsonl").write_text("record of another run\n")
+    assert "none." in call("git_diff", records)
+    assert call("git_diff", records).endswith(HIDDEN_NOTE)
+    (tree / "mine").write_text("2\n")
+    (tree / "job" / "runs" / "r1" / "routing.jsonl").write_text("mine too\n")
+    kinds: list[dict[str, Any]] = [{}, {"stat": True}, {"base": "HEAD"}, {"path": "."}]
+    for arguments in kinds:
+        text = call("git_diff", records, **arguments)
+        assert HIDDEN_NOTE in text
+        assert "mine" in text
+        assert "job/runs/r1/routing.jsonl" in text
+        assert "another run" not in text
+        assert " runs/r1" not in text
+        assert "a/runs" not in text
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message", "second")
+    kinds = [{"base": "HEAD~1", "target": "HEAD"}, {"base": "HEAD~1", "staged": True}]
+    for arguments in kinds:
+        text = call("git_diff", records, **arguments)
+        assert HIDDEN_NOTE in text
+        assert "+2" in text
+        assert "another run" not in text
+    assert "second" in call("git_log", records)
+    assert "another run" in call("git_diff", context(tree), base="HEAD~1", target="HEAD")  # nothing hidden: it is there
+
+
+@needs_git
+def test_a_record_renamed_in_history_is_not_shown_as_a_rename(tree: Path, records: ToolContext) -> None:
+    text = "".join(f"record line {number}\n" for number in range(50))
+    (tree / "runs" / "r1" / "routing.jsonl").write_text(text)
+    make_repository(tree)
+    (tree / "runs" / "r1" / "routing.jsonl").unlink()
+    (tree / "moved").write_text(text.replace("line 7\n", "line seven\n"))
+    git(tree, "add", "--all")
+    shown = call("git_diff", records, staged=True)
+    assert "-record line 7" not in shown
+    assert "rename from" not in shown
