@@ -114,8 +114,8 @@ def enforce(made: int) -> None:
     linux.syscall(_RESTRICT_SELF, ctypes.c_int(made), ctypes.c_uint32(0))
 
 
-def restrict(*, write: Sequence[str], read: Sequence[str], devices: Sequence[str], tcp: bool) -> int:
-    """Confines this process to these paths; `tcp=False` refuses TCP too. Returns the kernel's ABI version.
+def restrict(*, write: Sequence[str | int], read: Sequence[str], devices: Sequence[str], tcp: bool) -> int:
+    """Confines this process to these places; `tcp=False` refuses TCP too. Returns the kernel's ABI version.
 
     `write`: read, write and execute beneath; `read`: read and execute; `devices`: read and write the file itself.
     Needs `no_new_privs` (or CAP_SYS_ADMIN). Raises OSError, and then nothing is confined.

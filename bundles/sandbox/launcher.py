@@ -18,7 +18,7 @@ from bundles.sandbox.supervisor import Supervisor
 def main() -> None:
     control_fd = int(sys.argv[2])
     plan = Plan.decode(_read_line(control_fd))
-    for descriptor in (control_fd, plan.binary_fd, plan.cwd_fd, plan.report_fd):
+    for descriptor in (control_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd, plan.report_fd):
         os.set_inheritable(descriptor, False)
     linux.adopt_orphans()
     users = _users()

@@ -12,14 +12,17 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from bundles.sandbox import linux
-from bundles.sandbox.plan import Statement
+from bundles.sandbox.plan import Place, Statement
 
+_EMPTY: Final = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP_RUNNING: Final = 0x41
 _NOT_WANTED: Final = "switched off"
@@ -101,20 +104,62 @@ def mask(folders: Sequence[str]) -> None:
     """Puts an empty read-only folder over each: sockets there (of containers, the desktop) give power over the host."""
     for folder in folders:
         if Path(folder).is_dir() and not Path(folder).is_symlink():
-            _mounted("tmpfs", folder, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV, "size=4k,mode=755")
+            _mounted("tmpfs", folder, "tmpfs", _EMPTY, "size=4k,mode=755")
 
 
-def protect(path: str) -> str:
-    """Makes an existing file or folder read-only at its place. Returns why not, or an empty string."""
-    if Path(path).is_symlink():
-        return "it is a symbolic link"
+def protect(place: Place) -> str:
+    """Makes a file or folder read-only at its place. Returns why not, or an empty string. Raises Swapped."""
     try:
-        linux.mount(path, path, None, linux.MS_BIND | linux.MS_REC)
-        flags = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | _mount_flags(path)
-        linux.mount(None, path, None, flags)
+        with _opened(place) as path:
+            linux.mount(path, path, None, linux.MS_BIND | linux.MS_REC)
+        with _opened(place) as path:  # the mount itself, which lies over what was opened first
+            flags = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | _mount_flags(path)
+            linux.mount(None, path, None, flags)
     except OSError as error:
         return reason(error)
     return ""
+
+
+def hide(place: Place) -> str:
+    """Puts an empty read-only folder over a folder. Returns why not, or an empty string. Raises Swapped."""
+    try:
+        with _opened(place) as path:
+            linux.mount("tmpfs", path, "tmpfs", _EMPTY, "size=4k,mode=555")
+    except OSError as error:
+        return reason(error)
+    return ""
+
+
+def pin(place: Place) -> str:
+    """Makes a folder a mount point of itself, which can't be renamed. Returns why not, or ''. Raises Swapped."""
+    try:
+        with _opened(place) as path:
+            linux.mount(path, path, None, linux.MS_BIND | linux.MS_REC)
+    except OSError as error:
+        return reason(error)
+    return ""
+
+
+class Swapped(Exception):
+    """What lies at a place is not what the router saw there, so it can't be kept from the program."""
+
+
+@contextmanager
+def _opened(place: Place) -> Iterator[str]:
+    """A path that leads to what is open, to mount on: between looking and mounting nothing can be put there."""
+    try:
+        descriptor = os.open(place.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Swapped(place.path) from None
+    try:
+        info = os.fstat(descriptor)
+        if (info.st_dev, info.st_ino) != (place.device, place.inode):
+            raise Swapped(place.path)
+        if stat.S_ISLNK(info.st_mode):
+            raise OSError(errno.ELOOP, "it is a symbolic link")
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def _mount_flags(path: str) -> int:

@@ -27,12 +27,25 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A file or folder by its path, and what the router saw there: a path alone may lead elsewhere by now."""
+
+    path: str
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything the launcher needs. Descriptors are inherited under the same numbers.
 
     `binary_fd` is what will be executed (checked by the router, so nothing can be swapped in between); `cwd` must
-    still be the folder behind `cwd_fd` when the program starts. `write`, `read` and `devices` are what Landlock
-    grants; `masked` folders are hidden and `protected` ones made read-only where there is a mount namespace.
+    still be the folder behind `cwd_fd` when the program starts. Landlock grants writing beneath `root_fd`, the folder
+    the program works in, and `write`, and using `read` and `devices`.
+
+    Where there is a mount namespace, `masked` folders are emptied, `hidden` ones too, `protected` places are made
+    read-only, and `pinned` folders, which hold some of those, can't be moved away with them. When one of the last three
+    kinds was swapped the program does not start.
     """
 
     argv: tuple[str, ...]
@@ -40,12 +53,15 @@ class Plan:
     binary_fd: int
     cwd: str
     cwd_fd: int
+    root_fd: int
     report_fd: int
     write: tuple[str, ...]
     read: tuple[str, ...]
     devices: tuple[str, ...]
     masked: tuple[str, ...] = ()
-    protected: tuple[str, ...] = ()
+    protected: tuple[Place, ...] = ()
+    hidden: tuple[Place, ...] = ()
+    pinned: tuple[Place, ...] = ()
     cgroups: tuple[str, ...] = ()
     memory_bytes: int = 2 << 30
     file_bytes: int = 256 << 20
@@ -63,6 +79,8 @@ class Plan:
         for name, value in fields.items():
             if isinstance(value, list):
                 fields[name] = tuple(tuple(item) if isinstance(item, list) else item for item in value)
+        for name in ("protected", "hidden", "pinned"):
+            fields[name] = tuple(Place(**place) for place in fields[name])
         return cls(**fields)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bundles.sandbox import linux, namespaces, target
-from bundles.sandbox.plan import Plan, Statement, encode_statements
+from bundles.sandbox.plan import Place, Plan, Statement, encode_statements
 
 _KILL_FOR_S: Final = 5.0
 _POLL_S: Final = 0.02
@@ -44,10 +44,13 @@ class Supervisor:
     def run(self) -> None:
         wake = self._watch_children()
         if self._holds("mounts"):
-            self._arrange_mounts()
+            try:
+                self._arrange_mounts()
+            except namespaces.Swapped as swapped:
+                self._report(failed=f"{swapped} was replaced while the program was being started")
+                return
         else:
-            names = (Path(path).name for path in self._plan.protected)
-            self._statements += [Statement(name, False, "needs a mount namespace") for name in names]
+            self._statements += _not_kept(self._plan)
         self._program = os.fork()
         if self._program == 0:
             self._be_program()
@@ -80,10 +83,26 @@ class Supervisor:
         if namespaces.mount_own_shared_memory():
             grants["write"] = (*plan.write, "/dev/shm")  # noqa: S108  # a mount of our own
         namespaces.mask(plan.masked)
-        for path in plan.protected:
-            refused = namespaces.protect(path)
-            self._statements.append(Statement(Path(path).name, not refused, refused or "read-only"))
+        self._keep_places()
         self._plan = Plan(**{name: grants.get(name, getattr(plan, name)) for name in Plan.__dataclass_fields__})
+
+    def _keep_places(self) -> None:
+        """Pins first, so that nothing below is moved away; what could not be hidden is at least made read-only."""
+        plan = self._plan
+        done: set[Place] = set()
+        for place in plan.pinned:
+            if refused := namespaces.pin(place):
+                self._statements.append(_about(place, False, f"can be moved away ({refused})"))
+        for place in plan.hidden:
+            if refused := namespaces.hide(place):
+                self._statements.append(_about(place, False, f"can be read ({refused})"))
+            else:
+                self._statements.append(_about(place, True, "hidden"))
+                done.add(place)
+        for place in plan.protected:
+            if place not in done:
+                refused = namespaces.protect(place)
+                self._statements.append(_about(place, not refused, refused or "read-only"))
 
     # --- the child ---------------------------------------------------------------------------------------------------
 
@@ -160,6 +179,17 @@ class Supervisor:
         for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
+
+
+def _about(place: Place, held: bool, detail: str) -> Statement:
+    return Statement(Path(place.path).name, held, detail)
+
+
+def _not_kept(plan: Plan) -> list[Statement]:
+    """What is said where there are no mounts of our own: what Landlock grants as a whole it can't take away in part."""
+    hidden = [_about(place, False, "can be read: hiding it needs a mount namespace") for place in plan.hidden]
+    kept = [place for place in plan.protected if place not in plan.hidden]
+    return [*hidden, *(_about(place, False, "needs a mount namespace") for place in kept)]
 
 
 def descendants(root: int) -> list[int]:

@@ -87,7 +87,8 @@ def restrict_files(plan: Plan, *, network_held: bool) -> Statement:
     if "files" not in plan.facilities:
         return Statement("files", False, "switched off")
     try:
-        version = landlock.restrict(write=plan.write, read=plan.read, devices=plan.devices, tcp=network_held)
+        write: list[str | int] = [plan.root_fd, *plan.write]
+        version = landlock.restrict(write=write, read=plan.read, devices=plan.devices, tcp=network_held)
     except OSError as error:
         return Statement("files", False, f"no Landlock ({reason(error)})")
     tcp = "" if network_held or version < 4 else "; TCP refused, UDP not"

@@ -19,6 +19,7 @@ from bundles.workspace import confine, grammar
 from bundles.workspace.binary import Binary, opened
 from bundles.workspace.cgroups import process_group
 from bundles.workspace.environment import environment
+from bundles.workspace.keeping import Kept, kept_places
 from bundles.workspace.process import Finished, run
 from bundles.workspace.scratch import private_folder
 from router.core.models import BinaryRule, Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
@@ -65,9 +66,9 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
         process_group(rule.max_processes) as groups,
     ):
         _check_paths(root, arguments, accepted)
-        plan = _plan(rule, binary, arguments, root=root.path, cwd_fd=cwd_fd, private=private)
-        kept = tuple(p for p in context.protected if Path(p).is_relative_to(root.path) and os.path.lexists(p))
-        plan = replace(plan, protected=(*plan.protected, *kept), cgroups=groups, facilities=facilities)
+        kept = kept_places(root, context, confine.readable(rule, binary), protect_git=rule.protect_git)
+        plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
+        plan = replace(plan, cgroups=groups, facilities=facilities)
         finished = run(
             plan,
             stdin=arguments.stdin,
@@ -135,21 +136,25 @@ def _check_paths(root: Root, arguments: ExecArguments, accepted: grammar.Accepte
                 raise
 
 
-def _plan(rule: BinaryRule, binary: Binary, arguments: ExecArguments, *, root: str, cwd_fd: int, private: str) -> Plan:
+def _plan(
+    rule: BinaryRule, binary: Binary, arguments: ExecArguments, *, root: Root, cwd_fd: int, private: str, kept: Kept
+) -> Plan:
     read = confine.readable(rule, binary)
-    git = Path(root, ".git")
     return Plan(
         argv=(binary.path, *arguments.args),
         env=tuple(environment(rule, private=private, outside=os.environ).items()),
         binary_fd=binary.fd,
         cwd=str(Path(f"/proc/self/fd/{cwd_fd}").readlink()),
         cwd_fd=cwd_fd,
+        root_fd=root.fd,
         report_fd=-1,
-        write=(root, private),
+        write=(private,),
         read=read,
         devices=confine.DEVICES,
-        masked=confine.masked((root, private, *read)),
-        protected=(str(git),) if rule.protect_git and os.path.lexists(git) else (),
+        masked=confine.masked((root.path, private, *read)),
+        protected=kept.protected,
+        hidden=kept.hidden,
+        pinned=kept.pinned,
         memory_bytes=rule.memory_bytes,
         file_bytes=rule.file_bytes,
         max_processes=rule.max_processes,

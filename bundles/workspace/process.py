@@ -86,7 +86,7 @@ def _start(plan: Plan, control_fd: int, stdin: str | None) -> subprocess.Popen[b
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             close_fds=True,
-            pass_fds=(control_fd, plan.report_fd, plan.binary_fd, plan.cwd_fd),
+            pass_fds=(control_fd, plan.report_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd),
             env={},
             cwd="/",
             start_new_session=True,

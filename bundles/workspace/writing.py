@@ -4,7 +4,8 @@ Rules:
 1. The parent folder is opened beneath the workspace (`Root`); everything after that is relative to its descriptor.
 2. The last component is never followed: a symlink, folder, FIFO, socket or device there is refused.
 3. Nothing is written in a `.git`, by whatever name or link it is reached: hooks and config there run programs. Nor
-   where the router keeps its config and its records: who may rewrite the policy is bound by none.
+   where the router keeps its config and its records: who may rewrite the policy is bound by none. Both are known by
+   the folders above the open one, from its descriptor up to the root, not by the path that was asked for.
 4. The new content is complete under a temporary name before it takes the real one, in one step of the kernel's.
 5. `create_only` and `expected_sha256` make sure that what is replaced is what the caller has seen.
 """
@@ -19,13 +20,14 @@ import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from pydantic import Field, model_validator
 
 from bundles.repo.confinement import Root, workspace
+from bundles.repo.hiding import identity_of
+from bundles.repo.lineage import ancestors
 from router.core.models import Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
 from router.errors import ToolFailure
 
@@ -64,9 +66,12 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
         relative = root.relative(arguments.path)
         parent, _, name = relative.rpartition("/")
         _check_name(relative, name, given=arguments.path)
+        _refuse_git(PurePosixPath(root.within).parts, root.within)
         with _parent_folder(root, parent or ".", context.protected) as folder, _one_at_a_time:
             _refuse_protected(_real(folder) / name, context.protected)
             before = _check_existing(folder, name, relative, arguments)
+            if before is not None:
+                _refuse_identity(before, name, context.protected)
             try:
                 replace_or_create(folder, name, content, before)
             except FileExistsError:
@@ -105,25 +110,42 @@ def _refuse_protected(path: Path, protected: Sequence[str]) -> None:
         raise ToolFailure(f"{path.name!r} belongs to the router's own config or records", code="protected")
 
 
+def _refuse_identity(info: os.stat_result, name: str, protected: Sequence[str]) -> None:
+    if (info.st_dev, info.st_ino) in map(identity_of, protected):
+        raise ToolFailure(f"{name!r} belongs to the router's own config or records", code="protected")
+
+
 @contextmanager
 def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterator[int]:
     """The folder the file goes into, made if need be, open as a descriptor. Where it really is decides what it is."""
     descriptor = _open_or_make(root, parent, protected)
     try:
         _refuse_protected(_real(descriptor), protected)
-        inside = os.path.relpath(_real(descriptor), root.path)
-        _refuse_git(PurePosixPath(inside).parts, inside)
-        _refuse_git_directories(root, inside)
+        try:
+            for folder in ancestors(descriptor, root.fd):
+                _check_folder(folder, protected)
+        except OSError as error:
+            raise ToolFailure(f"{parent!r} was moved away", code="changed_meanwhile", advice="try again") from error
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _refuse_git_directories(root: Root, inside: str) -> None:
-    """Bare repositories, and git directories under another name, are known by what they hold."""
-    for folder in accumulate(PurePosixPath(inside).parts, "{}/{}".format):
-        if all(root.entry(f"{folder}/{name}") for name in ("HEAD", "objects", "refs")):
-            raise ToolFailure(f"{folder!r} is a git directory, which is not written by tools", code="git_internals")
+def _check_folder(folder: int, protected: Sequence[str]) -> None:
+    """Refuses one folder on the way. Git directories under another name are known by what they hold."""
+    name = _real(folder).name
+    _refuse_identity(os.fstat(folder), name, protected)
+    _refuse_git((name,), name)
+    if all(_exists_in(folder, part) for part in ("HEAD", "objects", "refs")):
+        raise ToolFailure(f"{name!r} is a git directory, which is not written by tools", code="git_internals")
+
+
+def _exists_in(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _open_or_make(root: Root, parent: str, protected: Sequence[str]) -> int:

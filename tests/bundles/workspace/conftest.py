@@ -52,6 +52,9 @@ class Runner:
         max_bytes: int = 1 << 20,
         cancelled: Callable[[], bool] = lambda: False,
         cwd: str = ".",
+        within: str = ".",
+        protected: tuple[str, ...] = (),
+        hidden: tuple[str, ...] = (),
         **rule: Any,
     ) -> Ran:
         python = BinaryRule(name="python", path="@python", forms=(PYTHON_FROM_STDIN,), **rule)
@@ -61,6 +64,9 @@ class Runner:
             timeout_s=timeout_s,
             max_bytes=max_bytes,
             cancelled=cancelled,
+            protected=protected,
+            within=within,
+            hidden=hidden,
         )
         arguments = ExecArguments(binary="python", args=("-", *args), stdin=source, cwd=cwd)
         output = execute(arguments, context, facilities=facilities)
