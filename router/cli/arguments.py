@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from router.cli.local import add_local
 from router.core.config.source import FILE_NAMES
 from router.core.models import Step, StepPolicy
 from router.errors import RequestError
@@ -16,6 +17,7 @@ from router.errors import RequestError
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", help="config folder, laid over the shipped one (default: ./config if there is one)")
+    add_local(parser)
 
 
 def config_folder(arguments: argparse.Namespace) -> str | None:

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from router.cli.arguments import add_config, add_json, add_runs, add_workspace, config_folder, json_object
+from router.cli.local import local_servers
 from router.cli.output import print_json, say
 
 SUMMARY = "call a tool that a run's current decision shows"
@@ -25,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     from router.wiring import Router
 
     given = json_object(arguments.arguments)
-    with Router.open(config_folder(arguments), runs=arguments.runs, workspace=arguments.workspace) as router:
+    config, local = config_folder(arguments), local_servers(arguments)
+    with Router.open(config, runs=arguments.runs, workspace=arguments.workspace, local=local) as router:
         result = router.call_sync(arguments.run, arguments.tool, given)
     if arguments.json:
         print_json(asdict(result))

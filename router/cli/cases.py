@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from router.cli.arguments import add_config, add_json, config_folder, sentences
+from router.cli.local import local_servers
 from router.cli.output import print_json, say, table
 from router.core.cases import Case, Mismatch, read_cases, run_case
 from router.core.catalog import Catalog
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     shares = tuple(arguments.share or (0.5, 0.8))
     if not all(0.0 < share <= 1.0 for share in shares):
         raise RequestError("a --share lies between 0 and 1", advice="write e.g. --share 0.5")
-    catalog = load_catalog(config_folder(arguments))
+    catalog = load_catalog(config_folder(arguments), local=local_servers(arguments))
     sets = [(path, load_labelled(path)) for path in arguments.files if path.suffix == LABELLED]
     files = [path for path in arguments.files if path.suffix != LABELLED]
     results = [(path, case, run_case(case, catalog)) for path in files for case in load_cases(path)]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 
 from router.cli.arguments import add_config, add_json, config_folder
+from router.cli.local import local_servers
 from router.cli.output import print_json, say
+from router.core.catalog import Server
+from router.errors import Problem
 
 SUMMARY = "validate the config, and report what is legal but dead or risky"
 
@@ -23,10 +27,13 @@ def run(arguments: argparse.Namespace) -> int:
     from router.core.config import check, load
     from router.wiring import local_cards
 
-    _, cards = local_cards()
+    local = local_servers(arguments)
+    _, cards = local_cards(local)
     files = read_config(config_folder(arguments))
     problems = check(files, cards=cards, check_binary=check_binary)
     errors = [problem for problem in problems if problem.level == "error"]
+    if not errors:
+        problems += _unused(local, load(files, cards=cards).servers)
     if arguments.json:
         revision = None if errors else load(files, cards=cards).revision
         print_json({"valid": not errors, "catalog_revision": revision, "problems": [asdict(p) for p in problems]})
@@ -44,3 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
     if errors:
         return 2
     return 1 if problems and arguments.strict else 0
+
+
+def _unused(local: Iterable[str], servers: Mapping[str, Server]) -> Iterator[Problem]:
+    """Local tools that were given and that no server of the config stands for: no bundle can hold them."""
+    for name in local:
+        if name not in servers or servers[name].transport != "local":
+            hint = f"[servers.{name}] with transport = 'local' takes them in"
+            message = f"servers.toml has no local server {name!r}, so these tools are not used"
+            yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")

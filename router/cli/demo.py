@@ -6,13 +6,16 @@ import argparse
 import asyncio
 import tempfile
 import textwrap
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from router.cli.arguments import add_config, add_runs, config_folder
+from router.cli.local import local_servers
 from router.cli.output import heading, say, table
 from router.cli.route import new_run_id
 from router.cli.wording import heard
+from router.core.models import LocalTool
 from router.demo.repository import Repository, copy_of, make
 from router.demo.scripted import config_with_model, is_installed, server
 from router.demo.workflow import Taken, run_open_questions
@@ -30,7 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     from router.wiring import load_catalog
 
     run_id = f"demo-{new_run_id()}"
-    load_catalog(config_folder(arguments))  # what is wrong with it is said of the user's own files
+    local = local_servers(arguments)
+    load_catalog(config_folder(arguments), local=local)  # what is wrong with it is said of the user's own files
     with ExitStack() as clean_up:
         folder = Path(clean_up.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-demo-")))
         repository = copy_of(Path.cwd(), folder / "copy") or make(folder / "slug")
@@ -38,18 +42,20 @@ def run(arguments: argparse.Namespace) -> int:
         (folder / "config").mkdir()
         own = config_folder(arguments)
         config = config_with_model(Path(own) if own else None, folder / "config", model.base_url)
-        mapped, asked = asyncio.run(_run(config, arguments.runs, run_id, repository))
+        mapped, asked = asyncio.run(_run(config, arguments.runs, run_id, repository, local))
     _show(mapped, repository)
     _show_asked(asked)
     _point_on(arguments.runs, run_id)
     return 0
 
 
-async def _run(config: Path, runs: str, run_id: str, repository: Repository) -> tuple[list[Taken], list[Taken]]:
+async def _run(
+    config: Path, runs: str, run_id: str, repository: Repository, local: Mapping[str, Sequence[LocalTool]]
+) -> tuple[list[Taken], list[Taken]]:
     """The steps that routes cover, and those that they don't. What asks models loads meanwhile, in a thread."""
     from router.wiring import Router
 
-    async with Router.open(config, runs=runs, workspace=repository.root) as router:
+    async with Router.open(config, runs=runs, workspace=repository.root, local=local) as router:
         warming = asyncio.create_task(router.warm_up())
         mapped = [taken async for taken in run_workflow(router, run_id, repository)]
         asked = [taken async for taken in run_open_questions(router, f"{run_id}-spike", warming)]

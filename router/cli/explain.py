@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from router.cli.arguments import ADDRESS, add_config, add_json, add_runs, add_step, config_folder, step_from
+from router.cli.local import local_servers
 from router.cli.output import heading, print_json, say, table
 from router.cli.wording import heard
 from router.core.explain import Explanation, explain
@@ -49,7 +50,7 @@ def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
     if missing:
         raise RequestError(f"explain needs {', '.join(missing)}", advice="or --run, for a recorded decision")
     step = step_from(arguments, "explain")
-    with Router.open(config_folder(arguments)) as router:
+    with Router.open(config_folder(arguments), local=local_servers(arguments)) as router:
         return step, router.explain(step, _target(arguments))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from router.cli.arguments import add_config, add_json, add_runs, config_folder
+from router.cli.local import local_servers
 from router.cli.output import heading, print_json, say, table
 from router.core.catalog import Catalog
 from router.core.learning.labels import MAX_STEPS
@@ -90,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = config_folder(arguments)
     if arguments.accept is not None and folder is None:
         raise RequestError("there is no config folder to keep it in", advice="make one with `bundle-router init`")
-    catalog = load_catalog(folder)
+    catalog = load_catalog(folder, local=local_servers(arguments))
     now = load_learned(folder).fitted_to(catalog)
     catalog = now.applied_to(catalog)
     read = _read_runs(Archive(arguments.runs))

@@ -11,11 +11,12 @@ from pydantic import ValidationError
 
 from router.cli.arguments import add_json, add_runs
 from router.cli.attempts import EachRun
+from router.cli.local import add_local, local_servers
 from router.cli.output import print_json, say, table
 from router.core.catalog import Catalog
 from router.core.records import catalog_from
 from router.core.replay import Replayed, replay
-from router.errors import CorruptRun
+from router.errors import CorruptRun, RequestError
 
 SUMMARY = "take recorded decisions again, under the config they were taken with or another, and compare"
 
@@ -23,6 +24,7 @@ SUMMARY = "take recorded decisions again, under the config they were taken with 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_ids", nargs="*", metavar="run", help="run ids (default: all)")
     parser.add_argument("--config", help="the config to replay against (default: the one each decision was taken with)")
+    add_local(parser)
     add_runs(parser)
     add_json(parser)
 
@@ -33,7 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
     from router.wiring import load_catalog
 
     archive = Archive(arguments.runs)
-    given = load_catalog(arguments.config) if arguments.config else None
+    if arguments.local and not arguments.config:
+        raise RequestError(
+            "--local goes with --config", advice="without it, decisions bring the catalog they were taken with"
+        )
+    given = load_catalog(arguments.config, local=local_servers(arguments)) if arguments.config else None
     counts: Counter[str] = Counter()
     differing: list[Replayed] = []
     attempt = EachRun()

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from secrets import token_hex
 
 from router.cli.arguments import add_config, add_json, add_runs, add_step, add_workspace, config_folder, step_from
+from router.cli.local import local_servers
 from router.cli.output import print_json, say, table
 from router.cli.wording import heard
 from router.core.models import Decision
@@ -43,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         inherit=not arguments.no_inherit,
         principal=arguments.principal,
     )
-    with Router.open(config_folder(arguments), runs=arguments.runs, workspace=arguments.workspace) as router:
+    config, local = config_folder(arguments), local_servers(arguments)
+    with Router.open(config, runs=arguments.runs, workspace=arguments.workspace, local=local) as router:
         decision = router.route_sync(step)
     if arguments.json:
         print_json({"decision": outcome_json(decision), **_identity(decision)})

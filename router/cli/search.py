@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from router.cli.arguments import ADDRESS, add_config, add_json, config_folder, sentences
+from router.cli.local import local_servers
 from router.cli.output import print_json, say, table
 from router.core.catalog import Catalog
 from router.core.models import Facts, Step
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     placed = _is_placed(arguments)
     step = _step(arguments, placed)
-    catalog = load_catalog(config_folder(arguments))
+    catalog = load_catalog(config_folder(arguments), local=local_servers(arguments))
     search = make_search(catalog)
     request = request_of(step, ())
     if not placed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from router.cli.arguments import add_config, add_json, add_runs, config_folder
+from router.cli.local import local_servers
 from router.cli.output import print_json, say, table
 from router.core.exposure import FORMATS
 
@@ -22,7 +23,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from router.wiring import Router
 
-    with Router.open(config_folder(arguments), runs=arguments.runs) as router:
+    with Router.open(config_folder(arguments), runs=arguments.runs, local=local_servers(arguments)) as router:
         toolset = router.tools_sync(arguments.run, format=arguments.format)
     if arguments.json:
         print_json({"tools": toolset.tools, "guidance": toolset.guidance, "tokens": toolset.tokens})

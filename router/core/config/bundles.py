@@ -189,9 +189,11 @@ class BundleResolver:
             flat.tools.add(ref)
             return
         server = self._servers.get(name)
-        known = self._local_tools.get(name, frozenset()) if server is not None and server.transport == "local" else None
+        is_local = server is not None and server.transport == "local"
+        known = self._local_tools.get(name) if is_local else None
         if server is None or known is None:
-            flat.patterns.add(ref)
+            if not is_local:  # one without tools has been reported where it stands
+                flat.patterns.add(ref)
             return
         matching = {f"{name}.{one}" for one in known if matches(tool, one) and included(server, one)}
         if not matching:
