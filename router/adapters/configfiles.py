@@ -52,6 +52,20 @@ def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile
     return [*_read_folder(shipped, _shown(shipped), "shipped"), *files]
 
 
+def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | None:
+    """The file of reviewed content that a bundle calls `name` (`repo/SKILL.md`): in the `bundles/` folder beside the
+    config folder, else in the one that comes with the package; None where neither holds it. A link that leads out of
+    its folder is not followed."""
+    folders = [Path(__file__).resolve().parents[2] / "bundles"]
+    if config is not None:
+        folders.insert(0, Path(config).resolve().parent / "bundles")
+    for folder in folders:
+        path = (folder / name).resolve()
+        if path.is_file() and path.is_relative_to(folder.resolve()):
+            return path
+    return None
+
+
 def fingerprint(files: Sequence[ConfigFile]) -> str:
     """A digest of what was read: equal fingerprints, equal config. Tells a reloading service whether to load again."""
     return digest_of([[file.layer, file.name, file.text, str(file.fault or "")] for file in files])

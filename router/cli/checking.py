@@ -23,14 +23,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bundles.workspace.grammar import problems as check_binary
-    from router.adapters.configfiles import read_config
+    from router.adapters.configfiles import content_file, read_config
     from router.core.config import check, load
     from router.wiring import local_cards
 
     local = local_servers(arguments)
     _, cards = local_cards(local)
-    files = read_config(config_folder(arguments))
-    problems = check(files, cards=cards, check_binary=check_binary)
+    config = config_folder(arguments)
+    files = read_config(config)
+    problems = check(
+        files, cards=cards, check_binary=check_binary, has_content=lambda name: content_file(config, name) is not None
+    )
     errors = [problem for problem in problems if problem.level == "error"]
     if not errors:
         problems += _unused(local, load(files, cards=cards).servers)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from router.core.catalog import Card, Catalog
+from router.core.config.findings import HasContent
 from router.core.config.lint import lint
 from router.core.config.resolve import resolve
 from router.core.config.settings import CheckBinary, no_check
 from router.core.config.source import FILE_NAMES, ConfigFile, from_bytes
 from router.errors import ConfigError, Problem
 
-__all__ = ["FILE_NAMES", "CheckBinary", "ConfigFile", "check", "from_bytes", "load"]
+__all__ = ["FILE_NAMES", "CheckBinary", "ConfigFile", "HasContent", "check", "from_bytes", "load"]
 
 
 def load(files: Sequence[ConfigFile], *, cards: Mapping[str, Card], check_binary: CheckBinary = no_check) -> Catalog:
@@ -32,13 +33,19 @@ def load(files: Sequence[ConfigFile], *, cards: Mapping[str, Card], check_binary
 
 
 def check(
-    files: Sequence[ConfigFile], *, cards: Mapping[str, Card], check_binary: CheckBinary = no_check
+    files: Sequence[ConfigFile],
+    *,
+    cards: Mapping[str, Card],
+    check_binary: CheckBinary = no_check,
+    has_content: HasContent | None = None,
 ) -> list[Problem]:
     """Every error, or, where there is none, what is dead (`warning`) or dangerous (`risk`) in the project's own files.
 
-    The shipped files are linted when no project files lie over them.
+    The shipped files are linted when no project files lie over them. `has_content` says whether a skill's file is there
+    (None: nobody looked, and none is missed).
     """
     resolved = resolve(files, cards, check_binary)
     if not resolved.report.has_errors:
-        lint(resolved)
+        shipped = [file for file in files if file.layer == "shipped"]
+        lint(resolved, lambda: resolve(shipped, cards, check_binary), has_content)
     return resolved.report.problems()

@@ -8,14 +8,14 @@ there lint may be silent or, for a row written only for the overlap, mistaken. I
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import product
 from typing import Final
 
 from router.core.catalog import Bundle, Catalog, Policy, Route
 from router.core.mapping import Address, Addressed, covering
 from router.core.patterns import first_match, is_glob, matches
-from router.core.policy import Ceiling, ceiling_of, static_verdict
+from router.core.policy import Ceiling, Verdict, ceiling_of, static_verdict
 
 MAX_ADDRESSES: Final = 20_000
 """Sample addresses. With more, the rules that need them are silent."""
@@ -42,8 +42,9 @@ class Reach:
         self._catalog = catalog
         self._rows = catalog.policies
         self._ceilings: dict[_Group, Ceiling] = {}
-        self._permitted: dict[tuple[str, _Group], bool] = {}
+        self._verdicts: dict[tuple[str, _Group], Verdict] = {}
         self._groups: dict[Address, _Group] = {}
+        self._tools: dict[tuple[object, ...], Set[str]] = {}
         self._looks = MAX_LOOKS
         self._samples = [sorted({*_samples(self._rows, field), _STRANGER}) for field in _FIELDS]
         workflows, roles, steps = self._samples
@@ -61,9 +62,17 @@ class Reach:
         """Whether a step that no row names may see the bundle."""
         return self._permits((_STRANGER, _STRANGER, _STRANGER), bundle)
 
-    def permitted_on(self, route: Route, bundle: Bundle) -> bool:
-        """Whether some step that the route matches may see the bundle."""
-        return any(self._permits(address, bundle) for address in self._addresses_of(route))
+    def permitted_on(self, row: Addressed, bundle: Bundle) -> bool:
+        """Whether some step that the row matches may see the bundle."""
+        return any(self._permits(address, bundle) for address in self._addresses_of(row))
+
+    def tools_on(self, row: Addressed, bundle: Bundle) -> Set[str]:
+        """The tools of the bundle that some step may see which the row matches; not all in a very large config."""
+        key = (bundle.id, row.workflow, row.role, row.step)
+        if key not in self._tools:
+            verdicts = (self._verdict(address, bundle) for address in self._addresses_of(row))
+            self._tools[key] = {tool for verdict in verdicts if verdict is not None for tool in verdict.tools}
+        return self._tools[key]
 
     def granted_on(self, policy: Policy) -> bool:
         """Whether some policy grants anything at a step that this one covers too."""
@@ -76,20 +85,25 @@ class Reach:
         return group
 
     def _permits(self, address: Address, bundle: Bundle) -> bool:
+        verdict = self._verdict(address, bundle)
+        return verdict is None or verdict.permitted
+
+    def _verdict(self, address: Address, bundle: Bundle) -> Verdict | None:
+        """None when enough has been looked at."""
         group = self._group(address)
         key = (bundle.id, group)
-        if key not in self._permitted:
+        if key not in self._verdicts:
             self._looks -= 1
             if self._looks < 0:
-                return True
+                return None
             if group not in self._ceilings:
                 self._ceilings[group] = ceiling_of(self._catalog, address, None, ())
-            self._permitted[key] = static_verdict(self._catalog, self._ceilings[group], bundle).permitted
-        return self._permitted[key]
+            self._verdicts[key] = static_verdict(self._catalog, self._ceilings[group], bundle)
+        return self._verdicts[key]
 
-    def _addresses_of(self, route: Route) -> Iterator[Address]:
+    def _addresses_of(self, row: Addressed) -> Iterator[Address]:
         workflows, roles, steps = (
-            _matching(getattr(route, field), samples) for field, samples in zip(_FIELDS, self._samples, strict=True)
+            _matching(getattr(row, field), samples) for field, samples in zip(_FIELDS, self._samples, strict=True)
         )
         for address in product(workflows, roles, steps):
             self._looks -= 1

@@ -1,0 +1,29 @@
+"""The config editor at the command line: what `check` finds, and how it says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def test_a_skill_is_looked_for_beside_the_config_and_a_link_out_of_there_does_not_count(shell: Any) -> None:
+    shell.write(
+        bundles="".join(
+            f'[bundles.{name}]\ndescription = "{name}: {words}"\ntools = ["{tool}"]\neffects = ["read"]\n'
+            f'skill = "{name}/SKILL.md"\n'
+            for name, words, tool in (
+                ("one", "files", "repo.list_dir"),
+                ("two", "history of the project", "repo.git_log"),
+                ("three", "searching text", "repo.ripgrep"),
+            )
+        )
+        + "[bundles.all]\ndescription='x'\nbundles=['one','two','three']\n",
+        policy='[[policies]]\nname = "p"\nrole = "r"\nallow = ["one", "two", "three", "all"]\n',
+        routes='[[routes]]\nname = "r"\nrole = "r"\nbundles = ["one"]\n',
+    )
+    (shell.folder / "secret").write_text("x")
+    for name in ("one", "two"):
+        (shell.folder / "bundles" / name).mkdir(parents=True)
+    (shell.folder / "bundles" / "one" / "SKILL.md").write_text("Look first.\n", encoding="utf-8")
+    (shell.folder / "bundles" / "two" / "SKILL.md").symlink_to(shell.folder / "secret")
+    said = [p["path"] for p in shell.json("check")["problems"] if p["rule"] == "missing-skill"]
+    assert said == ["bundles.two.skill", "bundles.three.skill"]
