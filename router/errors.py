@@ -103,7 +103,8 @@ class WrongContext(RequestError):
 class StorageError(RouterError):
     """The run directory could not be written, so the decision or result was withheld.
 
-    `kind` is one of `disk_full`, `read_only`, `deleted`, `short_write`, `io_error`, `not_private`, `too_large`.
+    `kind` is one of `disk_full`, `read_only`, `deleted`, `short_write`, `out_of_files`, `io_error`, `not_private`,
+    `too_large`.
     """
 
     def __init__(self, message: str, *, kind: str, advice: str = "") -> None:
@@ -120,8 +121,34 @@ STORAGE_KINDS: Final = {
     errno.EPERM: "read_only",
     errno.ENOENT: "deleted",
     errno.ESTALE: "deleted",
+    errno.EMFILE: "out_of_files",
+    errno.ENFILE: "out_of_files",
 }
 """The `StorageError.kind` of an `OSError.errno`; anything else is `io_error`."""
+
+STORAGE_ADVICE: Final = {
+    errno.ENOSPC: "free space on the disk, then try again; no restart is needed",
+    errno.EDQUOT: "free space, or have this user's disk quota raised, then try again; no restart is needed",
+    errno.EFBIG: "raise the limit of file sizes (`ulimit -f`), or go on under a new run id",
+    errno.EROFS: "the file system is mounted read-only: remount it, or choose another runs directory",
+    errno.EACCES: "make the directory writable for this user (see its owner and modes), or choose another one",
+    errno.EPERM: "make the directory writable for this user (see its owner, modes and attributes), or choose another",
+    errno.ENOENT: "it was deleted or moved: close the run; the next step of the same id starts a new, empty one",
+    errno.ESTALE: "it was deleted or moved: close the run; the next step of the same id starts a new, empty one",
+    errno.EMFILE: "close_run finished runs, or raise the limit of open files (`ulimit -n`) of this process",
+    errno.ENFILE: "the whole machine is out of open files: close some, or raise `fs.file-max`",
+}
+"""What a person can do about an `OSError.errno`; about any other: check the disk and the system log."""
+
+
+def storage_error(what: str, error: OSError) -> StorageError:
+    """The StorageError for a failed call; `what` says what could not be done and where."""
+    code = error.errno or 0
+    return StorageError(
+        f"{what}: {error.strerror or error} (errno {code})",
+        kind=STORAGE_KINDS.get(code, "io_error"),
+        advice=STORAGE_ADVICE.get(code, "check the disk and the system log"),
+    )
 
 
 class CorruptRun(RouterError):

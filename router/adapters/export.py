@@ -1,4 +1,10 @@
-"""Writes records as CSV or Parquet, one file a table, for duckdb, pandas and spreadsheets."""
+"""Writes records as CSV or Parquet, one file a table, for duckdb, pandas and spreadsheets.
+
+A spreadsheet takes a CSV cell that begins with `= + - @`, a tab or a carriage return for a formula, and records hold
+what strangers wrote. So a *text* that begins with one of those, or with `'`, is written with a `'` before it; one
+leading `'` taken away gives the text back. Numbers and booleans are never touched, and Parquet, which has types, is
+exact.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +16,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from router.core.tabular import COLUMNS, Row, Table, rows
-from router.errors import RequestError, StorageError
+from router.errors import RequestError, storage_error
 
 Format = Literal["csv", "parquet"]
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 BATCH = 2000
 """Rows kept in memory per table before they are written."""
 
@@ -26,7 +33,7 @@ class Sink(Protocol):
 
 
 class _Csv:
-    """RFC 4180 with a header; an absent value is an empty cell, a boolean is `true` or `false`."""
+    """RFC 4180 with a header; an absent value is an empty cell, a boolean is `true` or `false`, no text a formula."""
 
     def __init__(self, path: Path, table: Table) -> None:
         self._file = open(path, "w", encoding="utf-8", newline="", opener=_private)  # noqa: SIM115 - held until close
@@ -35,10 +42,16 @@ class _Csv:
 
     def write(self, batch: list[Row]) -> None:
         for row in batch:
-            self._writer.writerow({k: str(v).lower() if isinstance(v, bool) else v for k, v in row.items()})
+            self._writer.writerow({name: _cell(value) for name, value in row.items()})
 
     def close(self) -> None:
         self._file.close()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 class _Parquet:
@@ -91,7 +104,7 @@ def export(runs: Iterable[Iterable[Mapping[str, Any]]], folder: Path, form: Form
                 sinks[table].write(batch)
                 counts[table] += len(batch)
     except OSError as error:
-        raise StorageError(f"{folder} can't be written: {error.strerror}", kind="io_error") from error
+        raise storage_error(f"{folder} can't be written", error) from error
     return [(paths[table], counts[table]) for table in COLUMNS]
 
 

@@ -3,7 +3,11 @@
 Rules:
 1. The run directories are the truth. The index is only ever filled from them, and can be rebuilt at any time.
 2. A row is identified by its run and sequence number, so filling twice changes nothing.
-3. A database made by another version of these tables is made anew, not migrated.
+3. The database may be shared. Every table is called `bundle_router_…`; none is touched unless `bundle_router_index`
+   says that this program made it, and no other table ever is.
+4. Named runs are replaced one by one, the rows of all others stay. Without names the index holds the given runs alone.
+5. Tables of another version are made anew, not migrated; that takes a fill without names, which loses no run.
+6. One transaction: a fill that fails leaves the rows as they were.
 """
 
 from __future__ import annotations
@@ -15,18 +19,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from router.core.tabular import COLUMNS, Row, Table, rows
-from router.errors import RequestError, StorageError
+from router.errors import RequestError, StorageError, storage_error
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine.reflection import Inspector
 
-VERSION: Final = 1
+VERSION: Final = 2
 BATCH: Final = 1000
+PREFIX: Final = "bundle_router_"
+META: Final = "bundle_router_index"
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What an index holds after it was built. `url` is without its password."""
+    """What was put into an index. `url` is without its password."""
 
     url: str
     runs: int
@@ -43,7 +50,7 @@ _TABLES: dict[str, Any] = {}
 
 
 def tables() -> dict[str, Any]:
-    """The SQLModel classes by table name, made once: SQLModel is imported when an index is first wanted."""
+    """The SQLModel classes by table of `COLUMNS` (and `META`), made once: SQLModel is imported when first wanted."""
     if _TABLES:
         return _TABLES
     from sqlalchemy import BigInteger, Column
@@ -64,7 +71,7 @@ def tables() -> dict[str, Any]:
         namespace = {
             "__annotations__": annotations,
             "__module__": __name__,
-            "__tablename__": table,
+            "__tablename__": PREFIX + table,
             "__doc__": f"A row of {table} (see router.core.tabular).",
             **fields,
         }
@@ -72,10 +79,10 @@ def tables() -> dict[str, Any]:
     meta = {
         "__annotations__": {"name": str, "value": str},
         "__module__": __name__,
-        "__tablename__": "bundle_router_index",
+        "__tablename__": META,
         "name": Field(primary_key=True),
     }
-    _TABLES["bundle_router_index"] = make("IndexMeta", (SQLModel,), meta, table=True)
+    _TABLES[META] = make("IndexMeta", (SQLModel,), meta, table=True)
     return _TABLES
 
 
@@ -115,52 +122,89 @@ def _make_private(path: str) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise StorageError(f"the index {path} can't be written: {error.strerror}", kind="io_error") from None
+        raise storage_error(f"the index {path} can't be written", error) from None
 
 
-def rebuild(runs: Iterable[tuple[str, Iterable[Mapping[str, Any]]]], url: str) -> Built:
-    """Makes the tables anew and fills them from `(run id, records)` pairs.
+def rebuild(runs: Iterable[tuple[str, Iterable[Mapping[str, Any]]]], url: str, *, named: bool = False) -> Built:
+    """Fills the index from `(run id, records)` pairs. `named`: the rows of other runs stay; else it holds these alone.
 
-    Raises RequestError for an unusable URL, StorageError when the database can't be reached or written.
+    Raises RequestError for an unusable URL, for tables of our names that something else made, and for `named` runs in
+    an index of another version; StorageError when the database can't be reached or written.
     """
     from sqlalchemy.exc import SQLAlchemyError
-    from sqlmodel import SQLModel
 
-    made = tables()
     engine = open_engine(url)
-    wanted = [model.__table__ for model in made.values()]
     try:
         with engine.begin() as connection:
-            SQLModel.metadata.drop_all(connection, tables=wanted)
-            SQLModel.metadata.create_all(connection, tables=wanted)
-            counts, run_count = _fill(connection, runs)
-            connection.execute(
-                made["bundle_router_index"].__table__.insert(), [{"name": "version", "value": str(VERSION)}]
-            )
+            _prepare(connection, named=named)
+            counts, run_count = _fill(connection, runs, named=named)
     except SQLAlchemyError as error:
         # Its text may quote the URL; only the driver's own first line is passed on.
         cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]
-        raise StorageError(f"the index can't be written: {cause}", kind="io_error") from None
+        advice = "check that the database is there, has space, and that nobody else is writing the index"
+        raise StorageError(f"the index can't be written: {cause}", kind="io_error", advice=advice) from None
     finally:
         engine.dispose()
     return Built(engine.url.render_as_string(hide_password=True), run_count, counts["decisions"], counts["calls"])
 
 
+def _prepare(connection: Connection, *, named: bool) -> None:
+    """Our tables, of this version and, unless runs are `named`, without rows. Refuses to touch what is not ours."""
+    from sqlalchemy import inspect
+    from sqlmodel import SQLModel
+
+    made = {model.__tablename__: model.__table__ for model in tables().values()}
+    look = inspect(connection)
+    there = [name for name in made if look.has_table(name)]
+    version = _version(connection, look) if META in there else None
+    if there and version is None:
+        raise RequestError(
+            f"the database has a table {there[0]!r} that is no index of this program; nothing was changed",
+            advice="give --url another database (or schema), or rename that table",
+        )
+    if version not in (None, str(VERSION)):
+        if named:
+            raise RequestError(
+                f"the index was made by another version (its tables are version {version}, not {VERSION})",
+                advice="run `bundle-router runs index` without run ids: it makes the tables anew",
+            )
+        SQLModel.metadata.drop_all(connection, tables=[made[name] for name in there])
+    SQLModel.metadata.create_all(connection, tables=list(made.values()))
+    if version != str(VERSION):
+        connection.execute(made[META].insert(), [{"name": "version", "value": str(VERSION)}])
+    elif not named:
+        for name, table in made.items():
+            if name != META:
+                connection.execute(table.delete())
+
+
+def _version(connection: Connection, look: Inspector) -> str | None:
+    """The version of the tables that are there; None when `META` is a table that somebody else made."""
+    if {column["name"] for column in look.get_columns(META)} != {"name", "value"}:
+        return None
+    meta = tables()[META].__table__
+    found = connection.execute(meta.select().where(meta.c.name == "version")).first()
+    return None if found is None else str(found.value)
+
+
 def _fill(
-    connection: Connection, runs: Iterable[tuple[str, Iterable[Mapping[str, Any]]]]
+    connection: Connection, runs: Iterable[tuple[str, Iterable[Mapping[str, Any]]]], *, named: bool
 ) -> tuple[dict[Table, int], int]:
     waiting: dict[Table, list[Row]] = {table: [] for table in COLUMNS}
     counts: dict[Table, int] = dict.fromkeys(COLUMNS, 0)
     run_count = 0
-    for _, records in runs:
+    for run_id, records in runs:
         run_count += 1
-        for record in records:
-            for table, row in rows(record):
-                waiting[table].append(row)
-                counts[table] += 1
-                if len(waiting[table]) >= BATCH:
-                    _insert(connection, table, waiting[table])
-                    waiting[table] = []
+        if named:
+            for table in COLUMNS:
+                target = tables()[table].__table__
+                connection.execute(target.delete().where(target.c.run_id == run_id))
+        for table, row in (found for record in records for found in rows(record)):
+            waiting[table].append({**row, "run_id": run_id})  # of the directory: it is what runs are replaced by
+            counts[table] += 1
+            if len(waiting[table]) >= BATCH:
+                _insert(connection, table, waiting[table])
+                waiting[table] = []
     for table, batch in waiting.items():
         if batch:
             _insert(connection, table, batch)
@@ -173,10 +217,4 @@ def _insert(connection: Connection, table: Table, batch: list[Row]) -> None:
         from sqlalchemy.dialects.sqlite import insert
     else:
         from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]  # same shape, other dialect
-    target = tables()[table].__table__
-    connection.execute(insert(target).on_conflict_do_nothing(), [_storable(row) for row in batch])
-
-
-def _storable(row: Row) -> Row:
-    """PostgreSQL text can't hold NUL; records can (as an escape)."""
-    return {key: value.replace("\0", "\ufffd") if isinstance(value, str) else value for key, value in row.items()}
+    connection.execute(insert(tables()[table].__table__).on_conflict_do_nothing(), batch)

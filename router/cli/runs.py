@@ -47,7 +47,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     export = verb("export", "write decisions and calls as CSV or Parquet, one file each", one="*")
     export.add_argument("--format", choices=("csv", "parquet"), default="csv")
     export.add_argument("--to", type=Path, required=True, help="folder to write decisions.* and calls.* into")
-    index = verb("index", "(re)build the SQL index, a cache that can be deleted", one="*")
+    index = verb("index", "fill the SQL index, a deletable cache: with all runs, or only those named", one="*")
     index.add_argument("--url", help="SQLAlchemy URL (default: SQLite in the runs folder)")
     prune = verb("prune", "delete runs by age or total size, never one that is open")
     prune.add_argument("--older-than", metavar="AGE", help="e.g. 12h, 30d")
@@ -195,7 +195,7 @@ def _index(arguments: argparse.Namespace) -> int:
     archive = Archive(arguments.runs)
     each = EachRun()
     runs = ((run_id, each.all(archive.records(run_id))) for run_id in _chosen(arguments))
-    built = rebuild(runs, arguments.url or sqlite_url(arguments.runs))
+    built = rebuild(runs, arguments.url or sqlite_url(arguments.runs), named=bool(arguments.run_id))
     if arguments.json:
         print_json(asdict(built))
     else:

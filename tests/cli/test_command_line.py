@@ -257,7 +257,7 @@ def test_export_and_index_tell_the_same_story_and_are_private(demo: tuple[Path, 
         from_csv = [(r["run_id"], int(r["seq"]), r["bundle"], r["code"] or None) for r in csv.DictReader(file)]
     database = sqlite3.connect(tmp_path / "index.sqlite")
     from_sql = database.execute(
-        "select run_id, seq, bundle, code from bundles order by run_id, seq, position"
+        "select run_id, seq, bundle, code from bundle_router_bundles order by run_id, seq, position"
     ).fetchall()
     database.close()
     assert sorted(from_csv, key=str) == sorted(map(tuple, from_sql), key=str)

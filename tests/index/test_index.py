@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,11 @@ from router.core.catalog import Route
 from router.core.tabular import COLUMNS, rows
 from router.testing import fake_router, small_catalog
 
+Recorded = list[tuple[str, list[dict[str, Any]]]]
+
 
 @pytest.fixture
-def recorded() -> list[tuple[str, list[dict[str, Any]]]]:
+def recorded() -> Recorded:
     catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=[Route("r", bundles=("a", "gone"))])
     with fake_router(catalog, results={"s.a": "a\x00b — naïve 🎉"}) as router:
         for run_id in ("one", "two"):
@@ -35,32 +38,160 @@ def urls() -> Iterator[Any]:
     yield pytest.param("postgresql", id="postgresql", marks=marks)
 
 
-@pytest.mark.parametrize("kind", list(urls()))
-def test_the_index_holds_every_row_and_can_be_rebuilt(
-    kind: str, recorded: list[tuple[str, list[dict[str, Any]]]], tmp_path: Path
-) -> None:
+@pytest.fixture(params=list(urls()))
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database of a test's own: a SQLite file, or a schema of the PostgreSQL server."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/i.sqlite"
+        return
+    server = os.environ["BUNDLE_ROUTER_TEST_POSTGRESQL"]
+    execute(server, "drop schema if exists of_this_test cascade", "create schema of_this_test")
+    yield f"{server}{'&' if '?' in server else '?'}options=-csearch_path%3Dof_this_test"
+    execute(server, "drop schema of_this_test cascade")
+
+
+def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """The rows of the last statement, if it gives any."""
     from sqlmodel import create_engine, text
 
-    url = f"sqlite:///{tmp_path}/i.sqlite" if kind == "sqlite" else os.environ["BUNDLE_ROUTER_TEST_POSTGRESQL"]
+    engine = create_engine(url)
+    try:
+        with engine.begin() as connection:
+            results = [connection.execute(text(statement)) for statement in statements]
+            return [tuple(row) for row in results[-1]] if results[-1].returns_rows else []
+    finally:
+        engine.dispose()
+
+
+def test_the_index_holds_every_row_and_can_be_rebuilt(url: str, recorded: Recorded) -> None:
     for _ in range(2):
         built = rebuild(recorded, url)
         assert (built.runs, built.decisions, built.calls) == (2, 2, 4)
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        found = connection.execute(text("select run_id, seq, outcome, code, result from calls order by run_id, seq"))
-        assert [tuple(row) for row in found][:2] == [
-            ("one", 2, "ok", "", "a\\u0000b — naïve 🎉"),
-            ("one", 3, "denied", "not_mapped", recorded[0][1][3]["result"]),
-        ]
-        shown = connection.execute(text("select bundle from bundles where shown and run_id = 'two'")).scalars().all()
-        assert shown == ["a"]
-        left_out = connection.execute(text("select bundle, code from bundles where not shown and run_id = 'two'"))
-        assert [tuple(row) for row in left_out] == [("gone", "unknown_bundle")]
-    engine.dispose()
+    found = execute(url, "select run_id, seq, outcome, code, result from bundle_router_calls order by run_id, seq")
+    assert found[:2] == [
+        ("one", 2, "ok", "", "a\\u0000b — naïve 🎉"),
+        ("one", 3, "denied", "not_mapped", recorded[0][1][3]["result"]),
+    ]
+    assert execute(url, "select bundle from bundle_router_bundles where shown and run_id = 'two'") == [("a",)]
+    left_out = execute(url, "select bundle, code from bundle_router_bundles where not shown and run_id = 'two'")
+    assert left_out == [("gone", "unknown_bundle")]
+
+
+def indexed(url: str) -> list[str]:
+    return [row[0] for row in execute(url, "select run_id from bundle_router_decisions order by run_id, seq")]
+
+
+def test_an_index_in_a_shared_database_leaves_its_other_tables_alone(url: str, recorded: Recorded) -> None:
+    names = ("decisions", "bundles", "calls", "artifacts", "bundle_router_notes")
+    for name in names:
+        execute(url, f"create table {name} (word text)", f"insert into {name} values ('precious')")
+    rebuild(recorded, url)
+    rebuild(recorded[:1], url, named=True)
+    rebuild([], url)
+    assert [execute(url, f"select word from {name}") for name in names] == [[("precious",)]] * len(names)
+
+
+def test_runs_that_are_named_are_replaced_and_the_others_stay(url: str, recorded: Recorded) -> None:
+    (one, its_records), two = recorded
+    rebuild([two], url, named=True)
+    rebuild([(one, its_records)], url, named=True)
+    assert indexed(url) == ["one", "two"]
+    rebuild([(one, [])], url, named=True)
+    assert indexed(url) == ["two"]
+    rebuild([(one, its_records)], url)
+    assert indexed(url) == ["one"]
+
+
+def test_a_table_of_our_name_that_is_not_ours_is_not_touched(url: str, recorded: Recorded) -> None:
+    execute(url, "create table bundle_router_calls (word text)", "insert into bundle_router_calls values ('precious')")
+    for named in (False, True):
+        with pytest.raises(RequestError, match=r"bundle_router_calls.*nothing was changed"):
+            rebuild(recorded, url, named=named)
+    execute(url, "create table bundle_router_index (version int)")
+    with pytest.raises(RequestError, match="nothing was changed"):
+        rebuild(recorded, url)
+    assert execute(url, "select word from bundle_router_calls") == [("precious",)]
+
+
+def test_an_index_of_another_version_is_made_anew_and_only_as_a_whole(url: str, recorded: Recorded) -> None:
+    rebuild(recorded, url)
+    execute(url, "update bundle_router_index set value = '1'", "alter table bundle_router_calls add column old text")
+    with pytest.raises(RequestError, match="another version"):
+        rebuild(recorded[:1], url, named=True)
+    assert indexed(url) == ["one", "two"]
+    rebuild(recorded, url)
+    assert indexed(url) == ["one", "two"]
+    assert execute(url, "select name, value from bundle_router_index") == [("version", "2")]
+    with pytest.raises(Exception, match="old"):
+        execute(url, "select old from bundle_router_calls")
+
+
+def test_a_fill_that_fails_leaves_the_rows_as_they_were(url: str, recorded: Recorded) -> None:
+    def breaking() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        yield recorded[0]
+        raise KeyError
+
+    rebuild(recorded, url)
+    with pytest.raises(KeyError):
+        rebuild(breaking(), url)
+    assert indexed(url) == ["one", "two"]
+
+
+ODD: list[dict[str, Any]] = [
+    {
+        "type": "route.decided", "seq": 0, "time": "\ud800", "goal": {"not": "text"}, "elapsed_us": 2**80,
+        "degraded": "yes", "bundles": None, "model": 5, "step": {"workflow": "w\x00\udfff", "goal": "\x00"},
+        "exposure": {"tokens": 7.5, "tools": True},
+    },
+    {
+        "type": "call.finished", "seq": 1, "tool": "a\ud83d", "result": "\x00\udcff✓🎉", "elapsed_ms": float("inf"),
+        "arguments": ["\ud800"], "artifacts": [5, {"uri": "\udfff", "bytes": -(2**63) - 1}],
+    },
+]  # fmt: skip
+"""Records that no version writes, and that a hand, a bug or an old version may have left."""
+
+SHOWN = "\ufffd\ufffd✓🎉"
+
+
+def test_odd_records_are_indexed_with_what_can_not_be_stored_shown_as_replaced(url: str) -> None:
+    built = rebuild([("odd", ODD)], url)
+    assert (built.decisions, built.calls) == (1, 1)
+    assert execute(url, "select tool, result, arguments, elapsed_ms from bundle_router_calls") == [
+        ("a\ufffd", SHOWN, '["\\ud800"]', None)
+    ]
+    found = execute(url, "select workflow, goal, elapsed_us, degraded, tokens, tools from bundle_router_decisions")
+    assert found == [("w\ufffd\ufffd", '{"not": "text"}', None, None, None, None)]
+    assert execute(url, "select uri, bytes from bundle_router_artifacts") == [("\ufffd", None)]
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_exports_hold_every_row(form: Any, recorded: list[tuple[str, list[dict[str, Any]]]], tmp_path: Path) -> None:
+def test_odd_records_are_exported_with_what_can_not_be_stored_shown_as_replaced(form: Any, tmp_path: Path) -> None:
+    export([ODD], tmp_path, form)
+    if form == "parquet":
+        from pyarrow import parquet
+
+        (call,) = parquet.read_table(tmp_path / "calls.parquet").to_pylist()
+    else:
+        with (tmp_path / "calls.csv").open(encoding="utf-8", newline="") as file:
+            (call,) = csv.DictReader(file)
+    assert (call["tool"], call["result"], call["arguments"]) == ("a\ufffd", SHOWN, '["\\ud800"]')
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'=1", "'", "plain", "a=1", "", "1"]
+
+
+def test_no_text_of_an_exported_csv_is_a_formula_and_every_text_can_be_had_back(tmp_path: Path) -> None:
+    record = {"type": "call.finished", "run_id": "r", "seq": 3, "elapsed_ms": -1.5, "kept_bytes": -7, "cached": True}
+    export([[{**record, "result": text, "tool": text} for text in FORMULAS]], tmp_path, "csv")
+    with (tmp_path / "calls.csv").open(encoding="utf-8", newline="") as file:
+        rows_ = list(csv.DictReader(file))
+    assert not any(row["result"].startswith(("=", "+", "-", "@", "\t", "\r")) for row in rows_)
+    assert [row["result"].removeprefix("'") for row in rows_] == FORMULAS
+    assert {(row["elapsed_ms"], row["kept_bytes"], row["cached"]) for row in rows_} == {("-1.5", "-7", "true")}
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_exports_hold_every_row(form: Any, recorded: Recorded, tmp_path: Path) -> None:
     written = dict(export((records for _, records in recorded), tmp_path / "out", form))
     expected = [table for _, records in recorded for record in records for table, _ in rows(record)]
     assert {path.stem: count for path, count in written.items()} == {t: expected.count(t) for t in COLUMNS}
