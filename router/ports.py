@@ -114,14 +114,18 @@ class RunLog(Protocol):
     def append(self, file: File, record: dict[str, Any]) -> tuple[int, str]:
         """Writes one record (adds `seq`, `prev`, `hash`) to `routing` or `calls`; returns its `seq` and `hash`.
 
-        Raises StorageError when it is not on disk; the file then ends at a record boundary, and a later append
-        may succeed.
+        Raises StorageError when it was not written; the file then ends at a record boundary, and a later append may
+        succeed. After a `sync` that failed it refuses, whatever the record: see there.
         """
 
     def sync(self) -> None:
         """Returns when everything appended so far survives power loss (durability `disk`); else returns at once.
 
         Blocks for milliseconds with `disk`: not for an event loop's thread.
+
+        When it raises StorageError, records that were appended and not synced are neither kept nor taken back: nobody
+        knows what the disk holds. What rests on them must not be returned or become current, and this log refuses every
+        further append and sync. Close it and open the run again: what is on disk then, counts.
         """
 
     def last_decision(self) -> Mapping[str, Any] | None:
@@ -148,6 +152,12 @@ class RunStore(Protocol):
 
     def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
         """The last decision of a run that some process wrote, read without locking; None if there is no such run."""
+
+    def read_artifact(self, run_id: str, sha256: str) -> bytes:
+        """The bytes of an artifact of a run that some process wrote, read without opening or locking the run.
+
+        Raises UnknownRun, KeyError when the run has none of that digest, CorruptRun when the bytes do not match it.
+        """
 
 
 class Selector(Protocol):

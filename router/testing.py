@@ -25,7 +25,7 @@ from router.core.decide import Question
 from router.core.models import Answer, Failure, RecentStep, Reply, Text
 from router.core.shaping import MediaFacts
 from router.engine import Engine
-from router.errors import CorruptRun, RunInUse
+from router.errors import CorruptRun, RunInUse, UnknownRun
 from router.ports import EVERYONE, Healed, RawResult, Scope, Selector, Stored
 from router.run import Deps
 from router.wiring import Router
@@ -189,6 +189,11 @@ class MemoryRunStore:
     def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
         log = self._logs.get(run_id)
         return log.last_decision() if log else None
+
+    def read_artifact(self, run_id: str, sha256: str) -> bytes:
+        if run_id not in self._logs:
+            raise UnknownRun(f"there is no run {run_id!r}")
+        return self._logs[run_id].artifacts().get(sha256)
 
     def log(self, run_id: str) -> MemoryRunLog:
         return self._logs[run_id]

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from router.core.shaping import MediaFacts
-from router.errors import STORAGE_KINDS, CorruptRun, RequestError, StorageError
+from router.errors import CorruptRun, RequestError, StorageError, storage_error
 from router.ports import Stored
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -35,12 +35,6 @@ _FOLDER: Final = re.compile(r"[0-9a-f]{2}")
 _BESIDE: Final = ".new-"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO in the way must not block us
-_ADVICE: Final = {
-    "disk_full": "free space on the disk (or raise the quota), then repeat the call",
-    "read_only": "make the run directory writable for this user, or choose another runs directory",
-    "deleted": "the run directory is gone: close the run and begin another",
-    "io_error": "check the disk and the system log",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,8 @@ class ArtifactReader:
         self._max_bytes = max_bytes
 
     def get(self, sha256: str) -> bytes:
-        """The bytes. Raises RequestError for what is not a digest, KeyError if absent, CorruptRun if they differ."""
+        """The bytes. Raises RequestError for what is not a digest, KeyError if absent, CorruptRun if they differ,
+        StorageError when they can't be read."""
         if not _SHA256.fullmatch(sha256):
             raise RequestError(
                 f"{sha256[:100]!r} is not an artifact's digest",
@@ -70,6 +65,8 @@ class ArtifactReader:
                 fd = self._open(sha256, _READ, folder)
         except FileNotFoundError:
             raise KeyError(sha256) from None
+        except OSError as error:
+            raise storage_error(f"can't read artifact {sha256} in {self._run_dir}", error) from error
         try:
             data = self._read(fd, sha256)
         finally:
@@ -206,12 +203,7 @@ class RunArtifacts(ArtifactReader):
                 if not self._is_there(sha256, len(data), folder):
                     self._write(sha256, data, folder)
         except OSError as error:
-            kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
-            raise StorageError(
-                f"can't store artifact {sha256} in {self._run_dir}: {error.strerror or error} (errno {error.errno})",
-                kind=kind,
-                advice=_ADVICE[kind],
-            ) from error
+            raise storage_error(f"can't store artifact {sha256} in {self._run_dir}", error) from error
         facts = self._describe(data)
         return Stored(
             uri=f"artifact:sha256:{sha256}",

@@ -90,6 +90,8 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
     summary = archive.summary(run_id)
     heading(f"run {run_id}: {summary.state}, {len(records)} records, opened {summary.opened}")
+    if summary.workspace:
+        say(f"workspace {summary.workspace}")
     if not archive.verify(run_id).ok:
         say("WARNING: these records are not as they were written; `bundle-router runs verify` says where")
     for torn in archive.torn(run_id):

@@ -12,7 +12,10 @@ import pytest
 from router.adapters.runlog import POSIX
 from router.errors import RunInUse, StorageError
 
-COUNTED = ("open", "mkdir", "fchmod", "fstat", "stat", "pread", "write", "ftruncate", "fdatasync", "fsync", "replace")
+COUNTED = (
+    "open", "mkdir", "fchmod", "fstat", "stat", "pread", "write", "pwrite", "ftruncate", "fdatasync", "fsync",
+    "replace",
+)  # fmt: skip
 
 
 class FailingStorage:
@@ -175,6 +178,43 @@ def test_after_a_failed_fdatasync_nothing_is_acknowledged_and_it_is_not_tried_ag
     assert len(storage.calls) == storage.fail_at + 1
     log.close()
     assert runs.archive.summary("r-1").state == "ended"
+
+
+def test_a_run_whose_commit_failed_goes_on_when_it_is_opened_again_with_its_end_written_once_more(runs: Any) -> None:
+    storage = FailingStorage(None, errno.EIO, only=("fdatasync",))
+    log = runs.open(storage=storage, durability="disk")
+    log.append("calls", runs.record(0))
+    log.append("routing", runs.record(1))
+    log.sync()
+    storage.fail_at = len(storage.calls)
+    log.append("routing", runs.record(2))
+    with pytest.raises(StorageError, match="did not take it") as error:
+        log.sync()
+    assert "open it again" in error.value.advice
+    log.close()
+    before = [runs.bytes(name) for name in ("routing.jsonl", "tool-calls.jsonl")]
+    watching = FailingStorage(None, errno.EIO, only=("pwrite", "fdatasync"))
+    again = runs.open(storage=watching, durability="disk")
+    assert watching.calls == ["pwrite", "fdatasync"] * 2
+    assert [runs.bytes(name) for name in ("routing.jsonl", "tool-calls.jsonl")] == before
+    again.append("routing", runs.record(3))
+    again.sync()
+    again.close()
+    assert runs.numbers() == [0, 1, 2, 3]
+    assert runs.archive.verify("r-1").ok
+    calm = FailingStorage(None, errno.EIO, only=("pwrite",))
+    runs.open(storage=calm, durability="disk").close()
+    assert calm.calls == []  # it was closed: everything is on disk
+
+
+def test_a_run_whose_end_can_not_be_written_once_more_is_not_opened(runs: Any) -> None:
+    log = runs.open(durability="disk")
+    log.append("routing", runs.record(0))
+    log.release()
+    for only in ("pwrite", "fdatasync"):
+        with pytest.raises(StorageError, match="injected"):
+            runs.open(storage=FailingStorage(0, errno.EIO, only=(only,)), durability="disk")
+    assert runs.open(durability="disk").next_seq == 1
 
 
 # --- group commit --------------------------------------------------------------------------------------------------

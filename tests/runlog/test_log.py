@@ -389,7 +389,7 @@ def test_a_torn_end_is_kept_beside_cut_off_and_reported(runs: Any) -> None:
         (lambda lines: [*lines[:-1], lines[-1].replace(b"number", b"numbor")], 3, "hash does not match"),
         (lambda lines: [*lines, b"{}\n"], 4, "does not end in a hash"),
         (lambda lines: [*lines[:-1], b"\x00\n"], 3, "does not end in a hash"),
-        (lambda lines: [*lines[:-2], lines[-1]], 2, "does not follow"),
+        (lambda lines: [*lines[:-2], lines[-1]], 2, "it is missing"),
     ],
 )
 def test_a_bad_end_that_is_not_torn_is_corruption(runs: Any, name: str, damage: Any, line: int, why: str) -> None:
@@ -509,9 +509,9 @@ def test_an_append_interrupted_by_a_signal_leaves_a_log_that_goes_on(runs: Any) 
     log.append("routing", runs.record(0))
     storage.armed = True
     with pytest.raises(KeyboardInterrupt):
-        log.append("calls", runs.record(1))
+        log.append("routing", runs.record(1))
     assert log.next_seq == 2  # written, not acknowledged: it counts, as after a crash
-    log.append("routing", runs.record(2))
+    log.append("calls", runs.record(2))
     log.close()
     assert runs.numbers() == [0, 1, 2]
     assert runs.archive.verify("r-1").ok

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from router.core.chain import FILES, MAX_LINE, BadLine, Read, boundary, parse
-from router.errors import CorruptRun, StorageError
+from router.errors import CorruptRun, storage_error
 
 ADVICE: Final = "`bundle-router runs verify` names the first bad record"
 _MAX_JSON: Final = 64 * 1024 * 1024
@@ -38,7 +38,7 @@ def opened(path: Path) -> Iterator[int | None]:
         yield None
         return
     except OSError as error:
-        raise StorageError(f"can't read {path}: {error.strerror}", kind="io_error", advice="check its owner") from error
+        raise storage_error(f"can't read {path}", error) from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise CorruptRun(f"{path} is not a regular file", advice="no run has that; remove the directory")
@@ -134,17 +134,22 @@ def writer(path: Path) -> int | None:
     Tries the lock for an instant; writers try theirs more than once, so that this can't turn one away.
     """
     try:
-        with opened(path / "lock") as fd:
+        with opened(path / FILES["routing"]) as fd:
             if fd is None:
                 return None
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                digits = os.pread(fd, 32, 0).strip()
-                return int(digits) if digits.isdigit() else 0
+                return _owner(path)
             return None
     except CorruptRun:
         return None
+
+
+def _owner(path: Path) -> int:
+    with opened(path / "lock") as fd:
+        digits = os.pread(fd, 32, 0).strip() if fd is not None else b""
+    return int(digits) if digits.isdigit() else 0
 
 
 def tree_bytes(path: Path) -> int:

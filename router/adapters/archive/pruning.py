@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from router.adapters.archive.reader import Archive, RunSummary
+from router.core.chain import FILES
 from router.errors import CorruptRun, StorageError, UnknownRun
 
 _DELETING: Final = ".deleting-"
@@ -97,13 +98,11 @@ def _delete(root: Path, run_id: str) -> bool:
     path = root / run_id
     with _explained(path):
         try:
-            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            lock = os.open(path / FILES["routing"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:
             return True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(lock, 0)
-            os.write(lock, b"%d\n" % os.getpid())
             doomed = root / f"{_DELETING}{run_id}"
             path.rename(doomed)
             _remove(doomed)

@@ -13,6 +13,7 @@ from router.adapters.archive import files
 from router.adapters.archive.files import ADVICE, Torn
 from router.core.canonical import digest_of
 from router.core.chain import FILES, BadLine, Break, Head, check, lines_backward, unseal
+from router.core.header import faults
 from router.core.models import RUN_ID
 from router.errors import CorruptRun, UnknownRun
 
@@ -34,6 +35,7 @@ class RunSummary:
     catalog_revision: str = ""
     parent_run_id: str | None = None
     durability: str = ""
+    workspace: str = ""
     records: int | None = None
     bytes: int = 0
     healed: int = 0
@@ -109,6 +111,7 @@ class Archive:
             catalog_revision=_text(header, "catalog_revision") or "",
             parent_run_id=_text(header, "parent_run_id"),
             durability=_text(header, "durability") or "",
+            workspace=_text(header, "workspace") or "",
             records=count if isinstance(count, int) and closed else None,
             bytes=size,
             healed=len(_objects(header, "healed")),
@@ -213,7 +216,7 @@ class Archive:
             head = _head(header, path)
         except CorruptRun as error:
             return None, [error.message], []
-        problems = []
+        problems = [f"{path}/run.json: {fault}" for fault in faults(header, self._first(path))]
         if header.get("run_id") != run_id:
             problems.append(f"{path}/run.json belongs to run {header.get('run_id')!r}")
         for entry in _objects(header, "catalogs"):
@@ -222,7 +225,18 @@ class Archive:
             except CorruptRun as error:
                 problems.append(error.message)
         healed = [f"a torn end of {h.get('file')} was healed, see {h.get('saved')}" for h in _objects(header, "healed")]
+        if "restored" in header:
+            healed.append(f"run.json was lost and written again at {header['restored']}")
         return head, problems, healed
+
+    def _first(self, path: Path) -> dict[str, Any] | None:
+        """The run's first record, if it can be read."""
+        for name, size in files.sizes(path).items():
+            with contextlib.suppress(CorruptRun):
+                first = next(files.records(path / name, size), None)
+                if first is not None and first["seq"] == 0:
+                    return first
+        return None
 
 
 def _text(value: Mapping[str, Any], name: str) -> str | None:

@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from router.adapters.runlog.storage import Storage, failed, translated
+from router.core.chain import FILES
 from router.errors import RunInUse
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 LOCK: Final = "lock"
+LOCKED: Final = FILES["routing"]
+"""The file whose descriptor holds the lock of the run: an open run takes one descriptor, not two."""
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.002
 
@@ -142,26 +145,34 @@ def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
 
 
 def take_lock(storage: Storage, runs_fd: int, dir_fd: int, run_id: str, path: str) -> int:
-    """Locks the run for this process and writes its pid into the lock file; the descriptor holds the lock.
+    """Locks the run for this process; returns the descriptor of its first file, which holds the lock while it is open.
 
-    The kernel lets go of it when the owner dies, however it dies; a stopped owner keeps it.
-    Raises RunInUse, or Vanished when the directory was pruned or replaced before the lock was ours.
+    The kernel lets go of it when the owner dies, however it dies; a stopped owner keeps it. The owner's pid stands in
+    the file `lock`, for people. Raises RunInUse, or Vanished when the directory was pruned or replaced meanwhile.
     """
     try:
-        fd = open_file(storage, dir_fd, LOCK, os.O_RDWR)
+        fd = open_file(storage, dir_fd, LOCKED, os.O_RDWR | os.O_APPEND)
     except FileNotFoundError as error:
         raise Vanished from error
     try:
         if not _locked(storage, fd):
-            raise in_use(storage.pread(fd, 32, 0), run_id, path)
+            raise in_use(read_text(storage, dir_fd, LOCK, max_bytes=32) or "", run_id, path)
         if storage.fstat(fd).st_nlink == 0 or not _is_still_there(storage, runs_fd, dir_fd, run_id):
             raise Vanished
-        storage.ftruncate(fd, 0)
-        storage.write(fd, b"%d\n" % os.getpid())
+        note_owner(storage, dir_fd, b"%d\n" % os.getpid())
     except BaseException:
         storage.close(fd)
         raise
     return fd
+
+
+def note_owner(storage: Storage, dir_fd: int, text: bytes) -> None:
+    """Says in the file `lock` who writes the run; nothing when it is let go."""
+    fd = open_file(storage, dir_fd, LOCK, os.O_WRONLY | os.O_TRUNC)
+    try:
+        storage.write(fd, text)
+    finally:
+        storage.close(fd)
 
 
 def _locked(storage: Storage, fd: int) -> bool:
@@ -185,7 +196,7 @@ def _is_still_there(storage: Storage, runs_fd: int, dir_fd: int, run_id: str) ->
     return (now.st_dev, now.st_ino) == (ours.st_dev, ours.st_ino)
 
 
-def in_use(pid_text: bytes, run_id: str, path: str) -> RunInUse:
+def in_use(pid_text: str, run_id: str, path: str) -> RunInUse:
     """The refusal for a run whose lock is held. The pid is 0 in the instant between locking and writing it."""
     digits = pid_text.strip()
     pid = int(digits) if digits.isdigit() else 0

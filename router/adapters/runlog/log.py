@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from router.adapters.runlog.directory import replace_text
-from router.adapters.runlog.segment import Segment, last_of_type, recover
-from router.adapters.runlog.storage import Storage, failed, from_os, translated
+from router.adapters.runlog.directory import DIRECTORY, note_owner, replace_text
+from router.adapters.runlog.segment import Segment, recover
+from router.adapters.runlog.storage import SPARE, Storage, failed, from_os, translated
 from router.core.catalog import Durability
 from router.core.chain import FILES, File, encode_record, seal_text
+from router.core.header import opening_digest, sealed
 from router.errors import StorageError
 from router.ports import ArtifactStore, Clock, Healed, Redactor
 
@@ -24,17 +27,21 @@ HEADER_FILE = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The descriptors a log owns from the moment it exists: run directory, lock, and one per file, in `FILES` order."""
+    """What a log owns from the moment it exists. `directory` is its device and inode; `files` are in `FILES` order.
 
-    directory: int
-    lock: int
-    files: tuple[int, ...]
+    A file with a descriptor keeps it open; the first does always, since it holds the lock of the run. One without
+    (-1) is opened for each append, so that an open run takes one descriptor: with `ulimit -n 1024`, about 1,000 runs.
+    """
+
+    directory: tuple[int, int]
+    files: tuple[Segment, ...]
 
 
 class DiskRunLog:
     """Appends the records of one run to its two files, under one sequence and one chain.
 
-    `append`, `next_seq` and `close` are for one thread at a time: the caller holds the run's lock around them.
+    `append`, `next_seq` and `close` are for one thread at a time: the caller holds the run's lock around them. `turn`
+    orders the end of this log and the next opening of the same run; `dir_fd` is used while opening only.
     `sync` is for any number of threads, and is best called without that lock, so that they share one `fdatasync`.
     """
 
@@ -45,6 +52,8 @@ class DiskRunLog:
         header: dict[str, Any],
         *,
         path: str,
+        dir_fd: int,
+        turn: AbstractContextManager[object],
         durability: Durability,
         clock: Clock,
         artifacts: Callable[[str], ArtifactStore],
@@ -62,9 +71,10 @@ class DiskRunLog:
         self._redactor = redactor
         self._artifacts: ArtifactStore | None = None
         self._run_id: str = header["run_id"]
-        self._segments: dict[str, Segment] = {
-            short: Segment(name, fd) for (short, name), fd in zip(FILES.items(), held.files, strict=True)
-        }
+        self._turn = turn
+        self._opening = opening_digest(header)
+        self._segments: dict[str, Segment] = dict(zip(FILES, held.files, strict=True))
+        self._lock = held.files[0].fd
         self._refusal: tuple[str, str, str] | None = None
         self._closed = False
         self._interrupted = False
@@ -75,9 +85,8 @@ class DiskRunLog:
         self._committing = False
         self.healed: tuple[Healed, ...] = ()
         """Torn ends that were cut off when this log was opened (or, rarely, after an append was interrupted)."""
-        self._recover()
-        with translated("read", path):
-            self._last_decision = last_of_type(storage, self._segments["routing"], "route.decided")
+        self._last_decision: Mapping[str, Any] | None = None
+        self._recover(dir_fd, uncommitted=self._durable and "closed" not in header)
         _OPEN.add(self)
 
     # --- what the caller may know -----------------------------------------------------------------------------------
@@ -124,12 +133,21 @@ class DiskRunLog:
         """
         if self._refusal is not None:
             raise self._refused()
+        segment = self._segments[file]
+        if segment.fd >= 0:
+            return self._append(segment, record)
+        with self._opened():
+            return self._append(segment, record)
+
+    def _append(self, segment: Segment, record: dict[str, Any]) -> tuple[int, str]:
         if self._interrupted:
             self._recover()
-        segment = self._segments[file]
         if self._durable:
             self._settle_other_files(segment)
-        line, hash_ = seal_text(self._encode(record), self._next_seq, self._head)
+        text = self._encode(record)
+        if self._next_seq == 0:
+            text = f'{text[:-1]},"run_json":"{self._opening}"}}'  # so that the chain covers the opening
+        line, hash_ = seal_text(text, self._next_seq, self._head)
         length = len(line)
         # A signal handler may raise between any two steps below; the next append then reads the truth from disk.
         self._interrupted = True
@@ -183,18 +201,60 @@ class DiskRunLog:
         self._interrupted = False
         return error
 
-    def _recover(self) -> None:
-        with translated("read", self._path):
+    def _recover(self, dir_fd: int = -1, *, uncommitted: bool = False) -> None:
+        with self._opened(dir_fd) as folder, translated("read", self._path):
             at = recover(
                 self._storage,
-                self._held.directory,
-                tuple(self._segments.values()),
+                folder,
+                self._held.files,
                 self._run_id,
                 durable=self._durable,
+                uncommitted=uncommitted,
             )
-        self._next_seq, self._head = at.next_seq, at.head
+        self._next_seq, self._head, self._last_decision = at.next_seq, at.head, at.last_decision
         self.healed += at.healed
         self._interrupted = False
+
+    @contextmanager
+    def _opened(self, dir_fd: int = -1) -> Iterator[int]:
+        """Opens the files that are closed, for the block; gives the run directory's descriptor (`dir_fd`, if given).
+
+        The directory and the files have to be those that the log was opened on: nothing is made again here.
+        """
+        if dir_fd < 0:
+            with self._folder() as folder, self._opened(folder):
+                yield folder
+            return
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        with contextlib.ExitStack() as opened:
+            for segment in self._held.files:
+                if segment.fd < 0:
+                    opened.callback(setattr, segment, "fd", -1)
+                    segment.fd = opened.enter_context(self._found(segment.name, flags, segment.identity, dir_fd))
+            yield dir_fd
+
+    def _folder(self) -> AbstractContextManager[int]:
+        return self._found(self._path, DIRECTORY | os.O_NOFOLLOW, self._held.directory, None)
+
+    @contextmanager
+    def _found(self, name: str, flags: int, identity: tuple[int, int], dir_fd: int | None) -> Iterator[int]:
+        """Opens what the log was opened on, for the block. Where it is gone, nothing more is appended by this log."""
+        fd = -1
+        try:
+            with translated("open", self._path if dir_fd is None else f"{self._path}/{name}"):
+                fd = self._storage.open(name, flags, dir_fd=dir_fd)
+                found = self._fstat(fd)
+                if (found.st_dev, found.st_ino) != identity:
+                    raise FileNotFoundError(errno.ENOENT, "something else stands in its place")
+            yield fd
+        except StorageError as error:
+            if error.kind == "deleted":
+                self._refuse_from_now_on(error)
+            raise
+        finally:
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    self._storage.close(fd)
 
     def _where(self, segment: Segment) -> str:
         return f"{self._path}/{segment.name}"
@@ -213,7 +273,8 @@ class DiskRunLog:
         """Returns when everything appended before this call survives power loss; at once with durability `process`.
 
         Callers that come while an `fdatasync` runs share the next one. After a failed one nothing is acknowledged
-        or appended any more: the kernel may have dropped the pages and would report success the second time.
+        or appended by this log any more: the kernel may have dropped the pages and would report success the second
+        time. Opening the run again finds which records are there, and writes them once more (see `segment`, rule 4).
         """
         if self._durable:
             self._commit_up_to(self._next_seq)
@@ -250,11 +311,15 @@ class DiskRunLog:
                 try:
                     self._storage.fdatasync(segment.fd)
                 except OSError as error:
-                    advice = "its last records may be lost; check the disk, then use a new run id"
-                    why = f"the disk did not take it ({error.strerror}), and asking again would not be honest"
-                    lost = failed("commit", self._where(segment), "io_error", why, advice=advice)
-                    raise self._refuse_from_now_on(lost) from error
+                    raise self._refuse_from_now_on(self._uncommitted(segment, error)) from error
         return reached
+
+    def _uncommitted(self, segment: Segment, error: OSError) -> StorageError:
+        trouble = from_os("commit", self._where(segment), error)
+        why = f"the disk did not take it ({error.strerror}), and asking again would not be honest"
+        advice = "close the run and open it again: it goes on from what is on disk then, with or without this record"
+        more = "check the disk" if trouble.kind == "io_error" else trouble.advice
+        return failed("commit", self._where(segment), trouble.kind, why, advice=f"{advice}. First: {more}")
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -263,24 +328,38 @@ class DiskRunLog:
 
         Lets go even when it raises StorageError; the run then counts as one that did not end cleanly.
         """
-        if self._closed:
-            return
-        try:
-            if self._refusal is None:
-                self._write_end()
-        finally:
-            self.release()
+        with self._turn:
+            if self._closed:
+                return
+            try:
+                if self._refusal is None:
+                    self._write_end()
+            finally:
+                self.release()
 
     def _write_end(self) -> None:
         count = self.next_seq
         self.sync()
         with translated("look at", self._path):
-            deleted = not self._fstat(self._held.lock).st_nlink
-        if not deleted:
-            healed = [{"file": h.file, "saved": h.saved, "bytes": h.bytes} for h in self.healed]
-            end = {"closed": self._clock.now(), "head": self._head, "count": count}
-            header = {**self._header, "healed": self._header["healed"] + healed, **end}
-            write_header(self._storage, self._held.directory, header, self._path, durable=self._durable)
+            deleted = not self._fstat(self._lock).st_nlink
+        if deleted:
+            return
+        healed = [{"file": h.file, "saved": h.saved, "bytes": h.bytes} for h in self.healed]
+        end = {"closed": self._clock.now(), "head": self._head, "count": count}
+        header = {**self._header, "healed": self._header["healed"] + healed, **end}
+        try:
+            self._put_end(header)
+        except StorageError as error:
+            if error.kind != "out_of_files":
+                raise
+            with SPARE.lent():
+                self._put_end(header)
+
+    def _put_end(self, header: Mapping[str, Any]) -> None:
+        with self._folder() as folder:
+            write_header(self._storage, folder, header, self._path, durable=self._durable)
+            with contextlib.suppress(OSError):  # a pid that stays is only out of date
+                note_owner(self._storage, folder, b"")
 
     def release(self) -> None:
         """Lets go of the descriptors, and so of the lock, without writing anything. Idempotent."""
@@ -291,18 +370,20 @@ class DiskRunLog:
             StorageError(f"run {self._run_id!r} is closed", kind="io_error", advice="open it again")
         )
         _OPEN.discard(self)
-        for fd in (*self._held.files, self._held.directory, self._held.lock):
-            with contextlib.suppress(OSError):
-                self._storage.close(fd)
+        for segment in reversed(self._held.files):  # the one that holds the lock comes last
+            if segment.fd >= 0:
+                with contextlib.suppress(OSError):
+                    self._storage.close(segment.fd)
+                segment.fd = -1
 
     def __repr__(self) -> str:
         return f"DiskRunLog({self._path!r}, next_seq={self._next_seq})"
 
 
 def write_header(storage: Storage, dir_fd: int, header: Mapping[str, Any], path: str, *, durable: bool) -> None:
-    """Replaces `run.json`. Indented: people read it."""
+    """Replaces `run.json`, with its seal. Indented: people read it."""
     with translated("write", f"{path}/{HEADER_FILE}"):
-        replace_text(storage, dir_fd, HEADER_FILE, json.dumps(header, indent=2) + "\n", durable=durable)
+        replace_text(storage, dir_fd, HEADER_FILE, json.dumps(sealed(header), indent=2) + "\n", durable=durable)
 
 
 _OPEN: weakref.WeakSet[DiskRunLog] = weakref.WeakSet()

@@ -5,13 +5,15 @@ Tests pass a `Storage` that fails call number k, for all k; everything else uses
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
-from router.errors import STORAGE_KINDS, StorageError
+from router.errors import STORAGE_ADVICE, StorageError, storage_error
 
 
 class Storage(Protocol):
@@ -27,6 +29,7 @@ class Storage(Protocol):
     def flock(self, fd: int, operation: int, /) -> None: ...
     def pread(self, fd: int, length: int, offset: int, /) -> bytes: ...
     def write(self, fd: int, data: bytes, /) -> int: ...
+    def pwrite(self, fd: int, data: bytes, offset: int, /) -> int: ...
     def ftruncate(self, fd: int, length: int, /) -> None: ...
     def fdatasync(self, fd: int, /) -> None: ...
     def fsync(self, fd: int, /) -> None: ...
@@ -47,6 +50,7 @@ class Posix:
     flock = staticmethod(fcntl.flock)
     pread = staticmethod(os.pread)
     write = staticmethod(os.write)
+    pwrite = staticmethod(os.pwrite)
     ftruncate = staticmethod(os.ftruncate)
     fdatasync = staticmethod(getattr(os, "fdatasync", os.fsync))  # macOS has no fdatasync
     fsync = staticmethod(os.fsync)
@@ -56,11 +60,9 @@ class Posix:
 POSIX: Final[Storage] = Posix()
 
 _ADVICE: Final = {
-    "disk_full": "free space (or raise the quota or file-size limit); then try again, no restart is needed",
-    "read_only": "make the runs directory writable for this user, or choose another one",
-    "deleted": "close this run; the next step of the same id starts a new, empty run directory",
+    "deleted": STORAGE_ADVICE[errno.ENOENT],
     "short_write": "free space on the disk; then try again, no restart is needed",
-    "io_error": "check the disk (and the limit of open files: `ulimit -n`) and the system log",
+    "io_error": "check the disk and the system log",
     "not_private": "",
 }
 
@@ -71,9 +73,36 @@ def failed(doing: str, path: str, kind: str, why: str, *, advice: str = "") -> S
 
 
 def from_os(doing: str, path: str, error: OSError) -> StorageError:
-    """The StorageError for a failed call. Anything that is not about space, rights or absence is `io_error`."""
-    kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
-    return failed(doing, path, kind, f"{error.strerror or error} (errno {error.errno})")
+    """The StorageError for a failed call."""
+    return storage_error(f"can't {doing} {path}", error)
+
+
+class Spare:
+    """Two descriptors kept back, so that runs can still be closed when the process has no other left."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fds: list[int] = []
+
+    def keep(self) -> None:
+        """Called when a run is opened: it is refused before the spare ones are touched."""
+        if len(self._fds) < 2:
+            with self._lock, suppress(OSError):
+                while len(self._fds) < 2:
+                    self._fds.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        with self._lock:
+            while self._fds:
+                os.close(self._fds.pop())
+        try:
+            yield
+        finally:
+            self.keep()
+
+
+SPARE: Final = Spare()
 
 
 @contextmanager

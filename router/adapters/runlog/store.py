@@ -6,11 +6,15 @@ import contextlib
 import json
 import os
 import stat
+import threading
+import weakref
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
 from router.adapters.runlog.directory import (
+    LOCKED,
     Vanished,
     open_file,
     open_run,
@@ -20,15 +24,35 @@ from router.adapters.runlog.directory import (
     take_lock,
 )
 from router.adapters.runlog.log import HEADER_FILE, DiskRunLog, Held, write_header
-from router.adapters.runlog.storage import POSIX, Storage, failed, from_os, translated
+from router.adapters.runlog.segment import Segment
+from router.adapters.runlog.storage import POSIX, SPARE, Storage, failed, from_os, translated
 from router.core.catalog import Durability
 from router.core.chain import FILES, BadLine, boundary, lines_backward, unseal
+from router.core.header import SCHEMA, is_edited
 from router.core.models import RUN_ID
-from router.errors import CorruptRun, RequestError
+from router.errors import CorruptRun, RequestError, UnknownRun
 from router.ports import ArtifactStore, Clock, Redactor
 
-SCHEMA: Final = "bundle-router.run/1"
 _ATTEMPTS: Final = 20
+
+
+class _Turn:
+    """A lock that can be forgotten once no log and no opening holds it."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 class DiskRunStore:
@@ -37,6 +61,9 @@ class DiskRunStore:
     `durability`: `process` survives kill -9; `disk` also power loss, for records that `sync()` returned for.
     `artifacts` makes the artifact store of a run from its path. `redactor` looks at every record once more before it
     is written. Nothing is created before the first `open`.
+
+    Runs are opened and closed side by side. One run is not: opening it waits until a `close` of it that another thread
+    is at has let go, so that a run closed here is never refused as our own.
     """
 
     def __init__(
@@ -56,6 +83,8 @@ class DiskRunStore:
         self._durability = durability
         self._durable = durability == "disk"
         self._storage = storage
+        self._turns: weakref.WeakValueDictionary[str, _Turn] = weakref.WeakValueDictionary()
+        self._handing_out = threading.Lock()
 
     def open(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
         """Creates or continues a run, and locks it for this process until the log is closed.
@@ -67,18 +96,24 @@ class DiskRunStore:
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
         path = str(self._runs / run_id)
-        for _ in range(_ATTEMPTS):
-            with contextlib.suppress(Vanished):
-                return self._open(run_id, path, header, catalog)
+        SPARE.keep()
+        with self._handing_out:
+            turn = self._turns.setdefault(run_id, _Turn())
+        with turn:
+            for _ in range(_ATTEMPTS):
+                with contextlib.suppress(Vanished):
+                    return self._open(run_id, path, header, catalog, turn)
         raise failed("open the run directory", path, "deleted", f"it was deleted {_ATTEMPTS} times while it was opened")
 
-    def _open(self, run_id: str, path: str, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
+    def _open(
+        self, run_id: str, path: str, header: Mapping[str, Any], catalog: str, turn: AbstractContextManager[object]
+    ) -> DiskRunLog:
         storage = self._storage
-        with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as always, contextlib.ExitStack() as undo:
             runs_fd = open_runs(storage, self._runs, durable=self._durable)
             try:
                 directory = open_run(storage, runs_fd, run_id, path, durable=self._durable)
-                undo.callback(self._drop, directory)
+                always.callback(self._drop, directory)
                 with translated("lock", path):
                     lock = take_lock(storage, runs_fd, directory, run_id, path)
                 undo.callback(self._drop, lock)
@@ -86,32 +121,47 @@ class DiskRunStore:
                 self._drop(runs_fd)
             kept = self._read_header(directory, run_id, path)
             with translated("open the files of", path):
-                files = []
-                for name in FILES.values():
-                    files.append(open_file(storage, directory, name, os.O_RDWR | os.O_APPEND))
-                    undo.callback(self._drop, files[-1])
-                if self._durable:
-                    storage.fsync(directory)
+                held = self._hold(directory, lock, undo)
             begun = kept or {"schema": SCHEMA, "run_id": run_id, **header, "opened": self._clock.now()}
             lists: dict[str, Any] = {"catalogs": [], "healed": [], "reopened": []}
             head = {**begun, "durability": self._durability, **lists, **{k: begun[k] for k in lists if k in begun}}
             log = DiskRunLog(
                 storage,
-                Held(directory, lock, tuple(files)),
+                held,
                 head,
                 path=path,
+                dir_fd=directory,
+                turn=turn,
                 durability=self._durability,
                 clock=self._clock,
                 artifacts=self._artifacts,
                 redactor=self._redactor,
             )
             undo.pop_all()  # they are the log's now
-        try:
-            self._write_start(directory, path, log, head, kept, header["catalog_revision"], catalog)
-        except BaseException:
-            log.release()
-            raise
+            try:
+                self._write_start(directory, path, log, head, kept, header["catalog_revision"], catalog)
+            except BaseException:
+                log.release()
+                raise
         return log
+
+    def _hold(self, directory: int, lock: int, undo: contextlib.ExitStack) -> Held:
+        """Makes the files that are not there yet. Those that power loss counts for are kept open: only a descriptor
+        that was open all along is sure to be told of a failed write-back."""
+        segments = []
+        for name in FILES.values():
+            if name == LOCKED:
+                segments.append(Segment(name, lock, _identity(self._storage.fstat(lock))))
+                continue
+            with contextlib.ExitStack() as opened:
+                fd = open_file(self._storage, directory, name, os.O_RDWR | os.O_APPEND)
+                opened.callback(self._drop, fd)
+                segments.append(Segment(name, fd if self._durable else -1, _identity(self._storage.fstat(fd))))
+                if self._durable:
+                    undo.enter_context(opened.pop_all())
+        if self._durable:
+            self._storage.fsync(directory)
+        return Held(_identity(self._storage.fstat(directory)), tuple(segments))
 
     def _drop(self, fd: int) -> None:
         with contextlib.suppress(OSError):
@@ -135,6 +185,9 @@ class DiskRunStore:
         if header.get("run_id") != run_id:
             advice = "the directory was renamed or copied: give it its old name, or use a new run id"
             raise CorruptRun(f"{where} belongs to run {header.get('run_id')!r}", advice=advice)
+        if is_edited(header):
+            advice = "restore it, or use a new run id; `bundle-router runs verify` looks at the records"
+            raise CorruptRun(f"{where} was changed after it was written", advice=advice)
         for name in ("catalogs", "healed", "reopened"):
             if not isinstance(header.get(name, []), list):
                 raise CorruptRun(f"{where}: {name!r} is not a list", advice="restore it, or use a new run id")
@@ -157,6 +210,8 @@ class DiskRunStore:
             raise CorruptRun(f"{path} does not end as it did when it was closed", advice=advice)
         for name in ("closed", "head", "count"):
             head.pop(name, None)
+        if kept is None and log.next_seq:  # power loss took it; the first record still has the digest of the lost one
+            head["restored"] = self._clock.now()
         if all(entry.get("revision") != revision for entry in head["catalogs"]):
             name = "catalog.json" if not head["catalogs"] else f"catalog-{revision.rpartition(':')[2][:16]}.json"
             with translated("write", f"{path}/{name}"):
@@ -200,6 +255,18 @@ class DiskRunStore:
                 return self._last_decision(fd, path)
         finally:
             self._drop(fd)
+
+    def read_artifact(self, run_id: str, sha256: str) -> bytes:
+        """The bytes of an artifact of any run, open or not, checked against their digest; takes no lock.
+
+        Raises UnknownRun, KeyError (the run has none of that digest), RequestError, CorruptRun, StorageError.
+        """
+        path = self._runs / run_id
+        if not RUN_ID.fullmatch(run_id) or path.is_symlink() or not path.is_dir():
+            raise UnknownRun(
+                f"there is no run {run_id!r} in {self._runs}", advice="`bundle-router runs list` lists them"
+            )
+        return self._artifacts(str(path)).get(sha256)
 
     def _last_decision(self, fd: int, path: Path) -> Mapping[str, Any] | None:
         def read(offset: int, length: int) -> bytes:
