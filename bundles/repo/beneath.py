@@ -139,10 +139,9 @@ class _Walk:
         os.close(self.behind.pop())
 
     def _enter(self, name: str) -> None:
-        if not self._follow(name):
-            fd = self._open(name, PATH_ONLY | os.O_DIRECTORY)
-            if fd is not None:
-                self.behind.append(self._seen(fd))
+        fd = self._open(name, PATH_ONLY | os.O_DIRECTORY)
+        if fd is not None:
+            self.behind.append(self._seen(fd))
 
     def _seen(self, fd: int) -> int:
         """The descriptor, unless it is one of a hidden folder; then it is closed."""
@@ -154,21 +153,22 @@ class _Walk:
     def _finish(self, name: str, flags: int) -> int | None:
         if flags & os.O_NOFOLLOW:
             return os.open(name, flags, dir_fd=self.behind[-1])
-        return None if self._follow(name) else self._open(name, flags)
+        return self._open(name, flags)
 
     def _open(self, name: str, flags: int) -> int | None:
-        """The descriptor; None if the name became a link since we looked, and is to be looked at again."""
+        """The descriptor; None if the name is a link, whose target is ahead of us now."""
         try:
             fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=self.behind[-1])
         except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR) or self._target(name) is None:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR) or not self._follow(name):
                 raise
-        else:
-            if not stat.S_ISLNK(os.fstat(fd).st_mode):
-                return fd
-            os.close(fd)  # O_PATH with O_NOFOLLOW opens the link itself
-        self._count()
-        self.ahead.appendleft(name)
+            return None
+        if flags & os.O_DIRECTORY or not stat.S_ISLNK(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)  # O_PATH with O_NOFOLLOW opens the link itself
+        if not self._follow(name):  # it is none any more: look again
+            self._count()
+            self.ahead.appendleft(name)
         return None
 
     def _follow(self, name: str) -> bool:
