@@ -230,6 +230,7 @@ def test_opening_a_run_that_is_being_closed_waits_for_it_and_holds_nobody_else_u
     opening.start()
     other = runs.open("r-2")  # by another store: its files do not wait at the gate
     assert other.append("routing", runs.record(0))[0] == 0
+    opening.join(0.1)  # longer than a refusal takes: an opening that does not wait its turn has failed by then
     assert opening.is_alive()
     storage.gate.set()
     closing.join(30)
