@@ -325,9 +325,9 @@ class Engine:
     def artifact(self, run_id: str, uri: str) -> bytes:
         """See `Router.artifact`."""
         sha256 = uri.removeprefix("artifact:").removeprefix("sha256:")
-        run = self._runs.get(run_id) or self._open(run_id, None)
+        run = self._runs.get(run_id)
         try:
-            return run.artifacts.get(sha256)
+            return run.artifacts.get(sha256) if run is not None else self._store.read_artifact(run_id, sha256)
         except KeyError:
             raise RequestError(f"run {run_id!r} has no artifact {uri!r}") from None
 

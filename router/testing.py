@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from router.core.canonical import digest
@@ -25,7 +26,7 @@ from router.core.decide import Question
 from router.core.models import Answer, Failure, RecentStep, Reply, Text
 from router.core.shaping import MediaFacts
 from router.engine import Engine
-from router.errors import CorruptRun, RunInUse, UnknownRun
+from router.errors import CorruptRun, RunInUse, StorageError, UnknownRun
 from router.ports import EVERYONE, Healed, RawResult, Scope, Selector, Stored
 from router.run import Deps
 from router.wiring import Router
@@ -125,6 +126,7 @@ class MemoryRunLog:
         self.closed = False
         self.fail_with: Exception | None = None
         self.fail_sync_with: Exception | None = None
+        self.fail_sync_after: int | None = None
         self._redactor = redactor
         self._head = genesis(run_id)
         self._artifacts = MemoryArtifacts()
@@ -153,6 +155,10 @@ class MemoryRunLog:
         return decided[-1] if decided else None
 
     def sync(self) -> None:
+        if self.fail_sync_after is not None:
+            self.fail_sync_after -= 1
+            if self.fail_sync_after == 0:
+                self.fail_sync_with = StorageError("the disk does not answer", kind="io_error")
         if self.fail_sync_with is not None:
             raise self.fail_sync_with
 
@@ -224,6 +230,7 @@ class FakeSessions:
 
     def __init__(self, results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]]) -> None:
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
+        self.places: list[tuple[str, str, Scope]] = []
         self._results = results
 
     def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
@@ -242,6 +249,7 @@ class FakeSessions:
     ) -> RawResult:
         name = f"{server}.{tool}"
         self.calls.append((name, arguments))
+        self.places.append((workspace, within, scope))
         made = self._results.get(name, f"{name} was called")
         if callable(made):
             made = made(arguments)
@@ -319,6 +327,7 @@ def fake_router(
     selector: Selector | None = None,
     results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]] | None = None,
     secrets: Iterable[str] = (),
+    workspace: str | Path = "/",
 ) -> FakeRouter:
     """A Router over `catalog` with every effect faked. `script` (or a `selector`) answers questions; `results` calls.
 
@@ -348,7 +357,7 @@ def fake_router(
         deps=deps,
         store=fakes.store,
         capabilities=fakes.capabilities,
-        workspace="/",
+        workspace=str(workspace),
         versions={"bundle_router": "test"},
     )
     router = FakeRouter(engine)

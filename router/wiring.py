@@ -201,9 +201,10 @@ class Router:
         clock = SystemClock()
         redactor = open_redactor(catalog)
         diagnostics = open_diagnostics(catalog, redactor)
-        # Where the policy and the records lie: tools that may write in the workspace may not write there.
+        # Where the policy and the records lie: tools that may write in the workspace may not write there, and what
+        # other runs left behind, unredacted artifacts among it, is not for them to read.
         protected = [str(Path(place).resolve()) for place in (config or "config", runs)]
-        sessions = LocalSessions(servers, catalog.local, catalog.settings.limits, diagnostics, protected)
+        sessions = LocalSessions(servers, catalog.local, catalog.settings.limits, diagnostics, protected, protected[1:])
         own = open_selector(catalog, runs, clock, diagnostics, memory) if selector is None else None
         engine = Engine(
             catalog=catalog,

@@ -170,12 +170,14 @@ class LocalSessions:
         limits: Limits,
         diagnostics: Diagnostics,
         protected: Sequence[str] = (),
+        hidden: Sequence[str] = (),
     ) -> None:
         self._tools = {(server, tool.name): tool for server, tools in servers.items() for tool in tools}
         self._settings = settings
         self._limits = limits
         self._diagnostics = diagnostics
         self._protected = tuple(protected)
+        self._hidden = tuple(hidden)
         self._workers = Workers(limits.max_concurrent_calls)
 
     def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
@@ -212,6 +214,7 @@ class LocalSessions:
                 max_bytes=self._limits.max_result_bytes,
                 cancelled=gone.is_set,
                 protected=self._protected,
+                hidden=self._hidden,
                 within=within,
             )
             return self._run(entry, parsed, context)

@@ -16,8 +16,10 @@ from pydantic import BaseModel, ConfigDict
 from router import CorruptRun, LocalTool, RequestError, Router, Step, StorageError, ToolContext, ToolOutput
 from router.adapters.archive import Archive
 from router.adapters.local import cards_of
-from router.core.catalog import Route
+from router.core.catalog import LogSettings, Route, Settings
 from router.core.models import Data, Media, Text
+from router.errors import UnknownRun
+from router.ports import Scope
 from router.testing import fake_router, small_catalog
 
 
@@ -42,10 +44,12 @@ Opened = Callable[..., Router]
 def open_with(tmp_path: Path) -> Opened:
     """A router over the given tools of the local server `mine`, all of them shown at every step."""
 
-    def opened(*tools: LocalTool, limits: str = "") -> Router:
+    def opened(*tools: LocalTool, limits: str = "", server: str = "") -> Router:
         config = tmp_path / "config"
         config.mkdir(exist_ok=True)
-        (config / "servers.toml").write_text('[servers.mine]\ntransport = "local"\ntrust = "trusted"\n', "utf-8")
+        (config / "servers.toml").write_text(
+            f'[servers.mine]\ntransport = "local"\ntrust = "trusted"\n{server}\n', "utf-8"
+        )
         listed = json.dumps([f"mine.{tool.name}" for tool in tools])
         (config / "bundles.toml").write_text(
             f'[bundles.mine]\ndescription = "mine"\ntools = {listed}\neffects = ["read"]\n', "utf-8"
@@ -276,6 +280,49 @@ def test_secrets_in_arguments_are_taken_out_by_their_names_and_never_repeated(
     assert "correct horse" not in json.dumps(records(tmp_path))
 
 
+def test_half_a_secret_at_the_cut_is_not_kept(open_with: Opened, tmp_path: Path) -> None:
+    token = "ghp_" + "a1B2" * 9
+    with open_with(tool("login", lambda arguments, context: ToolOutput(()), Login)) as router:
+        router.route_sync(step())
+        router.call_sync("r-1", "mine.login", {"note": f"{'-' * 960} {token} {'x' * 3_000_000}"})
+    assert "ghp_" not in records(tmp_path)[0]["arguments"]
+
+
+def test_a_servers_own_time_limit_counts_for_its_tools(open_with: Opened) -> None:
+    seen: list[float] = []
+
+    def look(arguments: Nothing, context: ToolContext) -> ToolOutput:
+        seen.append(context.timeout_s)
+        return ToolOutput((Text("looked"),))
+
+    with open_with(tool("look", look), server="timeout_s = 7") as router:
+        router.route_sync(step())
+        router.call_sync("r-1", "mine.look", {})
+    assert 6 < seen[0] <= 7
+
+
+def test_a_call_is_made_for_its_run_and_principal_in_the_steps_folder(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    catalog = small_catalog({"a": ["s.a"]}, routes=[Route("all", bundles=("a",))])
+    with fake_router(catalog, workspace=tmp_path) as router:
+        router.route_sync(Step(run_id="r-1", workflow="w", role="r", step="s", principal="ann", workspace="sub"))
+        router.call_sync("r-1", "s.a", {})
+        assert router.fakes.sessions.places == [(str(tmp_path), "sub", Scope("r-1", "ann"))]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_where_power_loss_counts_a_call_is_on_disk_before_and_after_its_effect(failing: int) -> None:
+    """The first `sync` comes before the tool is called, the second before its result is returned."""
+    settings = Settings(log=LogSettings(durability="disk"))
+    catalog = small_catalog({"a": ["s.a"]}, routes=[Route("all", bundles=("a",))], settings=settings)
+    with fake_router(catalog) as router:
+        router.route_sync(step())
+        router.fakes.store.log("r-1").fail_sync_after = failing
+        with pytest.raises(StorageError):
+            router.call_sync("r-1", "s.a", {})
+        assert len(router.fakes.sessions.calls) == failing - 1
+
+
 def test_arguments_may_come_as_json_text_as_some_providers_hand_them_over(open_with: Opened) -> None:
     echo = tool("echo", lambda arguments, context: ToolOutput((Text(arguments.note),)), Login)
     with open_with(echo) as router:
@@ -301,3 +348,20 @@ def test_a_tool_with_a_name_that_is_none_is_refused_when_the_router_is_opened() 
     for name in ("", "a b", "x" * 200, "über"):
         with pytest.raises(RequestError, match="is not a tool name"):
             cards_of({"mine": [LocalTool(name, "d", Nothing, lambda arguments, context: ToolOutput(()))]}, {})
+
+
+def test_an_artifact_is_read_without_opening_its_run(open_with: Opened, tmp_path: Path) -> None:
+    picture = b"\x89PNG\r\n\x1a\n" + b"x" * 64
+    draw = tool("draw", lambda arguments, context: ToolOutput((Media(picture, "image/png"),)))
+    with open_with(draw) as router:
+        router.route_sync(step())
+        (stored,) = router.call_sync("r-1", "mine.draw", {}).artifacts
+        assert router.artifact("r-1", stored.uri) == picture
+        router.close_run_sync("r-1")
+        before = (tmp_path / "runs" / "r-1" / "run.json").read_bytes()
+        assert router.artifact("r-1", stored.uri) == picture
+        assert (tmp_path / "runs" / "r-1" / "run.json").read_bytes() == before
+        with pytest.raises(UnknownRun):
+            router.artifact("r-2", stored.uri)
+        with pytest.raises(RequestError, match="no artifact"):
+            router.artifact("r-1", "artifact:sha256:" + "0" * 64)

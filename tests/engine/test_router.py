@@ -388,7 +388,7 @@ def test_no_tool_changes_the_routers_own_config_or_records(tmp_path: Path, works
         before = {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()}
         for path in ("config/policy.toml", "config/new/x", "runs/r-1/run.json", "runs/r-2/x", "sub/../config/x"):
             result = router.call_sync("r-1", "workspace.write_file", {"path": path, "content": "mine now"})
-            assert (result.outcome, result.code) == ("tool_error", "protected"), path
+            assert (result.outcome, result.code) in (("tool_error", "protected"), ("tool_error", "hidden")), path
         (workspace / "way").symlink_to("config")
         assert router.call_sync("r-1", "workspace.write_file", {"path": "way/x", "content": "x"}).code == "protected"
         (workspace / "t.py").write_text("open('config/policy.toml', 'w').write('x')\n", encoding="utf-8")
@@ -396,6 +396,17 @@ def test_no_tool_changes_the_routers_own_config_or_records(tmp_path: Path, works
         if "read-only" in ran.text or "Read-only" in ran.text:
             assert (workspace / "config" / "policy.toml").read_bytes() == before[workspace / "config" / "policy.toml"]
     assert Archive(workspace / "runs").verify("r-1").ok
+
+
+def test_no_tool_reads_what_the_runs_left_behind(tmp_path: Path, workspace: Path) -> None:
+    with Router.open(CONFIG, runs=workspace / "runs", workspace=workspace) as router:
+        router.route_sync(step("other", goal="the other run's secret plan"))
+        router.route_sync(step())
+        for path in ("runs/other/routing.jsonl", "sub/../runs/other/run.json"):
+            assert not router.call_sync("r-1", "repo.read_file", {"path": path}).ok, path
+        assert not router.call_sync("r-1", "repo.list_dir", {"path": "runs"}).ok
+        found = router.call_sync("r-1", "repo.ripgrep", {"pattern": "secret plan", "hidden": True})
+        assert "routing.jsonl" not in found.text
 
 
 def test_a_closed_router_routes_no_more_and_a_refused_step_writes_nothing(tmp_path: Path, workspace: Path) -> None:

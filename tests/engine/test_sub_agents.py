@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 from pydantic import ValidationError
 
 from router import RequestError, Router, Step, StepPolicy, StorageError
-from router.core.catalog import Bundle, LogSettings, Route, Server, Settings
+from router.core.canonical import digest, encode
+from router.core.catalog import Bundle, LogSettings, Policy, Route, Server, Settings
 from router.core.decide import Question
 from router.core.folders import is_beneath, relative_folder
-from router.core.models import RecentStep, Reply
+from router.core.models import Answer, ModelUse, RecentStep, Reply
+from router.core.replay import replay
 from router.errors import UnknownRun
 from router.testing import FakeRouter, fake_router, small_catalog
 
@@ -236,6 +239,31 @@ def test_a_sub_agents_calls_stop_where_its_parent_was_narrowed_since(router: Rou
 # --- what a decision may not gain ----------------------------------------------------------------------------------
 
 
+def test_a_tool_that_joins_a_shown_bundle_later_is_not_part_of_the_decision() -> None:
+    """The tool needs a server's credential, which its bundle does not."""
+    servers = [Server("far", "local", "trusted", env_names=("FAR_TOKEN",))]
+    catalog = small_catalog({"ab": ["s.a", "far.b"]}, routes=[Route("all", bundles=("ab",))], servers=servers)
+    with fake_router(catalog) as router:
+        router.route_sync(step())
+        assert names(router, "r-1") == {"s.a"}
+        router.fakes.capabilities.names.add("env:FAR_TOKEN")
+        assert names(router, "r-1") == {"s.a"}
+        refused = router.call_sync("r-1", "far.b", {})
+        assert (refused.code, "route the step again" in refused.text) == ("not_mapped", True)
+        router.route_sync(step())
+        assert names(router, "r-1") == {"s.a", "far.b"}
+
+
+def test_why_a_tool_is_refused_is_first_what_its_shown_bundle_says() -> None:
+    """`a.unseen` sorts first and would say that a capability is missing; the tool was denied in what is shown."""
+    unseen = Bundle("a.unseen", "a", ("s.x",), effects=("read",), requires_env=("TOKEN",))
+    catalog = small_catalog({"a.unseen": unseen, "b": ["s.x", "s.y"]}, routes=[Route("all", bundles=("b",))],
+                            policies=[Policy("p", allow=("*",), deny=("tool:s.x",))])  # fmt: skip
+    with fake_router(catalog) as router:
+        router.route_sync(step())
+        assert router.call_sync("r-1", "s.x", {}).code == "policy_denied"
+
+
 def test_a_capability_that_appears_widens_the_next_decision_and_not_the_one_that_was_taken() -> None:
     needs = Bundle("b", "b", ("s.b",), effects=("read",), requires_env=("TOKEN",))
     catalog = small_catalog({"a": ["s.a"], "b": needs, "ab": Bundle("ab", "both", (), bundles=("a", "b"))},
@@ -276,11 +304,6 @@ def test_an_error_about_a_step_does_not_repeat_what_was_given() -> None:
 
 def test_a_models_words_are_recorded_as_they_were_heard() -> None:
     """What the digest is taken of is what stands in the record, so a reader can compute it again."""
-    import json
-
-    from router.core.canonical import digest, encode
-    from router.core.models import Answer, ModelUse
-
     said = Answer(("a",), "model", "model", "because hunter22hunter22 says so",
                   model=ModelUse("m", answer=json.dumps({"rationale": "hunter22hunter22"})))  # fmt: skip
     catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=[Route("ask", ask=("*",))])
@@ -309,6 +332,44 @@ def test_a_decision_that_does_not_reach_the_disk_leaves_the_run_where_it_was(lat
         assert names(router, run_id) == shown
         log.fail_sync_with = None
         assert set(router.route_sync(step(run_id, policy=StepPolicy(allow=("bundle:c",)))).bundle_ids) == {"c"}
+
+
+def test_a_sub_agents_first_decision_says_what_it_inherited() -> None:
+    routes = [Route("top", step=("plan",), bundles=("a",)), Route("all", bundles=("b",))]
+    catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=routes)
+    with fake_router(catalog) as router:
+        router.route_sync(step("top", step="plan"))
+        child = router.route_sync(step("child", parent_run_id="top"))
+        assert [(row.id, row.reason) for row in child.bundles] == [("b", "mapped"), ("a", "inherited")]
+        fresh = router.route_sync(step("fresh", parent_run_id="top", inherit=False))
+        assert fresh.bundle_ids == ["b"]
+        below_fresh = router.route_sync(step("below", parent_run_id="fresh"))
+        assert below_fresh.bundle_ids == ["b"], "what the parent has is inherited, not what the top has"
+
+
+def test_a_reply_stands_in_the_record_with_its_key_and_the_revisions_it_rests_on() -> None:
+    class Learned:
+        async def select(self, question: Question, recent: Any) -> Reply:
+            asking.fakes.clock.advance(0.25)
+            return Reply(answer=Answer(("a",), "search", "search", "found"), revisions=(("memory", "m-7"),))
+
+    catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=[Route("ask", ask=("*",))])
+    with fake_router(catalog, selector=Learned()) as asking:
+        asking.route_sync(step())
+        (record,) = asking.fakes.records("r-1")
+        assert record["facts"]["revisions"] == [{"name": "memory", "revision": "m-7"}]
+        assert record["reply"]["key"]
+        assert record["elapsed_us"] == 250_000
+        assert replay(record, catalog).outcome == "identical"
+
+
+def test_a_disabled_server_is_no_fact_because_it_is_config() -> None:
+    servers = [Server("far", "sse", "trusted", enabled=False)]
+    catalog = small_catalog({"a": ["s.a"], "f": ["far.f"]}, routes=[Route("all", bundles=("a", "f"))], servers=servers)
+    with fake_router(catalog) as router:
+        decision = router.route_sync(step())
+        assert [(row.id, row.code) for row in decision.left_out] == [("f", "disabled")]
+        assert router.fakes.records("r-1")[0]["facts"]["unavailable"] == []
 
 
 def test_a_servers_missing_credential_is_a_fact_of_the_decision() -> None:
