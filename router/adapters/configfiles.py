@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from router.core.canonical import digest_of
-from router.core.config.scaffold import scaffold_texts
+from router.core.config.scaffold import ignores_runs, scaffold_texts
 from router.core.config.source import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
 from router.errors import ConfigError, Problem, RequestError
 
@@ -131,16 +131,24 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+def _note_on(kept: Path) -> str:
+    if kept.name != ".gitignore" or ignores_runs(kept.read_text(encoding="utf-8", errors="replace")):
+        return ""
+    return "add the line '/runs/': records hold what agents asked and saw"
+
+
 @dataclass(frozen=True, slots=True)
 class Scaffolded:
-    """One file of the scaffold. `kept`: it was there before and was not touched."""
+    """One file of the scaffold. `kept`: it was there before and was not touched. `note`: what to do about it, if
+    anything."""
 
     path: str
     state: Literal["written", "kept"]
+    note: str = ""
 
 
 def scaffold(target: str | os.PathLike[str]) -> list[Scaffolded]:
-    """Writes `config/`, its schemas and `bundles/README.md` under `target`, and says what it wrote.
+    """Writes `config/`, its schemas, `bundles/README.md` and a `.gitignore` under `target`, and says what it wrote.
 
     Raises RequestError when something can't be written; what was written before stays.
     """
@@ -156,7 +164,7 @@ def scaffold(target: str | os.PathLike[str]) -> list[Scaffolded]:
                 file.write(text)
         except FileExistsError:
             if path.parent.is_dir():
-                done.append(Scaffolded(str(path), "kept"))
+                done.append(Scaffolded(str(path), "kept", _note_on(path)))
                 continue
             raise RequestError(
                 f"{path.parent} is not a folder", advice="move it away, or choose another place"

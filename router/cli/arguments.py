@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from router.cli.local import add_local
 from router.core.config.source import FILE_NAMES
-from router.core.models import Step, StepPolicy
+from router.core.models import Step, StepPolicy, Trust
 from router.errors import RequestError
 
 
@@ -52,6 +52,9 @@ def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument("--constraint", action="append", default=[], help="may be given several times")
     parser.add_argument("--allow", action="append", help="the step's own policy: a pattern it may have at most")
     parser.add_argument("--deny", action="append", default=[], help="the step's own policy: a pattern it may not have")
+    parser.add_argument(
+        "--trust", choices=get_args(Trust), help="the step's own policy: the least trust its tools' servers must have"
+    )
     parser.add_argument("--max-bundles", type=int)
     parser.add_argument("--max-tools", type=int)
     parser.add_argument("--max-tokens", type=int)
@@ -61,9 +64,11 @@ def step_from(arguments: argparse.Namespace, run_id: str, **more: Any) -> Step:
     """The step that the options describe. Raises RequestError with what is wrong, in the options' words."""
     try:
         policy = None
-        if arguments.allow is not None or arguments.deny:
+        if arguments.allow is not None or arguments.deny or arguments.trust is not None:
             policy = StepPolicy(
-                allow=None if arguments.allow is None else tuple(arguments.allow), deny=tuple(arguments.deny)
+                allow=None if arguments.allow is None else tuple(arguments.allow),
+                deny=tuple(arguments.deny),
+                trust=arguments.trust,
             )
         return Step(
             run_id=run_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,16 @@ def _plain_table(heads: Sequence[str], right: Sequence[bool], cells: Sequence[Se
             for cell, width, is_right in zip(row, widths, right, strict=True)
         )
         sys.stdout.write(line.rstrip() + "\n")
+
+
+def excerpt(lead: str, text: str) -> str:
+    """`lead` and what fits of `text` beside it on one line: line ends become `⏎`, and what is cut off is counted."""
+    room = max(40, shutil.get_terminal_size((120, 24)).columns - len(lead) - 1)
+    flat = visible(text.strip().replace("\r\n", "\n").replace("\n", " ⏎ "))
+    if len(flat) <= room:
+        return lead + flat
+    tail = f" … ({len(text):,} characters)"
+    return lead + flat[: room - len(tail)].rstrip() + tail
 
 
 def heading(text: str) -> None:

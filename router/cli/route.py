@@ -13,6 +13,7 @@ from router.cli.output import print_json, say, table
 from router.cli.wording import heard
 from router.core.models import Decision
 from router.core.records import outcome_json
+from router.errors import RequestError
 
 SUMMARY = "decide what a step may see, and write it to the run directory"
 
@@ -23,6 +24,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parent-run", help="the run this one is a sub-agent of")
     parser.add_argument("--no-inherit", action="store_true", help="a sub-agent that starts with nothing active")
     parser.add_argument("--principal", default="", help="who asks")
+    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="may be given several times")
     add_config(parser)
     add_runs(parser)
     add_workspace(parser)
@@ -43,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         parent_run_id=arguments.parent_run,
         inherit=not arguments.no_inherit,
         principal=arguments.principal,
+        labels=_labels(arguments.label),
     )
     config, local = config_folder(arguments), local_servers(arguments)
     with Router.open(config, runs=arguments.runs, workspace=arguments.workspace, local=local) as router:
@@ -53,6 +56,18 @@ def run(arguments: argparse.Namespace) -> int:
         show(decision)
         say(f"recorded in {arguments.runs}/{decision.run_id}/routing.jsonl as record {decision.seq}")
     return 0
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise RequestError(f"--label {text!r} has no name or no value", advice="write --label ticket=4711")
+        if name in labels:
+            raise RequestError(f"--label {name}=... is given twice")
+        labels[name] = value
+    return labels
 
 
 def _identity(decision: Decision) -> dict[str, object]:

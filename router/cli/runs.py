@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from router.cli.arguments import add_json, add_runs
 from router.cli.attempts import EachRun
-from router.cli.output import heading, print_json, say, table
+from router.cli.output import excerpt, heading, print_json, say, table
 from router.cli.wording import heard
 from router.core.records import model_from, search_from
 from router.errors import RequestError
@@ -23,8 +25,13 @@ SUMMARY = "list, show, verify, export, index or prune run directories"
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
 _AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|KiB|MiB|GiB)?")
-_SIZE_B = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
+_SIZE_B = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +58,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     index.add_argument("--url", help="SQLAlchemy URL (default: SQLite in the runs folder)")
     prune = verb("prune", "delete runs by age or total size, never one that is open")
     prune.add_argument("--older-than", metavar="AGE", help="e.g. 12h, 30d")
-    prune.add_argument("--max-size", metavar="SIZE", help="keep all runs together below this, e.g. 2GB")
+    prune.add_argument("--max-size", metavar="SIZE", help="keep all runs together below this, e.g. 50MB or 1.5GiB")
     prune.add_argument("--dry-run", action="store_true", help="say what would be deleted")
 
 
@@ -97,14 +104,15 @@ def _show(arguments: argparse.Namespace) -> int:
     for torn in archive.torn(run_id):
         say(f"note: {torn.file} ends in {torn.bytes} bytes of an unfinished line")
     finished = {record["call_id"] for record in records if record.get("type") == "call.finished"}
+    started = {record["call_id"]: record for record in records if record.get("type") == "call.started"}
     for record in records:
-        _show_record(record, finished)
+        _show_record(record, finished, started)
     say()
     say(f"one record in full: bundle-router runs show {run_id} --seq N")
     return 0
 
 
-def _show_record(record: dict[str, Any], finished: set[str]) -> None:
+def _show_record(record: dict[str, Any], finished: set[str], started: dict[str, dict[str, Any]]) -> None:
     kind = record.get("type")
     if kind == "route.decided":
         step = record["step"]
@@ -113,6 +121,8 @@ def _show_record(record: dict[str, Any], finished: set[str]) -> None:
         heading(
             f"{record['seq']:>4}  {step['workflow']} / {step['role']} / {step['step']}  ← {record['source']}{degraded}"
         )
+        for name, text in _asked(record):
+            say(excerpt(f"      {name}: ", text))
         say(f"      {record['justification']}")
         for line in heard(search_from(record), model_from(record)):
             say(f"      {line}")
@@ -124,12 +134,34 @@ def _show_record(record: dict[str, Any], finished: set[str]) -> None:
         say(f"      {exposure['tools']} of {exposure['all_tools']} tools, {exposure['tokens']:,} tokens")
     elif kind == "call.started" and record["call_id"] not in finished:
         say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → started, and no end was recorded")
+        say(excerpt("        with ", str(record.get("arguments") or "")))
     elif kind == "call.finished":
         code = f" {record['code']}" if record["code"] else ""
         say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → {record['outcome']}{code}, "
             f"{record['elapsed_ms']:.1f} ms")  # fmt: skip
+        arguments = record.get("arguments") or started.get(record["call_id"], {}).get("arguments")
+        if arguments:
+            say(excerpt("        with ", str(arguments)))
+        if record.get("result"):
+            say(excerpt("        gave ", str(record["result"])))
         for artifact in record["artifacts"]:
             say(f"        artifact {artifact['mime_type']} {artifact['bytes']:,} bytes  {artifact['sha256'][:16]}…")
+
+
+def _asked(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the engine said of the step beside where it stands, as far as it said anything."""
+    step = record["step"]
+    if step.get("goal"):
+        yield "goal", step["goal"]
+    for constraint in step.get("constraints") or ():
+        yield "constraint", constraint
+    if step.get("policy"):
+        yield "its own policy", json.dumps({k: v for k, v in step["policy"].items() if v}, ensure_ascii=False)
+    if record.get("principal"):
+        yield "principal", record["principal"]
+    labels = [f"{row['name']}={row['value']}" for row in step.get("labels") or () if isinstance(row, dict)]
+    if labels:
+        yield "labels", " ".join(labels)
 
 
 def _chosen(arguments: argparse.Namespace) -> list[str]:
@@ -234,5 +266,6 @@ def _seconds(text: str) -> float:
 def _bytes(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise RequestError(f"{text!r} is not a size", advice="write e.g. 500MB or 2GiB")
-    return int(float(found[1]) * _SIZE_B[found[2] or "B"])
+        raise RequestError(f"{text!r} is not a size", advice="write e.g. 50KB, 500MB or 1.5GiB")
+    unit = (found[2] or "b").lower()
+    return int(float(found[1]) * _SIZE_B[unit if unit.endswith("b") else f"{unit}b"])

@@ -24,6 +24,6 @@ def run(arguments: argparse.Namespace) -> int:
         print_json([asdict(item) for item in done])
         return 0
     for item in done:
-        say(f"{item.state:>7}  {item.path}")
+        say(f"{item.state:>7}  {item.path}{f'  ({item.note})' if item.note else ''}")
     say("edit config/bundles.toml and config/routes.toml, then run `bundle-router check`")
     return 0

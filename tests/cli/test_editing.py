@@ -27,3 +27,14 @@ def test_a_skill_is_looked_for_beside_the_config_and_a_link_out_of_there_does_no
     (shell.folder / "bundles" / "two" / "SKILL.md").symlink_to(shell.folder / "secret")
     said = [p["path"] for p in shell.json("check")["problems"] if p["rule"] == "missing-skill"]
     assert said == ["bundles.two.skill", "bundles.three.skill"]
+
+
+def test_init_leaves_runs_out_of_git_and_says_so_where_there_is_a_file_already(shell: Any) -> None:
+    shell("init", "fresh")
+    assert "/runs/" in (shell.folder / "fresh" / ".gitignore").read_text("utf-8").splitlines()
+    mine = shell.folder / ".gitignore"
+    mine.write_text("*.pyc\n", encoding="utf-8")
+    assert "kept  .gitignore  (add the line '/runs/'" in shell("init").stdout
+    assert mine.read_text("utf-8") == "*.pyc\n"
+    mine.write_text("*.pyc\nruns/*\n", encoding="utf-8")
+    assert "add the line" not in shell("init").stdout

@@ -20,10 +20,11 @@ from router.errors import CorruptRun, UnknownRun
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run directory at a glance, from `run.json` and the directory; no records are read.
+    """One run directory at a glance, from `run.json` and the directory; no record is parsed.
 
     `state`: `open` (some process writes it: `pid`), `closed`, `ended` (its writer is gone and did not close it), or
-    `unreadable` (`problem` says why). `records` is known for closed runs only. `bytes` counts every file of the run.
+    `unreadable` (`problem` says why). `records` is what `run.json` says, for
+    runs that are not closed the lines there are now. `bytes` counts every file of the run.
     """
 
     run_id: str
@@ -112,10 +113,19 @@ class Archive:
             parent_run_id=_text(header, "parent_run_id"),
             durability=_text(header, "durability") or "",
             workspace=_text(header, "workspace") or "",
-            records=count if isinstance(count, int) and closed else None,
+            records=count if isinstance(count, int) and closed else self._lines(path),
             bytes=size,
             healed=len(_objects(header, "healed")),
         )
+
+    def _lines(self, path: Path) -> int | None:
+        """The whole lines of an unclosed run's files, which are its records unless someone tampered with them."""
+        total = 0
+        for name in FILES.values():
+            with files.opened(path / name) as fd:
+                while fd is not None and (block := os.read(fd, 1 << 20)):
+                    total += block.count(b"\n")
+        return total
 
     def path(self, run_id: str) -> Path:
         """The directory of a run. Raises UnknownRun, also for what is no run id and for symbolic links."""

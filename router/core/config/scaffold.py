@@ -43,12 +43,24 @@ program that opens it asks for that.
 """
 
 
+_GITIGNORE: Final = """\
+# What runs of Bundle Router leave: records of what agents asked and saw.
+/runs/
+"""
+
+
+def ignores_runs(gitignore: str) -> bool:
+    """Whether some line of a .gitignore leaves the runs folder out."""
+    return any(line.strip().strip("/").removesuffix("/*") in ("runs", "**/runs") for line in gitignore.splitlines())
+
+
 def scaffold_texts(shipped: Mapping[str, str]) -> dict[str, str]:
     """Path relative to the project's root → text. `shipped` maps the config files' names to their shipped texts."""
     texts = {f"config/{name}": _overlaid(shipped[name], head) for name, head in _OVERLAID.items()}
     texts |= {f"config/{name}": _headed(shipped[name], head) for name, head in _REPLACING.items()}
     texts |= {f"config/{path}": text for path, text in schema_texts().items()}
     texts["bundles/README.md"] = _BUNDLES_README
+    texts[".gitignore"] = _GITIGNORE
     return dict(sorted(texts.items()))
 
 

@@ -1,0 +1,104 @@
+"""The log reviewer at the command line: what runs say of themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STEP = ("--workflow", "feature", "--role", "implementer", "--step", "edit")
+
+
+@pytest.fixture
+def reviewed(shell: Any) -> Any:
+    """A run with a goal, a constraint, a label, a policy of its own, one call that works and one that is refused."""
+    (shell.folder / "a.txt").write_text("first line\nsecond line\n" + "x" * 500, encoding="utf-8")
+    shell(
+        "route", *STEP, "--run", "r-1", "--goal", "rename\nthe flag", "--constraint", "no network", "--label",
+        "ticket=4711", "--trust", "trusted", "--deny", "tool:repo.git_log", "--principal", "ada",
+    )  # fmt: skip
+    shell("call", "--run", "r-1", "repo.read_file", '{"path": "a.txt"}')
+    shell("call", "--run", "r-1", "repo.git_log", '{"max_count": 3}', code=3)
+    return shell
+
+
+def test_show_says_what_was_asked_what_was_given_and_what_came_back(reviewed: Any) -> None:
+    shown = reviewed("runs", "show", "r-1").stdout
+    for said in (
+        "      goal: rename ⏎ the flag\n",
+        "      constraint: no network\n",
+        '      its own policy: {"deny": ["tool:repo.git_log"], "trust": "trusted"}\n',
+        "      principal: ada\n",
+        "      labels: ticket=4711\n",
+        '        with {"path":"a.txt"}\n',
+        '        with {"max_count":3}\n',
+    ):
+        assert said in shown
+    (gave,) = [line for line in shown.splitlines() if line.startswith("        gave ") and "first line" in line]
+    assert "first line ⏎" in gave
+    assert gave.endswith(" characters)"), "what is cut off is counted"
+    assert len(gave) <= 120
+
+
+def test_show_fits_the_terminal_and_json_is_whole(reviewed: Any) -> None:
+    root = Path(__file__).parent.parent.parent
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "router", "runs", "show", "r-1"],
+        cwd=reviewed.folder,
+        env={**os.environ, "PYTHONPATH": str(root), "TERM": "xterm-256color", "COLUMNS": "80", "NO_COLOR": "1"},
+        stdout=child,
+        stderr=child,
+        stdin=subprocess.DEVNULL,
+    )
+    os.close(child)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone with its last user
+        while block := os.read(parent, 65536):
+            shown += block
+    os.close(parent)
+    assert process.wait(60) == 0
+    lines = [line for line in shown.decode().splitlines() if line.lstrip().startswith(("with", "gave", "goal"))]
+    assert len(lines) >= 4
+    assert max(map(len, lines)) <= 80
+    records = reviewed.json("runs", "show", "r-1")["records"]
+    assert "x" * 500 in next(record["result"] for record in records if record.get("outcome") == "ok")
+
+
+def test_a_run_that_was_not_closed_is_listed_with_its_records(reviewed: Any) -> None:
+    assert reviewed.json("runs", "list")[0]["records"] == 4
+    header = reviewed.folder / "runs" / "r-1" / "run.json"
+    header.write_text(header.read_text("utf-8").replace('"closed"', '"was_closed"'), encoding="utf-8")
+    (row,) = reviewed.json("runs", "list")
+    assert (row["state"], row["records"]) == ("ended", 4)
+
+
+@pytest.mark.parametrize(
+    ("size", "deleted"), [("50KB", 0), ("50kb", 0), ("50k", 0), ("1.5GiB", 0), ("0", 1), ("100 b", 1), ("0.001MB", 1)]
+)
+def test_prune_takes_sizes_as_people_write_them(reviewed: Any, size: str, deleted: int) -> None:
+    assert len(reviewed.json("runs", "prune", "--max-size", size, "--dry-run")["deleted"]) == deleted
+
+
+def test_prune_says_what_is_no_size(shell: Any) -> None:
+    assert "write e.g. 50KB, 500MB or 1.5GiB" in shell("runs", "prune", "--max-size", "big", code=3).stderr
+
+
+def test_the_steps_own_trust_floor_and_its_labels_come_from_the_command_line(shell: Any) -> None:
+    shell.write(
+        servers='[servers.repo]\ntransport = "local"\ntrust = "untrusted"\n',
+        bundles='[bundles."repo.readonly"]\ndescription = "x"\ntools = ["repo.read_file"]\neffects = ["read"]\n',
+        policy='[[policies]]\nname = "p"\nrole = "implementer"\nallow = ["bundle:repo.readonly"]\n',
+    )
+    assert shell.json("route", *STEP)["decision"]["bundles"][0]["id"] == "repo.readonly"
+    low = shell.json("route", *STEP, "--trust", "trusted")["decision"]
+    assert low["left_out"][0]["code"] == "trust_too_low"
+    assert "invalid choice" in shell("route", *STEP, "--trust", "maybe", code=3).stderr
+    assert "write --label ticket=4711" in shell("route", *STEP, "--label", "ticket", code=3).stderr
+    assert "given twice" in shell("route", *STEP, "--label", "a=1", "--label", "a=2", code=3).stderr
