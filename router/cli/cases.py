@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import time
-import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ValidationError
-
-from router.cli.arguments import add_config, add_json, config_folder, sentences
+from router.cli.arguments import add_config, add_json, config_folder
 from router.cli.local import local_servers
 from router.cli.output import print_json, say, table
-from router.core.cases import Case, Mismatch, read_cases, run_case
+from router.core.cases import Case, Mismatch, line_of, read_cases, run_case
 from router.core.catalog import Catalog
-from router.core.config.source import from_bytes, guard
+from router.core.config.source import ConfigFile, from_bytes
 from router.errors import RequestError
 
 if TYPE_CHECKING:
@@ -40,20 +37,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def load_cases(path: Path) -> tuple[Case, ...]:
-    """The cases of one file. Raises RequestError that says which file and what."""
+def load_file(path: Path) -> ConfigFile:
+    """A case file as text. Raises RequestError."""
     try:
-        file = from_bytes(path.name, str(path), path.read_bytes(), "project")
-        problem = file.fault or guard(file)
-        if problem is not None:
-            raise RequestError(str(problem))
-        return read_cases(tomllib.loads(file.text))
+        return from_bytes(path.name, str(path), path.read_bytes(), "project")
     except OSError as error:
         raise RequestError(f"{path} can't be read: {error.strerror}") from None
-    except ValidationError as error:
-        raise RequestError(f"{path}: {sentences(error)}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise RequestError(f"{path} is not TOML: {error}") from None
 
 
 def load_labelled(path: Path) -> tuple[LabelledRow, ...]:
@@ -79,17 +68,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("a --share lies between 0 and 1", advice="write e.g. --share 0.5")
     catalog = load_catalog(config_folder(arguments), local=local_servers(arguments))
     sets = [(path, load_labelled(path)) for path in arguments.files if path.suffix == LABELLED]
-    files = [path for path in arguments.files if path.suffix != LABELLED]
-    results = [(path, case, run_case(case, catalog)) for path in files for case in load_cases(path)]
-    failed = [(path, wrong) for path, _, wrong in results if wrong]
+    files = [load_file(path) for path in arguments.files if path.suffix != LABELLED]
+    results = [
+        (file, number, case, run_case(case, catalog)) for file in files for number, case in enumerate(read_cases(file))
+    ]
+    failed = [(file, number, wrong) for file, number, _, wrong in results if wrong]
     measured = _measure_all(sets, catalog, arguments, shares) if sets else []
     if arguments.json:
-        cases = [_row(path, case, wrong) for path, case, wrong in results]
+        cases = [_row(file, case, wrong) for file, _, case, wrong in results]
         print_json({"cases": cases, "failed": len(failed), "sets": [_set_json(*one) for one in measured]})
         return 1 if failed else 0
-    for path, wrong in failed:
+    for file, number, wrong in failed:
         for mismatch in wrong:
-            say(f"{path}: {mismatch}")
+            say(f"{file.display_path}:{line_of(file, number, mismatch.step - 1)}: {mismatch}")
     if files:
         say(f"{len(results) - len(failed)} passed, {len(failed)} failed")
     for one in measured:
@@ -97,8 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _row(path: Path, case: Case, wrong: tuple[Mismatch, ...]) -> dict[str, object]:
-    return {"file": str(path), "name": case.name, "passed": not wrong, "differences": [str(m) for m in wrong]}
+def _row(file: ConfigFile, case: Case, wrong: tuple[Mismatch, ...]) -> dict[str, object]:
+    return {"file": file.display_path, "name": case.name, "passed": not wrong, "differences": [str(m) for m in wrong]}
 
 
 # --- labelled sets -------------------------------------------------------------------------------------------------

@@ -7,24 +7,45 @@
     role = "reviewer"
     step = "review"
     bundles = ["repo.readonly"]                # exactly these, in this order
-    left_out = ["workspace.exec: policy_denied"]
+    left_out = ["bundle:workspace.exec: not_allowed", "tool:repo.git_diff: policy_denied"]
 
 A case may hold several `[[cases.steps]]` instead; they are one run, so stickiness carries over. `answer` is what search
 or a model would say, where the step puts a question. Nothing is looked up: a case file means the same everywhere.
+A name in `left_out` without `bundle:` or `tool:` is either; one without a code may have any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from router.core.catalog import Catalog
+from router.core.config.positions import Path, locate
+from router.core.config.reading import parse
+from router.core.config.report import Report
+from router.core.config.source import ConfigFile
+from router.core.config.suggest import Suggester
+from router.core.config.wording import explain
 from router.core.decide import Question, decide
-from router.core.models import Activation, Answer, Code, Decision, Facts, Frozen, Grant, Reply, Source, Step, StepPolicy
+from router.core.models import (
+    CODES,
+    Activation,
+    Answer,
+    Decision,
+    Facts,
+    Frozen,
+    Grant,
+    LeftOut,
+    Reply,
+    Source,
+    Step,
+    StepPolicy,
+)
 from router.core.replay import conclude
+from router.errors import RequestError
 
 
 class CaseStep(Frozen):
@@ -77,24 +98,100 @@ class Mismatch:
     what: str
     expected: str
     got: str
+    hint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.case}, step {self.step}: {self.what}: expected {self.expected}, got {self.got}"
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.case}, step {self.step}: {self.what}: expected {self.expected}, got {self.got}{hint}"
 
 
-def read_cases(raw: dict[str, Any]) -> tuple[Case, ...]:
-    """The cases of a parsed case file. A case of one step may do without `steps`. Raises ValidationError."""
-    cases = raw.get("cases")
-    if isinstance(cases, list):
-        raw = {**raw, "cases": [_with_steps(case) for case in cases]}
-    return CaseFile.model_validate(raw).cases
+# --- reading: a case of one step may do without `steps`, so what is wrong in it is one level higher in the file ----
+
+_CASE_KEYS: Final = ("name", "capabilities")
+
+
+def read_cases(file: ConfigFile) -> tuple[Case, ...]:
+    """The cases of a file. Raises RequestError with everything that is wrong, each with line, key path and the nearest
+    right name."""
+    report = Report([file])
+    raw = parse(file, report)
+    cases: tuple[Case, ...] = ()
+    if raw is not None:
+        listed = raw.get("cases")
+        whole = {**raw, "cases": [_with_steps(case) for case in listed]} if isinstance(listed, list) else raw
+        try:
+            cases = CaseFile.model_validate(whole).cases
+        except ValidationError as error:
+            _report(error, file, raw, report)
+        for path, row in _expected_codes(cases, raw):
+            _check_code(row, file, path, report)
+    problems = report.problems()
+    if problems:
+        said = f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the cases"
+        raise RequestError(
+            "\n".join([said, *(f"  {problem}" for problem in problems)]), advice="fix the lines named above"
+        )
+    return cases
+
+
+def line_of(file: ConfigFile, case: int, step: int) -> int:
+    """The line at which a step (both numbers from 0) of a file that could be read begins."""
+    return locate(file.text).line(("cases", case, "steps", step))
 
 
 def _with_steps(case: Any) -> Any:
     if not isinstance(case, dict) or "steps" in case:
         return case
-    own = {key: value for key, value in case.items() if key in ("name", "capabilities")}
+    own = {key: value for key, value in case.items() if key in _CASE_KEYS}
     return {**own, "steps": [{key: value for key, value in case.items() if key not in own}]}
+
+
+def _is_short(raw: Any, path: Path) -> bool:
+    """Whether the path leads into the step of a case that is written without `steps`."""
+    if len(path) < 4 or path[0] != "cases" or path[2] != "steps":
+        return False
+    case = raw["cases"][path[1]]
+    return isinstance(case, dict) and "steps" not in case
+
+
+def _as_written(raw: Any, path: Path) -> Path:
+    return (*path[:2], *path[4:]) if _is_short(raw, path) else path
+
+
+def _report(error: ValidationError, file: ConfigFile, raw: Any, report: Report) -> None:
+    for detail in error.errors(include_url=False):
+        if detail["type"] == "too_short" and detail["input"]:
+            continue  # what is wrong in it has been reported, and counts as absent
+        path, message, hint = explain(detail, CaseFile, report.suggester)
+        if detail["type"] == "extra_forbidden" and _is_short(raw, path):
+            known = (*_CASE_KEYS, *CaseStep.model_fields)
+            hint = report.suggester.did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}"
+        report.add(file, _as_written(raw, path), message, hint)
+
+
+def _expected_codes(cases: tuple[Case, ...], raw: Any) -> Iterator[tuple[Path, str]]:
+    for number, case in enumerate(cases):
+        for at, step in enumerate(case.steps):
+            for index, row in enumerate(step.left_out):
+                yield _as_written(raw, ("cases", number, "steps", at, "left_out", index)), row
+
+
+def _check_code(row: str, file: ConfigFile, path: Path, report: Report) -> None:
+    _, name, code = _left_out(row)
+    if not name:
+        report.add(file, path, f"{row!r} names nothing", "write 'bundle:workspace.exec: not_allowed'")
+    elif code and code not in CODES:
+        hint = report.suggester.did_you_mean(code, CODES) or f"codes: {', '.join(CODES)}"
+        report.add(file, path, f"{code!r} is not a code", hint)
+
+
+def _left_out(row: str) -> tuple[str, str, str]:
+    """Kind (`bundle`, `tool` or empty), name and code of `tool:repo.git_diff: policy_denied`."""
+    kind, colon, rest = row.partition(":")
+    if not colon or kind.strip() not in ("bundle", "tool"):
+        kind, rest = "", row
+    name, _, code = rest.partition(":")
+    return kind.strip(), name.strip(), code.strip()
 
 
 def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
@@ -104,8 +201,19 @@ def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
     for number, expected in enumerate(case.steps, start=1):
         decision = _decide(case, expected, catalog, activation)
         activation = decision.after
-        wrong += [Mismatch(case.name, number, *difference) for difference in _differences(expected, decision)]
+        for what, wanted, got in _differences(expected, decision):
+            hint = _unknown(expected, catalog) if what == "bundles" else ""
+            wrong.append(Mismatch(case.name, number, what, wanted, got, hint))
     return tuple(wrong)
+
+
+def _unknown(expected: CaseStep, catalog: Catalog) -> str:
+    """What the step is to get and no config could give it: a name that no bundle has."""
+    for id_ in expected.bundles:
+        if catalog.bundle(id_) is None:
+            hint = Suggester().did_you_mean(id_, catalog.bundles)
+            return f"no bundle is called {id_!r}{f'; {hint}' if hint else ''}"
+    return ""
 
 
 def _decide(case: Case, expected: CaseStep, catalog: Catalog, activation: Activation) -> Decision:
@@ -136,12 +244,16 @@ def _differences(expected: CaseStep, decision: Decision) -> Iterable[tuple[str, 
         yield "route", expected.route, str(decision.route)
     if expected.source is not None and decision.source != expected.source:
         yield "source", expected.source, decision.source
-    codes: dict[str, Code] = {row.tool or row.id: row.code for row in decision.left_out}
     for row in expected.left_out:
-        id_, _, code = (part.strip() for part in row.partition(":"))
-        got = codes.get(id_)
-        if got is None or (code and got != code):
-            yield f"left out {id_!r}", code or "any code", got or "not left out"
+        kind, name, code = _left_out(row)
+        codes = [left.code for left in decision.left_out if _names(left, kind, name)]
+        if not codes or (code and code not in codes):
+            yield f"left out {name!r}", code or "any code", ", ".join(codes) or "not left out"
+
+
+def _names(left: LeftOut, kind: str, name: str) -> bool:
+    """Whether a row is about the bundle, or the tool, of that name. A bundle and a tool may be called the same."""
+    return (kind != "tool" and left.tool is None and left.id == name) or (kind != "bundle" and left.tool == name)
 
 
 def _list(ids: Iterable[str]) -> str:

@@ -58,7 +58,7 @@ class Reading:
 def read(file: ConfigFile, report: Report) -> Reading:
     """Reads one file; what is wrong with it goes to the report."""
     reading = Reading(file)
-    data = _parse(file, report)
+    data = parse(file, report)
     if data is None:
         reading.readable = False
         return reading
@@ -79,7 +79,8 @@ def read(file: ConfigFile, report: Report) -> Reading:
     return reading
 
 
-def _parse(file: ConfigFile, report: Report) -> dict[str, Any] | None:
+def parse(file: ConfigFile, report: Report) -> dict[str, Any] | None:
+    """The text as TOML, once `guard` has let it through; None when it is none, which the report then says."""
     problem = file.fault or guard(file)
     if problem is None:
         try:
