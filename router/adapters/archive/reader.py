@@ -118,7 +118,7 @@ class Archive:
             healed=len(_objects(header, "healed")),
         )
 
-    def _lines(self, path: Path) -> int | None:
+    def _lines(self, path: Path) -> int:
         """The whole lines of an unclosed run's files, which are its records unless someone tampered with them."""
         total = 0
         for name in FILES.values():
