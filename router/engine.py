@@ -26,6 +26,7 @@ from router.core.exposure import FORMATS, ActiveTool, Format, Toolset, exposed_n
 from router.core.folders import TOP, relative_folder
 from router.core.models import Activation, Decision, Facts, Reply, Step
 from router.core.records import activation_from, decision_from, facts_from, step_from
+from router.core.steppolicy import refuse_unknown
 from router.errors import RequestError, StorageError, UnknownRun
 from router.openruns import OpenRuns
 from router.ports import Capabilities, RunStore
@@ -166,7 +167,14 @@ class Engine:
         return Standing(step_from(record), activation, header.get("parent_run_id"))
 
     def _ceiling(self, parent_id: str | None) -> Ceiling:
-        return ceiling_of(parent_id, self._workspace, self._standing) if parent_id is not None else NO_CEILING
+        """What the ancestors leave. Raises RequestError while the policy of one is not understood: another config may
+        be in force by now, and a denial that means nothing under it would be lost."""
+        if parent_id is None:
+            return NO_CEILING
+        ceiling = ceiling_of(parent_id, self._workspace, self._standing)
+        for grant in ceiling.grants:
+            refuse_unknown(self.catalog, grant.policy, "the step policy of an ancestor run")
+        return ceiling
 
     def _folder(self, step: Step, ceiling: Ceiling) -> str:
         """The folder the step's local tools are confined to, beneath the workspace. It can only be narrowed.
@@ -201,6 +209,12 @@ class Engine:
             changes["workspace"] = folder
         inherited = sticky_set.inherit(ceiling.activation) if asked.inherit else Activation()
         return facts, asked.model_copy(update=changes) if changes else asked, inherited
+
+    def _accepted(self, asked: Step) -> Step:
+        """The step as it may be recorded. Raises RequestError for what can't be understood, before anything is done."""
+        step = self._redacted(asked)
+        refuse_unknown(self.catalog, step.policy)
+        return step
 
     def _redacted(self, step: Step) -> Step:
         """The step without secrets. Raises RequestError for one where a secret can't be taken out without changing
@@ -239,7 +253,7 @@ class Engine:
     async def route(self, asked: Step) -> Decision:
         """See `Router.route`."""
         started = self._deps.clock.monotonic_ns()
-        step = self._redacted(asked)
+        step = self._accepted(asked)
         # Opening a run takes disk work, once; everything after it takes microseconds.
         run = self._runs.get(step.run_id)
         if run is None:
@@ -247,8 +261,8 @@ class Engine:
         facts, step, inherited = self._prepare(run, step)
         taken = begin_route(self._deps, self.catalog, facts, run, step, inherited)
         if isinstance(taken, Question):
-            reply = await ask(self._deps.selector, taken, tuple(run.recent))
-            taken = finish_route(self._deps, self.catalog, facts, run, step, reply, started)
+            reply = await ask(self._deps, taken, tuple(run.recent))
+            taken = finish_route(self._deps, run, taken, reply, started)
         if run.durable:
             await asyncio.to_thread(self._settle, run, taken)
         return taken
@@ -256,13 +270,13 @@ class Engine:
     def route_from_thread(self, asked: Step, wait: Callable[[Coroutine[Any, Any, Reply]], Reply]) -> Decision:
         """As `route`, on the calling thread; `wait` runs a coroutine to its end elsewhere, when something is asked."""
         started = self._deps.clock.monotonic_ns()
-        step = self._redacted(asked)
+        step = self._accepted(asked)
         run = self._runs.get(step.run_id) or self._open(step.run_id, step)
         facts, step, inherited = self._prepare(run, step)
         taken = begin_route(self._deps, self.catalog, facts, run, step, inherited)
         if isinstance(taken, Question):
-            reply = wait(ask(self._deps.selector, taken, tuple(run.recent)))
-            taken = finish_route(self._deps, self.catalog, facts, run, step, reply, started)
+            reply = wait(ask(self._deps, taken, tuple(run.recent)))
+            taken = finish_route(self._deps, run, taken, reply, started)
         if run.durable:
             self._settle(run, taken)
         return taken

@@ -30,6 +30,7 @@ from router.core.records import (
     step_json,
 )
 from router.core.replay import conclude
+from router.core.replies import admitted
 from router.core.shaping import MediaFacts
 from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunLog, Selector, Sessions
 
@@ -56,7 +57,10 @@ class Current:
 
 
 class Run:
-    """The state of one open run, read and written under `lock`. `root` is what its local tools are confined to."""
+    """The state of one open run. Written under `lock`, and read under it where two reads have to agree.
+
+    `root` is what its local tools are confined to.
+    """
 
     __slots__ = (
         "__weakref__", "activation", "artifacts", "closing", "current", "durable", "ended", "id", "leases", "lock",
@@ -176,48 +180,27 @@ def begin_route(
         return _record(deps, catalog, run, step, facts, taken, None, started)
 
 
-async def ask(selector: Selector | None, question: Question, recent: Sequence[RecentStep]) -> Reply:
-    """Puts the question, outside the run's lock. An upstream's fault is a failure in the reply, not an exception."""
-    if selector is None:
+async def ask(deps: Deps, question: Question, recent: Sequence[RecentStep]) -> Reply:
+    """Puts the question, outside the run's lock. An upstream's fault is a failure in the reply, not an exception.
+
+    What comes back is without secrets and can be recorded: what is decided on is what stands in the log.
+    """
+    if deps.selector is None:
         return Reply(question.key)
-    return replace(await selector.select(question, recent), key=question.key)
+    said = await deps.selector.select(question, recent)
+    reply = replace(admitted(said, deps.redactor.redact), key=question.key)
+    if reply.failure == "internal" != said.failure:
+        deps.diagnostics.event("error", "reply.refused", run_id=question.step.run_id, step=question.step.step)
+    return reply
 
 
-def redacted(redactor: Redactor, reply: Reply) -> Reply:
-    """The reply without secrets: a model may repeat one, and what it said is recorded."""
-    answer, search = reply.answer, reply.search
-    model = answer.model if answer is not None else reply.model
-    texts = [
-        answer.justification if answer is not None else "",
-        model.answer or "" if model is not None else "",
-        search.why if search is not None else "",
-    ]
-    clean = redactor.redact_many(texts)
-    if clean is texts:
-        return reply
-    justification, said, why = clean
-    if model is not None:
-        model = replace(model, answer=None if model.answer is None else said)
-    return replace(
-        reply,
-        answer=replace(answer, justification=justification, model=model) if answer is not None else None,
-        model=reply.model and model,
-        search=replace(search, why=why) if search is not None else None,
-    )
-
-
-def finish_route(
-    deps: Deps, catalog: Catalog, facts: Facts, run: Run, step: Step, reply: Reply, started_ns: int
-) -> Decision:
-    """Settles with the reply and records. Decides again, since the activation may have moved while it was awaited."""
-    reply = redacted(deps.redactor, reply)
+def finish_route(deps: Deps, run: Run, question: Question, reply: Reply, started_ns: int) -> Decision:
+    """Settles with the reply and records."""
     with run.lock:
-        taken = decide(catalog, facts, run.activation, step)
-        heard: Reply | None = None
-        if isinstance(taken, Question):
-            heard, facts = reply, replace(facts, revisions=(*facts.revisions, *reply.revisions))
-            taken = conclude(taken, reply)
-        return _record(deps, catalog, run, step, facts, taken, heard, started_ns)
+        # The activation may have moved while the reply was awaited; nothing else of the question can.
+        taken = conclude(replace(question, activation=run.activation), reply)
+        facts = replace(question.facts, revisions=(*question.facts.revisions, *reply.revisions))
+        return _record(deps, question.catalog, run, question.step, facts, taken, reply, started_ns)
 
 
 def _record(

@@ -14,6 +14,7 @@ from router.core.catalog import Card, Catalog
 from router.core.explain import Explanation, explain
 from router.core.exposure import Toolset
 from router.core.models import Activation, Decision, LocalTool, Step
+from router.core.steppolicy import refuse_unknown
 from router.engine import Engine
 from router.portal import Portal, refuse_running_loop
 from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore, Selector
@@ -262,6 +263,7 @@ class Router:
         Reads capabilities as they are now; knows nothing of a run's stickiness or of parents. Where search would be
         asked first it is; a model is not.
         """
+        refuse_unknown(self.catalog, step.policy)
         hear = self._selector.preview if self._selector is not None else None
         return explain(self.catalog, self._engine.facts(), Activation(), step, target, hear)
 

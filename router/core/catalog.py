@@ -53,7 +53,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One entry of `servers.toml`. `tools` are the tool names known without contacting it (all of them when local)."""
+    """One entry of `servers.toml`, with what follows from it (`env_names`)."""
 
     name: str
     transport: Transport
@@ -282,7 +282,10 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """Everything decisions rest on. Build one with `router.core.config.resolve`, or by hand in tests."""
+    """Everything decisions rest on. Build one with `router.core.config.load`, or by hand in tests.
+
+    A value but for `memo`: never changed after it was made, and safe to share between threads.
+    """
 
     servers: Mapping[str, Server] = field(default_factory=dict)
     bundles: Mapping[str, Bundle] = field(default_factory=dict)
@@ -309,10 +312,19 @@ class Catalog:
         """Old bundle ids and what they are called now."""
         return {alias: bundle.id for bundle in self.bundles.values() for alias in bundle.aliases}
 
+    def id_today(self, id_: str) -> str:
+        """What the bundle of that id, or of that old id, is called now; `id_` itself where there is none."""
+        return id_ if id_ in self.bundles else self.aliases.get(id_, id_)
+
     def bundle(self, id_: str) -> Bundle | None:
         """The bundle of that id, or of that old id."""
         found = self.bundles.get(id_)
         return found if found is not None else self.bundles.get(self.aliases.get(id_, ""))
+
+    @cached_property
+    def tool_names(self) -> frozenset[str]:
+        """The canonical names of all tools that are known: those that bundles hold, and those that have a card."""
+        return frozenset(tool for bundle in self.bundles.values() for tool in bundle.tools) | self.cards.keys()
 
     @cached_property
     def always(self) -> tuple[Bundle, ...]:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.core.catalog import Bundle, Catalog
-from router.core.decide import Plan, Question, decide, plan_for
+from router.core.decide import Question, decide
 from router.core.models import Activation, Code, Decision, Facts, LeftOut, ModelUse, Reason, Reply, SearchUse, Step
+from router.core.plans import Plan, plan_for
 from router.core.policy import Check, checks
 from router.core.replay import conclude
 
@@ -116,7 +117,8 @@ def _chain(
     bundle = catalog.bundles[id_]
     plan = plan_for(catalog, step, facts.grants)
     # A bundle stands as long as one of its tools does, so it is judged by the best of them.
-    judged = tool or next(iter((*plan.verdicts.of(id_, facts).tools, *bundle.tools)), "")
+    verdict = plan.verdicts.of(id_, facts)
+    judged = tool or next(iter((*verdict.tools, *verdict.patterns, *bundle.tools, *bundle.patterns)), None)
     made = [Check("unknown_bundle", True, ""), *checks(catalog, plan.verdicts.ceiling, facts, bundle, judged)]
     made.append(_mapping_check(plan, decision, candidates, bundle))
     chosen = next((c for c in decision.bundles if c.id == id_), None)
@@ -142,8 +144,13 @@ def _mapping_check(plan: Plan, decision: Decision, candidates: tuple[str, ...], 
         return Check("not_mapped", True, "it is shown always")
     if bundle.id in candidates:
         return Check("not_mapped", True, "a candidate: search or the model may pick it")
-    if any(chosen.id == bundle.id for chosen in decision.bundles):
-        return Check("not_mapped", True, "it is the declared default")
+    chosen = next((chosen for chosen in decision.bundles if chosen.id == bundle.id), None)
+    if chosen is not None:
+        stays = chosen.reason in ("sticky", "inherited")
+        return Check("not_mapped", True, f"it stays {chosen.evidence}" if stays else "it is the declared default")
+    held_back = next((row for row in decision.left_out if (row.id, row.code) == (bundle.id, "not_mapped")), None)
+    if held_back is not None:
+        return Check("not_mapped", False, held_back.detail)
     return Check(
         "not_mapped", False, f"route {route.name!r} does not name it" if route else "no route covers this step"
     )

@@ -91,7 +91,9 @@ class StepPolicy(Frozen):
     """What one step may have at most. It only ever narrows what `policy.toml` permits.
 
     `allow` and `deny` hold patterns as in `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a bare bundle glob.
-    `allow=None` means "no narrowing"; an empty `allow` permits nothing.
+    `allow=None` means "no narrowing"; an empty `allow` permits nothing. A name without globs has to be a bundle's (old
+    ids count) or, with `tool:`, a tool's; `route()` refuses others, since a misspelt denial would permit. A glob may
+    match nothing. At most 200 characters a pattern (see `router.core.steppolicy`).
     """
 
     allow: tuple[str, ...] | None = Field(default=None, max_length=1000)
@@ -202,8 +204,9 @@ class Asked:
 class Entry:
     """One bundle of a run's activation. `used` is the sequence number of its last use, for least-recently-used order.
 
-    `origin` is the reason that first brought it in; `inherited` marks what came from the parent run and was not
-    yet brought in by a step of this run. `place` numbers bundles and asked-for tools (`tools`, in their order) as the
+    `origin` is the reason that first brought it in, or the first that text in an intent had no hand in; `inherited`
+    marks what came from the parent run and was not yet brought in by a step of this run (for what is there by trust:
+    by its mapping). `place` numbers bundles and asked-for tools (`tools`, in their order) as the
     run came upon them: the array of tools is in this order, so that what comes later is appended.
     """
 

@@ -37,6 +37,24 @@ def first_match(patterns: Iterable[str], name: str) -> str | None:
     return None
 
 
+def covers(pattern: str, glob: str) -> bool:
+    """Whether `pattern` covers every name that `glob` does. A plain name is a glob that covers itself.
+
+    True only when sure: a `*` of the glob has to be swallowed by a `*` of the pattern, and no `?` is looked into.
+    """
+    if not is_glob(glob):
+        return matches(pattern, glob)
+    return pattern == glob or ("?" not in pattern and matches(pattern, glob))
+
+
+def first_cover(patterns: Iterable[str], glob: str) -> str | None:
+    """The first of the patterns that covers every name that `glob` does."""
+    for pattern in patterns:
+        if covers(pattern, glob):
+            return pattern
+    return None
+
+
 def selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]) -> bool:
     """Whether a pair of lists leaves the name in: included, where there is a list, and not excluded."""
     if include is not None and first_match(include, name) is None:
@@ -67,5 +85,5 @@ class Targets:
         return first_match(self.bundles, id_)
 
     def tool(self, name: str) -> str | None:
-        """The pattern that covers the tool (`server.tool`), if one does."""
-        return first_match(self.tools, name)
+        """The pattern that covers the tool (`server.tool`), or all tools of a glob, if one does."""
+        return first_cover(self.tools, name)

@@ -4,45 +4,30 @@ Rules:
 1. Absence is deny. An address that no policy with an `allow` covers may see nothing.
 2. All policies that cover the address apply together: denials unite, allowances intersect, effects intersect, and
    the highest `min_trust` counts. So adding a denial, an effect list or a trust floor never widens anything.
-3. The step's own policy, and every ancestor's ceiling, are further layers of the same kind. A layer can only narrow.
+3. The step's own policy, and every ancestor's ceiling, are further layers of the same kind (see `router.core.ceiling`).
 4. Deny beats allow. Denying a bundle also takes its tools out of every bundle composed of it.
 5. An `allow` is a set of tools: `bundle:x` stands for all tools of x, `tool:s.t` for one. A bundle may be seen when at
    least one of its tools may; the tools that may not are refused one by one.
-6. The tests are made in the order of `CODES`; the first that fails is the reason. `explain` shows them all.
+6. A glob over a server that nobody has asked yet (`patterns`) is judged like a tool. It is permitted when all that it
+   may turn out to cover is, so a `tool:` name allows no part of it; each tool is judged again once it is known.
+7. The tests are made in the order of `CODES`; the first that fails is the reason. `explain` shows them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from router.core.catalog import Bundle, Catalog
-from router.core.mapping import Address, covering
-from router.core.models import Code, Effect, Facts, Grant, LeftOut, StepPolicy, Trust
-from router.core.patterns import Targets, first_match
+from router.core.ceiling import Ceiling, Layer
+from router.core.models import Code, Facts, LeftOut, Trust
+from router.core.patterns import first_cover, is_glob
 
 _TRUST_ORDER: Final[dict[Trust, int]] = {"untrusted": 0, "trusted": 1}
-_NOTHING: Final = Targets((), ())
 
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One thing that narrows: a policy row, the step's own policy, or an ancestor's. `name` is for people."""
-
-    name: str
-    allow: Targets | None = None
-    deny: Targets = _NOTHING
-    min_trust: Trust | None = None
-    effects: tuple[Effect, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """The most a step may have. `ungranted` names the addresses (its own, its ancestors') that are granted nothing."""
-
-    layers: tuple[Layer, ...]
-    ungranted: tuple[str, ...]
+Tests = Iterator[tuple[Code, str | None]]
+"""Tests in the order of `CODES`, each with what is wrong, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +41,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a bundle comes to: the tools of it that may be seen, those that may not, or why none may (`code`)."""
+    """What a bundle comes to: the tools (and globs over tools nobody has heard of yet) that may be seen, those that may
+    not, or why none may (`code`)."""
 
     id: str
     tools: tuple[str, ...] = ()
     refused: tuple[LeftOut, ...] = ()
     code: Code | None = None
     detail: str = ""
+    patterns: tuple[str, ...] = ()
 
     @property
     def permitted(self) -> bool:
@@ -73,44 +60,9 @@ class Verdict:
         return LeftOut(self.id, self.code, self.detail)
 
 
-def _address_layers(catalog: Catalog, address: Address, whose: str) -> tuple[list[Layer], list[str]]:
-    rows = covering(catalog.policies, address)
-    layers = [
-        Layer(
-            name=f"policy {row.name!r}{whose}",
-            allow=None if row.allow is None else Targets.parse(row.allow),
-            deny=Targets.parse(row.deny),
-            min_trust=row.min_trust,
-            effects=row.effects,
-        )
-        for row in rows
-    ]
-    granted = any(row.allow is not None for row in rows)
-    return layers, [] if granted else ["/".join(address) + whose]
-
-
-def _step_layer(policy: StepPolicy, name: str) -> Layer:
-    return Layer(
-        name=name,
-        allow=None if policy.allow is None else Targets.parse(policy.allow),
-        deny=Targets.parse(policy.deny),
-        min_trust=policy.trust,
-    )
-
-
-def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, grants: tuple[Grant, ...]) -> Ceiling:
-    """All layers that a step at this address is judged under: policies, its own policy, and its ancestors'."""
-    layers, ungranted = _address_layers(catalog, address, "")
-    if policy is not None:
-        layers.append(_step_layer(policy, "the step's own policy"))
-    for generation, grant in enumerate(grants, start=1):
-        whose = " of the parent run" if generation == 1 else f" of the ancestor run {generation} levels up"
-        more, missing = _address_layers(catalog, (grant.workflow, grant.role, grant.step), whose)
-        layers += more
-        ungranted += missing
-        if grant.policy is not None:
-            layers.append(_step_layer(grant.policy, f"the step policy{whose}"))
-    return Ceiling(tuple(layers), tuple(ungranted))
+def unknown(id_: str) -> Verdict:
+    """The verdict on an id that no bundle has."""
+    return Verdict(id_, code="unknown_bundle", detail="no bundle has this id")
 
 
 def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
@@ -126,57 +78,95 @@ def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
     return tuple(found.values())
 
 
-# --- the tests on one tool of one bundle, each giving None or what is wrong -----------------------------------------
+# --- the tests that rest on config alone -----------------------------------------------------------------------------
 
 
-def _denial(ceiling: Ceiling, catalog: Catalog, bundle: Bundle, tool: str | None) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Denials:
+    """What one layer denies of one bundle: all of it (`whole`), or what comes from a denied constituent (`through`)."""
+
+    layer: Layer
+    whole: str | None
+    through: Mapping[str, str]
+
+    def of(self, target: str | None) -> str | None:
+        if self.whole is not None or target is None:
+            return self.whole
+        hit = self.layer.deny.tool(target)
+        return self.through.get(target) if hit is None else f"{self.layer.name} denies 'tool:{hit}'"
+
+
+class ConfigTests:
+    """The tests that rest on config alone, on one bundle. What is the same for all its tools is worked out once.
+
+    A target is a tool, a glob over a server that nobody has asked yet, or None: the bundle as a whole.
+    """
+
+    def __init__(self, catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> None:
+        self._catalog = catalog
+        self._bundle = bundle
+        self._ungranted = ceiling.ungranted
+        self._denials = _denials(catalog, ceiling, bundle)
+        self._allowing = [
+            layer for layer in ceiling.layers if layer.allow is not None and layer.allow.bundle(bundle.id) is None
+        ]
+        self._floors = [layer for layer in ceiling.layers if layer.min_trust is not None]
+        self._effect = _effect(ceiling, bundle)
+
+    def on(self, target: str | None) -> Tests:
+        yield "disabled", self._disabled(target)
+        yield "policy_denied", next((said for denials in self._denials if (said := denials.of(target))), None)
+        yield "not_allowed", self._lack_of_allowance(target)
+        yield "trust_too_low", self._low_trust(target)
+        yield "effect_not_allowed", self._effect
+        yield "allowlist_required", self._unlisted(target)
+
+    def _disabled(self, target: str | None) -> str | None:
+        if not self._bundle.enabled:
+            return "the bundle is disabled"
+        return None if target is None else _server_disabled(self._catalog, target)
+
+    def _lack_of_allowance(self, target: str | None) -> str | None:
+        if self._ungranted:
+            return f"no policy with an allow covers {self._ungranted[0]}"
+        for layer in self._allowing:
+            if target is None or layer.allow is None or layer.allow.tool(target) is None:
+                return f"{layer.name} does not allow it"
+        return None
+
+    def _low_trust(self, target: str | None) -> str | None:
+        trust = self._trust(target)
+        for layer in self._floors:
+            if layer.min_trust is not None and _TRUST_ORDER[trust] < _TRUST_ORDER[layer.min_trust]:
+                return f"{layer.name} asks for {layer.min_trust} servers, this is {trust}"
+        return None
+
+    def _trust(self, target: str | None) -> Trust:
+        server = self._catalog.servers.get(target.partition(".")[0]) if target is not None else None
+        return self._bundle.trust if server is None else server.trust
+
+    def _unlisted(self, target: str | None) -> str | None:
+        """Config refuses such a glob; a server that lost its trust after the catalog was made meets it here."""
+        if target is None or not is_glob(target) or self._trust(target) == "trusted":
+            return None
+        return "an untrusted server's tools must be named in the bundle one by one"
+
+
+def _denials(catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> list[_Denials]:
     parts = constituents(catalog, bundle) if bundle.bundles else ()
+    made = []
     for layer in ceiling.layers:
-        hit = layer.deny.bundle(bundle.id)
-        if hit is not None:
-            return f"{layer.name} denies {hit!r}"
-        if tool is None:
+        if not layer.deny.bundles and not layer.deny.tools:
             continue
-        hit = layer.deny.tool(tool)
-        if hit is not None:
-            return f"{layer.name} denies 'tool:{hit}'"
-        for part in parts:
-            if tool in part.tools and (hit := layer.deny.bundle(part.id)) is not None:
-                return f"{layer.name} denies {hit!r}, which {bundle.id!r} is composed of"
-    return None
-
-
-def _lack_of_allowance(ceiling: Ceiling, bundle: Bundle, tool: str | None) -> str | None:
-    if ceiling.ungranted:
-        return f"no policy with an allow covers {ceiling.ungranted[0]}"
-    for layer in ceiling.layers:
-        if layer.allow is None or layer.allow.bundle(bundle.id) is not None:
-            continue
-        if tool is None or layer.allow.tool(tool) is None:
-            return f"{layer.name} does not allow it"
-    return None
-
-
-def _server_disabled(catalog: Catalog, tool: str) -> str | None:
-    name, _, short = tool.partition(".")
-    server = catalog.servers.get(name)
-    if server is None:
-        return f"server {name!r} is not configured"
-    if not server.enabled:
-        return f"server {name!r} is disabled"
-    if server.include is not None and first_match(server.include, short) is None:
-        return f"server {name!r} does not include it"
-    excluded = first_match(server.exclude, short)
-    return None if excluded is None else f"server {name!r} excludes {excluded!r}"
-
-
-def _low_trust(ceiling: Ceiling, catalog: Catalog, bundle: Bundle, tool: str | None) -> str | None:
-    server = catalog.servers.get(tool.partition(".")[0]) if tool else None
-    trust = server.trust if server is not None else bundle.trust
-    for layer in ceiling.layers:
-        if layer.min_trust is not None and _TRUST_ORDER[trust] < _TRUST_ORDER[layer.min_trust]:
-            return f"{layer.name} asks for {layer.min_trust} servers, this is {trust}"
-    return None
+        hit = layer.denied(bundle)
+        through: dict[str, str] = {}
+        for part in parts if layer.deny.bundles else ():
+            denied = layer.denied(part)
+            if denied is not None:
+                said = f"{layer.name} denies {denied!r}, which {bundle.id!r} is composed of"
+                through |= dict.fromkeys((*part.tools, *part.patterns), said)
+        made.append(_Denials(layer, None if hit is None else f"{layer.name} denies {hit!r}", through))
+    return made
 
 
 def _effect(ceiling: Ceiling, bundle: Bundle) -> str | None:
@@ -186,6 +176,22 @@ def _effect(ceiling: Ceiling, bundle: Bundle) -> str | None:
                 if effect not in layer.effects:
                     return f"{layer.name} does not permit the effect {effect!r}"
     return None
+
+
+def _server_disabled(catalog: Catalog, target: str) -> str | None:
+    name, _, short = target.partition(".")
+    server = catalog.servers.get(name)
+    if server is None:
+        return f"server {name!r} is not configured"
+    if not server.enabled:
+        return f"server {name!r} is disabled"
+    if server.include is not None and not is_glob(short) and first_cover(server.include, short) is None:
+        return f"server {name!r} does not include it"
+    excluded = first_cover(server.exclude, short)
+    return None if excluded is None else f"server {name!r} excludes {excluded!r}"
+
+
+# --- the tests that rest on what the shell looked up -----------------------------------------------------------------
 
 
 def _missing_capability(facts: Facts, bundle: Bundle) -> str | None:
@@ -198,83 +204,43 @@ def _missing_capability(facts: Facts, bundle: Bundle) -> str | None:
     return None
 
 
-def _unavailable(facts: Facts, tool: str) -> str | None:
-    name = tool.partition(".")[0]
+def _unavailable(facts: Facts, target: str) -> str | None:
+    name = target.partition(".")[0]
     for server, why in facts.unavailable:
         if server == name:
             return f"server {name!r}: {why}"
     return None
 
 
-def _drift(facts: Facts, tool: str) -> str | None:
-    server, _, short = tool.partition(".")
-    return f"{tool} differs from its pin" if (server, short) in facts.drifted else None
+def _drift(facts: Facts, target: str) -> str | None:
+    server, _, short = target.partition(".")
+    return f"{target} differs from its pin" if (server, short) in facts.drifted else None
 
 
-def _tool_checks(catalog: Catalog, ceiling: Ceiling, bundle: Bundle, tool: str) -> Iterator[tuple[Code, str | None]]:
-    """The tests that rest on the config alone, for one tool of the bundle."""
-    yield "disabled", "the bundle is disabled" if not bundle.enabled else _server_disabled(catalog, tool)
-    yield "policy_denied", _denial(ceiling, catalog, bundle, tool)
-    yield "not_allowed", _lack_of_allowance(ceiling, bundle, tool)
-    yield "trust_too_low", _low_trust(ceiling, catalog, bundle, tool)
-    yield "effect_not_allowed", _effect(ceiling, bundle)
-    server = catalog.servers.get(tool.partition(".")[0])
-    untrusted = server is not None and server.trust == "untrusted"
-    listed = tool in bundle.tools
-    yield (
-        "allowlist_required",
-        "an untrusted server's tool must be named in the bundle" if untrusted and not listed else None,
-    )
-
-
-def _fact_checks(facts: Facts, bundle: Bundle, tool: str) -> Iterator[tuple[Code, str | None]]:
-    """The tests that rest on what the shell looked up."""
+def _fact_tests(facts: Facts, bundle: Bundle, target: str | None) -> Tests:
     yield "capability_missing", _missing_capability(facts, bundle)
-    yield "pin_drift", _drift(facts, tool)
-    yield "server_unavailable", _unavailable(facts, tool)
+    yield "pin_drift", None if target is None else _drift(facts, target)
+    yield "server_unavailable", None if target is None else _unavailable(facts, target)
 
 
-def checks(catalog: Catalog, ceiling: Ceiling, facts: Facts, bundle: Bundle, tool: str) -> tuple[Check, ...]:
-    """Every test on one tool of a bundle, in order, passed or not: the chain that `explain` prints."""
-    tests = (*_tool_checks(catalog, ceiling, bundle, tool), *_fact_checks(facts, bundle, tool))
+# --- verdicts --------------------------------------------------------------------------------------------------------
+
+
+def checks(
+    catalog: Catalog, ceiling: Ceiling, facts: Facts, bundle: Bundle, target: str | None = None
+) -> tuple[Check, ...]:
+    """Every test on one tool (or glob) of a bundle, or on the bundle as a whole, in order, passed or not: the chain
+    that `explain` prints."""
+    tests = (*ConfigTests(catalog, ceiling, bundle).on(target), *_fact_tests(facts, bundle, target))
     return tuple(Check(code, wrong is None, wrong or "") for code, wrong in tests)
-
-
-def _first_failure(tests: Iterator[tuple[Code, str | None]]) -> tuple[Code, str] | None:
-    return next(((code, wrong) for code, wrong in tests if wrong is not None), None)
 
 
 def static_verdict(catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> Verdict:
     """The verdict as far as config alone decides it. Depends on nothing that changes while the catalog is in use."""
-    if not bundle.tools:
-        return _toolless_verdict(catalog, ceiling, bundle)
-    tools: list[str] = []
-    refused: list[LeftOut] = []
-    for tool in bundle.tools:
-        failure = _first_failure(_tool_checks(catalog, ceiling, bundle, tool))
-        if failure is None:
-            tools.append(tool)
-        else:
-            refused.append(LeftOut(bundle.id, failure[0], failure[1], tool))
-    if tools:
-        return Verdict(bundle.id, tuple(tools), tuple(refused))
-    # Nothing is left: the reason that stands furthest back in the order is the one nearest to being permitted, but a
-    # reader asks "why not the bundle": report the test that its first tool failed.
-    return Verdict(bundle.id, (), tuple(refused), refused[0].code, refused[0].detail)
-
-
-def _toolless_verdict(catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> Verdict:
-    """A bundle whose tools are only globs over servers not asked yet: judged as a whole."""
-    tests: Iterator[tuple[Code, str | None]] = iter(
-        (
-            ("disabled", None if bundle.enabled else "the bundle is disabled"),
-            ("policy_denied", _denial(ceiling, catalog, bundle, None)),
-            ("not_allowed", _lack_of_allowance(ceiling, bundle, None)),
-            ("trust_too_low", _low_trust(ceiling, catalog, bundle, None)),
-            ("effect_not_allowed", _effect(ceiling, bundle)),
-        )
-    )
-    failure = _first_failure(tests)
+    tests = ConfigTests(catalog, ceiling, bundle)
+    if bundle.tools or bundle.patterns:
+        return _judged(bundle, bundle.tools, bundle.patterns, (), tests.on)
+    failure = _first_failure(tests.on(None))
     return Verdict(bundle.id) if failure is None else Verdict(bundle.id, (), (), *failure)
 
 
@@ -286,26 +252,45 @@ def with_facts(verdict: Verdict, facts: Facts, bundle: Bundle) -> Verdict:
         missing = _missing_capability(facts, bundle)
         if missing is not None:
             return Verdict(bundle.id, (), verdict.refused, "capability_missing", missing)
-    if not facts.unavailable and not facts.drifted:
+    if not (facts.unavailable or facts.drifted) or not (verdict.tools or verdict.patterns):
         return verdict
-    tools: list[str] = []
-    refused: list[LeftOut] = []
-    for tool in verdict.tools:
-        failure = _first_failure(_fact_checks(facts, bundle, tool))
-        if failure is None:
-            tools.append(tool)
-        else:
-            refused.append(LeftOut(bundle.id, failure[0], failure[1], tool))
-    if not refused:
-        return verdict
-    if tools:
-        return Verdict(bundle.id, tuple(tools), (*verdict.refused, *refused))
-    return Verdict(bundle.id, (), (*verdict.refused, *refused), refused[0].code, refused[0].detail)
+    judged = _judged(
+        bundle, verdict.tools, verdict.patterns, verdict.refused, lambda target: _fact_tests(facts, bundle, target)
+    )
+    return verdict if len(judged.refused) == len(verdict.refused) else judged
 
 
 def verdict(catalog: Catalog, ceiling: Ceiling, facts: Facts, id_: str) -> Verdict:
     """What the bundle of that id comes to under the ceiling and the facts."""
     bundle = catalog.bundle(id_)
-    if bundle is None:
-        return Verdict(id_, code="unknown_bundle", detail="no bundle has this id")
-    return with_facts(static_verdict(catalog, ceiling, bundle), facts, bundle)
+    return unknown(id_) if bundle is None else with_facts(static_verdict(catalog, ceiling, bundle), facts, bundle)
+
+
+def _first_failure(tests: Iterable[tuple[Code, str | None]]) -> tuple[Code, str] | None:
+    return next(((code, wrong) for code, wrong in tests if wrong is not None), None)
+
+
+def _judged(
+    bundle: Bundle,
+    tools: tuple[str, ...],
+    patterns: tuple[str, ...],
+    before: tuple[LeftOut, ...],
+    tests: Callable[[str], Tests],
+) -> Verdict:
+    """The verdict on a bundle after the tests on each of its tools and globs; `before` was refused earlier.
+
+    Where nothing is left, a reader asks "why not the bundle": the test that its first tool failed is reported.
+    """
+    refused: list[LeftOut] = []
+
+    def passes(target: str) -> bool:
+        failure = _first_failure(tests(target))
+        if failure is not None:
+            refused.append(LeftOut(bundle.id, failure[0], failure[1], target))
+        return failure is None
+
+    kept, open_ = tuple(filter(passes, tools)), tuple(filter(passes, patterns))
+    rows = (*before, *refused)
+    if kept or open_:
+        return Verdict(bundle.id, kept, rows, patterns=open_)
+    return Verdict(bundle.id, (), rows, refused[0].code, refused[0].detail)

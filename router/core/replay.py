@@ -18,6 +18,7 @@ from router.core.catalog import Catalog
 from router.core.decide import Question, decide, give_up, permitted_tools, settle
 from router.core.models import Decision, Reply
 from router.core.records import activation_from, facts_from, outcome_json, reply_from, step_from
+from router.core.replies import admitted
 
 Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]
 
@@ -41,9 +42,10 @@ class Replayed:
 
 
 def conclude(question: Question, reply: Reply | None) -> Decision:
-    """The decision that a question and what became of it lead to."""
+    """The decision that a question and what became of it lead to. What can't be heard counts as a failure."""
     if reply is None:
         return give_up(question, None)
+    reply = admitted(reply)
     if reply.answer is None:
         return give_up(question, reply.failure, reply.model, reply.search)
     return settle(question, reply.answer, reply.failure, reply.search)

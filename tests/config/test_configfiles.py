@@ -19,10 +19,11 @@ import pytest
 from bundles.workspace.grammar import Accepted, match, problems
 from router.adapters.configfiles import fingerprint, read_config, scaffold, shipped_folder
 from router.core.catalog import Card
+from router.core.ceiling import ceiling_of
 from router.core.config import FILE_NAMES, check, load
 from router.core.config.schema import schema, schema_texts
 from router.core.models import Facts
-from router.core.policy import ceiling_of, verdict
+from router.core.policy import verdict
 from router.errors import ConfigError, RequestError
 
 ROLES = ("planner", "researcher", "implementer", "verifier", "reviewer")

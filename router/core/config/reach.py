@@ -13,9 +13,10 @@ from itertools import product
 from typing import Final
 
 from router.core.catalog import Bundle, Catalog, Policy, Route
+from router.core.ceiling import Ceiling, ceiling_of
 from router.core.mapping import Address, Addressed, covering
 from router.core.patterns import first_match, is_glob, matches
-from router.core.policy import Ceiling, Verdict, ceiling_of, static_verdict
+from router.core.policy import Verdict, static_verdict
 
 MAX_ADDRESSES: Final = 20_000
 """Sample addresses. With more, the rules that need them are silent."""
