@@ -124,7 +124,7 @@ def _folder(root: Root, path: str) -> Iterator[int]:
 
 
 def _check_paths(root: Root, arguments: ExecArguments, accepted: grammar.Accepted) -> None:
-    """Refuses a path that leads out of the workspace through a symlink. A path that does not exist is let through.
+    """Refuses a path that leads out of the workspace through a symlink. One that does not, or can't, exist is let be.
 
     Between this check and the program's own open a link may change; what then keeps it inside is Landlock.
     """
@@ -132,7 +132,7 @@ def _check_paths(root: Root, arguments: ExecArguments, accepted: grammar.Accepte
         try:
             os.close(root.open_fd(f"{root.relative(arguments.cwd)}/{path}", os.O_PATH))
         except ToolFailure as failure:
-            if failure.code not in ("not_found", "not_a_directory"):
+            if failure.code not in ("not_found", "not_a_directory", "invalid_path"):
                 raise
 
 

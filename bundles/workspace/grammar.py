@@ -72,6 +72,8 @@ def problems(rule: BinaryRule) -> list[str]:
                     _compiled(pattern)
             except ToolFailure as failure:
                 found.append(f"{rule.name} {' '.join(form.words)}: {where}: {failure.message}")
+        if any(option.name == "--" and option.value is not None for option in form.options):
+            found.append(f"{rule.name} {' '.join(form.words)}: option -- takes no value")
         if form.positionals is not None and form.max_positionals == 0:
             found.append(f"{rule.name} {' '.join(form.words)}: positionals can't occur while max_positionals is 0")
     return found
@@ -155,6 +157,8 @@ class _Reader:
                     return self._separate(option)
         for option in self._form.options:
             start = option.name + _joint(option)
+            if option.name == "--":
+                continue  # never with a value, which would be any long option at all
             if option.value is not None and option.joined and argument.startswith(start):
                 return self._value(option, argument[len(start) :])
         return "this option is not permitted"
@@ -184,7 +188,11 @@ class _Reader:
             return f"at most {self._form.max_positionals} such arguments are permitted"
         if not _compiled(self._form.positionals).fullmatch(argument):
             return f"it must match /{self._form.positionals}/"
-        return self._path(argument.partition("::")[0]) if self._form.paths else ""
+        if not self._form.paths:
+            return ""
+        if "::" in argument:  # to pytest the path ends here; to another program it is all one name
+            self._paths.append(argument)
+        return self._path(argument.partition("::")[0])
 
     def _path(self, text: str) -> str:
         path = PurePosixPath(text)

@@ -489,7 +489,8 @@ class BinaryRule(Frozen):
     @classmethod
     def _reads(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for path in value:
-            if not path.startswith("/") or path == "/":
+            parts = [part for part in path.split("/") if part not in ("", ".")]
+            if not path.startswith("/") or not parts or ".." in parts:
                 raise ValueError(f"{path!r} can't be read: write an absolute folder other than '/'")
         return value
 

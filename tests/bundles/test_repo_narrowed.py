@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -417,6 +418,8 @@ def test_a_search_that_finds_nothing_says_what_was_hidden(engine: Engine, record
     assert isinstance(block, Text)
     assert block.text.startswith("No match")
     assert block.text.endswith(HIDDEN_NOTE)
+    by_link = replace(records, hidden=(f"{records.workspace}/to-runs",))
+    assert ripgrep(Ripgrep(pattern=pattern), by_link, engine=engine).blocks == (block,)
 
 
 def test_a_search_knows_a_hidden_folder_by_what_it_is(engine: Engine, tree: Path, records: ToolContext) -> None:

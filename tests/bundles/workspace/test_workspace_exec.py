@@ -200,6 +200,13 @@ def test_an_argument_that_leads_outside_through_a_link_is_refused(workspace: Pat
         with pytest.raises(ToolFailure) as caught:
             compile_file(name, cwd)
         assert caught.value.code == "outside_workspace"
+    (workspace / "a::link.py").symlink_to("../secret.py")
+    (workspace / "b::c").mkdir()
+    for name in ("a::link.py", "b::c/../../secret.py"):  # only pytest takes the path to end before '::'
+        with pytest.raises(ToolFailure) as caught:
+            compile_file(name, ".")
+        assert caught.value.code == "outside_workspace"
+    assert compile_file("missing.py::" + "x" * 300, ".").failed  # started: such a name can't exist
     assert not compile_file("inner.py", "sub").failed
     assert compile_file("missing.py", ".").failed
 

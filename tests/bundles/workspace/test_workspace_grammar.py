@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from bundles.workspace import grammar
 from router.core.models import BinaryForm, BinaryOption, BinaryRule
@@ -241,3 +242,20 @@ def test_whatever_is_accepted_reads_back_as_one_visible_line(arguments: list[str
     if isinstance(grammar.match(rule, arguments), grammar.Accepted):
         assert "".join(arguments).isprintable()
         assert not any(argument.startswith(("-", "@")) for argument in arguments)
+
+
+def test_a_double_dash_never_takes_a_value() -> None:
+    """With one it would be every long option there is."""
+    options = (BinaryOption(name="--", value=".*", separate=False), BinaryOption(name="--level", value="[0-9]"))
+    rule = BinaryRule(name="x", path="/bin/x", forms=(BinaryForm(words=("go",), options=options),))
+    assert refused(rule, "go", "--exec=sh").why == "this option is not permitted"
+    assert isinstance(grammar.match(rule, ("go", "--level=3")), grammar.Accepted)
+    assert grammar.problems(rule) == ["x go: option -- takes no value"]
+
+
+@pytest.mark.parametrize("path", ["/", "//", "/.", "/./", "/usr/..", "/usr/../root", "usr", ""])
+def test_no_rule_lets_a_program_read_the_whole_machine(path: str) -> None:
+    form = BinaryForm(words=("go",))
+    with pytest.raises(ValidationError, match="write an absolute folder"):
+        BinaryRule(name="x", path="/bin/x", forms=(form,), reads=(path,))
+    assert BinaryRule(name="x", path="/bin/x", forms=(form,), reads=("/opt/data/",)).reads == ("/opt/data/",)
