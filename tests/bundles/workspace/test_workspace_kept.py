@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from bundles.repo.confinement import Root
 from bundles.sandbox.plan import FACILITIES, Place, Plan
 from bundles.workspace import confine
 from bundles.workspace.binary import opened
+from bundles.workspace.execution import ExecArguments, execute
 from bundles.workspace.process import Finished
 from bundles.workspace.process import run as run_plan
 from bundles.workspace.scratch import private_folder
@@ -44,6 +46,26 @@ def test_a_program_works_in_the_narrowed_folder_only(run: Any, workspace: Path, 
         assert run(f"open({path!r}, 'a').write('escaped')", within="job/part").failed
         assert run(f"open({path!r}).read()", within="job/part").failed
     assert (workspace / "job" / "part-evil" / "inside.txt").read_text() == "part-evil"
+
+
+def test_a_program_in_a_folder_below_may_write_in_all_of_the_workspace(run: Any, workspace: Path, job: Path) -> None:
+    assert not run("open('../beside', 'w')", within="job", cwd="part").failed
+    assert (workspace / "job" / "beside").exists()
+
+
+def test_the_folder_a_step_works_in_is_not_hidden_from_it(run: Any, workspace: Path, job: Path) -> None:
+    look = "open('inside.txt')"
+    assert not run(look, within="job/part", hidden=(str(workspace),), reads=(str(workspace),)).failed
+
+
+def test_a_binary_elsewhere_in_the_workspace_is_not_started(workspace: Path, job: Path) -> None:
+    shutil.copy(os.path.realpath("/bin/true"), workspace / "mine")
+    rule = BinaryRule(name="mine", path=str(workspace / "mine"), forms=(BinaryForm(),))
+    settings = LocalSettings(binaries=(rule,))
+    where = ToolContext(str(workspace), settings, timeout_s=10, max_bytes=10_000, within="job/part")
+    with pytest.raises(ToolFailure, match="inside the workspace") as refused:
+        execute(ExecArguments(binary="mine"), where)
+    assert refused.value.code == "unsafe_binary"
 
 
 @pytest.mark.parametrize("cwd", ["..", "../part-evil", "link", "/"])
@@ -121,6 +143,7 @@ def test_without_mounts_the_result_says_that_it_can_be_read(run: Any, records: P
     assert "read a record" in ran.text
     assert "NOT: " in ran.text
     assert "runs (can be read: hiding it needs a mount namespace)" in ran.text
+    assert [row["name"] for row in ran.record["isolation"]].count("runs") == 1
 
 
 def test_a_hidden_folder_by_a_link_to_it_is_hidden_too(run: Any, workspace: Path, records: Path) -> None:
@@ -280,7 +303,7 @@ def test_a_protected_folder_is_not_written_by_whatever_name_it_was_named(workspa
     (workspace / "config" / "cases").mkdir(parents=True)
     (workspace / "config" / "policy.toml").write_text("before")
     (workspace / "to-config").symlink_to("config")
-    for named in ("config", "to-config", "../workspace/config", "config/policy.toml"):
+    for named in ("config", "to-config", "../workspace/config", "config/policy.toml", "to-config/policy.toml"):
         protected = (f"{workspace}/{named}",)
         for path in ("config/policy.toml", "to-config/policy.toml"):
             assert write(workspace, path, protected=protected) == "protected"
