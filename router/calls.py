@@ -22,22 +22,22 @@ from router.ancestry import Ceiling
 from router.core import activation as sticky_set
 from router.core.canonical import digest, encode
 from router.core.catalog import Catalog
-from router.core.config.suggest import Suggester
 from router.core.decide import permitted_tools, plan_for
+from router.core.exposure import waits
 from router.core.folders import TOP, relative_folder
+from router.core.metatools import READERS, Resolved, resolve, takes_nothing
 from router.core.models import Code, Facts, Outcome, Text
 from router.core.records import CALL_SCHEMA
-from router.core.shaping import Shaped, shape
+from router.core.shaping import Blob, Shaped, shape
 from router.errors import CorruptRun, RequestError, StorageError
 from router.ports import RawResult, Redactor, Scope, Stored
 from router.run import Current, Deps, Run, on_disk
 
-READING: Final = "kept whole with the run; ask for less at a time to see the rest"
-"""What a cut result says of the part left out: there is no tool yet that reads artifacts."""
-
 MAX_NAME: Final = 200
 """Characters of a tool name in a record. Longer ones are nobody's, and are cut."""
 MAX_CODE: Final = 100
+MAX_NAMED: Final = 20
+"""Tools that a refusal names."""
 HEAD: Final = 1_000
 """Characters kept of arguments that are too large to be taken."""
 INLINE_BYTES: Final = 32_768
@@ -48,7 +48,8 @@ INLINE_BYTES: Final = 32_768
 class Result:
     """What a call came to. `text` is what the model should see, errors included; artifacts hold media and full results.
 
-    `code` says why for an `outcome` other than `ok`: a denial code, or the tool's own word.
+    `code` says why for an `outcome` other than `ok`: a denial code, or the tool's own word. `joined` names deferred
+    tools that are in the array from now on: ask for it again before the model's next turn.
     """
 
     outcome: Outcome
@@ -59,6 +60,7 @@ class Result:
     decision_id: str = ""
     tool: str = ""
     elapsed_ms: float = 0.0
+    joined: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -78,7 +80,8 @@ class Arguments:
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A call that passed exposure, policy and validation, and whose `call.started` is on disk. `arguments` is what is
-    recorded of them, `given` what the tool gets; `folder` is the step's, beneath the run's root."""
+    recorded of them, `given` what the tool gets; `folder` is the step's, beneath the run's root; `via` names the
+    meta-tool it came through; `joins` says whether the call may change the array."""
 
     call_id: str
     decision_id: str
@@ -89,6 +92,8 @@ class Admitted:
     folder: str
     scope: Scope
     started_ns: int
+    via: str = ""
+    joins: bool = True
 
 
 # --- what a run may call now ---------------------------------------------------------------------------------------
@@ -142,8 +147,14 @@ def admit_call(
     names: Mapping[str, str],
     name: str,
     arguments: Mapping[str, Any] | str,
+    *,
+    via: str = "",
+    joins: bool = True,
 ) -> Admitted | Result:
-    """Resolves, judges and validates a call and records its start; or records the refusal and returns it."""
+    """Resolves, judges and validates a call and records its start; or records the refusal and returns it.
+
+    `via` names the meta-tool it came through. `joins`: whether a deferred tool joins the array when it is called.
+    """
     started = deps.clock.monotonic_ns()
     asked = _name(name)
     given = read_arguments(deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
@@ -153,8 +164,9 @@ def admit_call(
             raise RequestError(
                 f"run {run.id!r} has no decision yet, so no tool is exposed", advice="call route() for its first step"
             )
-        tool = names.get(asked, asked)
         exposed = exposed_now(catalog, facts, current)
+        meant = resolve(asked, exposed, names)
+        tool = meant.name
         folder = relative_folder(run.root, current.step.workspace)
         admitted = Admitted(
             call_id=f"{run.id}.{run.log.next_seq}",
@@ -166,18 +178,30 @@ def admit_call(
             folder=folder or TOP,
             scope=Scope(run.id, current.step.principal),
             started_ns=started,
+            via=via,
+            joins=joins,
         )
-        refusal = _refusal(deps, catalog, facts, current, exposed, tool, given)
+        refusal = _refusal(deps, catalog, facts, current, exposed, meant, given)
         if refusal is None and (folder is None or not ceiling.holds(folder)):
             refusal = _no_folder(current)
         if refusal is not None:
             outcome, code, text = refusal
-            shaped = shape((Text(text),), catalog.settings.limits.max_result_chars, deps.describe, reading=READING)
-            return _finish(deps, run, admitted, outcome, code, shaped, ())
+            shaped = shape((Text(text),), catalog.settings.limits.max_result_chars, deps.describe)
+            return finish_call(deps, run, admitted, outcome, code, shaped, ())
         run.log.append("calls", _call_record(deps, run, "call.started", admitted))
         run.activation = sticky_set.touch(run.activation, admitted.bundle)
+        if joins:
+            _join(catalog, run, admitted)
         run.leases += 1
         return admitted
+
+
+def _join(catalog: Catalog, run: Run, admitted: Admitted) -> None:
+    """A deferred tool that is called joins the array, with its bundle's companions."""
+    bundle = catalog.bundles[admitted.bundle]
+    if waits(catalog, bundle, admitted.tool):
+        companions = [tool for tool in bundle.companions if waits(catalog, bundle, tool)]
+        run.activation = sticky_set.ask_for(run.activation, bundle.id, (admitted.tool, *companions))
 
 
 def _refusal(
@@ -186,14 +210,13 @@ def _refusal(
     facts: Facts,
     current: Current,
     exposed: Mapping[str, str],
-    tool: str,
+    meant: Resolved,
     given: Arguments,
 ) -> tuple[Outcome, str, str] | None:
-    if tool not in exposed:
+    tool = meant.name
+    if not meant.known:
         code, detail = why_not(catalog, facts, current, tool)
-        hint = Suggester().nearest(tool, exposed)
-        more = f" Did you mean {hint!r}?" if hint else f" This step has: {', '.join(exposed) or 'no tools'}."
-        return "denied", code, f"{tool!r} is not available at this step ({code}: {detail}).{more}"
+        return "denied", code, f"{tool!r} is not available at this step ({code}: {detail}). {_hint(meant, exposed)}"
     if given.wrong is not None:
         kind, sentence = given.wrong
         return "invalid_arguments", kind, f"The arguments of {tool!r} {sentence}"
@@ -201,13 +224,21 @@ def _refusal(
     wrong = deps.sessions[catalog.servers[server].transport].check_arguments(server, short, given.value)
     if wrong:
         card = catalog.cards.get(tool)
-        schema = f"\nIts schema: {card.schema}" if card else ""
+        schema = "" if card is None else "\nIt takes none." if takes_nothing(card) else f"\nIts schema: {card.schema}"
         return (
             "invalid_arguments",
             "invalid_arguments",
             f"The arguments of {tool!r} do not fit: {'; '.join(wrong)}.{schema}",
         )
     return None
+
+
+def _hint(meant: Resolved, exposed: Mapping[str, str]) -> str:
+    if meant.hint:
+        return meant.hint
+    some = list(exposed)[:MAX_NAMED]
+    more = f" and {len(exposed) - len(some)} more" if len(exposed) > len(some) else ""
+    return f"This step has: {', '.join(some) or 'no tools'}{more}."
 
 
 def _no_folder(current: Current) -> tuple[Outcome, str, str]:
@@ -269,9 +300,9 @@ async def perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) ->
     try:
         with _recorded(deps, run, admitted):
             raw = await _carry_out(deps, catalog, run, admitted)
-            shaped, stored = await _shaped(deps, catalog, run, raw)
+            shaped, stored = await shape_result(deps, catalog, run, raw)
         with run.lock:
-            result = _finish(deps, run, admitted, raw.outcome, raw.code, shaped, stored)
+            result = finish_call(deps, run, admitted, raw.outcome, raw.code, shaped, stored)
         await on_disk(run)
         return result
     finally:
@@ -289,7 +320,7 @@ def _recorded(deps: Deps, run: Run, admitted: Admitted) -> Iterator[None]:
         code = "cancelled" if cancelled else "storage" if isinstance(ended, StorageError | CorruptRun) else "internal"
         try:
             with run.lock:
-                _finish(deps, run, admitted, outcome, code, Shaped.empty(), ())
+                finish_call(deps, run, admitted, outcome, code, Shaped.empty(), ())
         except StorageError as trouble:  # what ended the call is what its caller has to hear
             deps.diagnostics.event("error", "call.unrecorded", run_id=run.id, call_id=admitted.call_id, error=trouble)
         raise
@@ -310,11 +341,11 @@ async def _carry_out(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted)
     )
 
 
-async def _shaped(deps: Deps, catalog: Catalog, run: Run, raw: RawResult) -> tuple[Shaped, tuple[Stored, ...]]:
+async def shape_result(deps: Deps, catalog: Catalog, run: Run, raw: RawResult) -> tuple[Shaped, tuple[Stored, ...]]:
     """The result as the model sees it, and its artifacts, stored. Off the event loop where that takes a while."""
 
     def work() -> tuple[Shaped, tuple[Stored, ...]]:
-        shaped = shape(raw.blocks, catalog.settings.limits.max_result_chars, deps.describe, reading=READING)
+        shaped = shape(raw.blocks, catalog.settings.limits.max_result_chars, deps.describe)
         put = run.artifacts.put
         return shaped, tuple(put(blob.data, claimed_type=blob.claimed_type, name=blob.name) for blob in shaped.blobs)
 
@@ -322,10 +353,19 @@ async def _shaped(deps: Deps, catalog: Catalog, run: Run, raw: RawResult) -> tup
     return work() if small and len(raw.blocks) < 16 else await asyncio.to_thread(work)
 
 
-def _finish(
-    deps: Deps, run: Run, admitted: Admitted, outcome: Outcome, code: str, shaped: Shaped, stored: tuple[Stored, ...]
+def finish_call(
+    deps: Deps,
+    run: Run,
+    admitted: Admitted,
+    outcome: Outcome,
+    code: str,
+    shaped: Shaped,
+    stored: tuple[Stored, ...],
+    *,
+    joined: tuple[str, ...] = (),
 ) -> Result:
     """Records the end of a call. The caller holds the run's lock."""
+    joined += _readers(run, admitted, shaped)
     elapsed_ms = (deps.clock.monotonic_ns() - admitted.started_ns) / 1e6
     code = _name(code)[:MAX_CODE]
     record = _call_record(deps, run, "call.finished", admitted)
@@ -343,6 +383,7 @@ def _finish(
             "rule": shaped.rule,
             "flags": list(shaped.flags),
         },
+        "joined": list(joined),
         "elapsed_ms": round(elapsed_ms, 3),
         "cached": False,
     }
@@ -356,7 +397,22 @@ def _finish(
         decision_id=admitted.decision_id,
         tool=admitted.tool,
         elapsed_ms=elapsed_ms,
+        joined=joined,
     )
+
+
+def _readers(run: Run, admitted: Admitted, shaped: Shaped) -> tuple[str, ...]:
+    """With the first result that can be read on, the tools that read it join the array."""
+    if not admitted.joins or not any(_is_readable(blob) for blob in shaped.blobs):
+        return ()
+    before = run.activation
+    run.activation = sticky_set.ask_for(before, admitted.bundle, READERS)
+    known = {tool.name for entry in before.entries for tool in entry.tools}
+    return () if run.activation is before or known.issuperset(READERS) else READERS
+
+
+def _is_readable(blob: Blob) -> bool:
+    return blob.role == "full_result" or blob.facts.mime_type.startswith(("text/", "application/json"))
 
 
 def _call_record(deps: Deps, run: Run, type_: str, admitted: Admitted) -> dict[str, Any]:
@@ -372,5 +428,6 @@ def _call_record(deps: Deps, run: Run, type_: str, admitted: Admitted) -> dict[s
         "server": server,
         "tool": short,
         "bundle": admitted.bundle,
+        "via": admitted.via,
         "arguments": admitted.arguments,
     }

@@ -17,20 +17,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from router.ancestry import Ceiling, Standing, ceiling_of
-from router.calls import Admitted, Result, admit_call, exposed_now, perform
+from router.calls import Admitted, Result, admit_call, perform, read_arguments
 from router.core import activation as sticky_set
 from router.core.canonical import encode
 from router.core.catalog import Catalog
 from router.core.decide import Question
-from router.core.exposure import FORMATS, ActiveTool, Format, Toolset, exposed_names, listing
+from router.core.exposure import FORMATS, Format, Toolset, exposed_names
 from router.core.folders import TOP, relative_folder
+from router.core.metatools import NAMES, Call, parse
 from router.core.models import Activation, Decision, Facts, Reply, Step
 from router.core.records import activation_from, decision_from, facts_from, step_from
 from router.core.steppolicy import refuse_unknown
 from router.errors import RequestError, StorageError, UnknownRun
+from router.metacalls import answer
 from router.openruns import OpenRuns
 from router.ports import Capabilities, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
+from router.surface import Surface
 
 NO_CEILING: Final = Ceiling()
 
@@ -68,8 +71,7 @@ class Engine:
             )
         )
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
-        self._names = exposed_names(known)
-        self._canonical = {exposed: name for name, exposed in self._names.items()}
+        self._surface = Surface(catalog, exposed_names(known), self._deps.tools)
         self._catalog_text = encode(catalog.to_json()) + "\n"
 
     # --- what the shell looks up -----------------------------------------------------------------------------------
@@ -292,45 +294,53 @@ class Engine:
 
     # --- flow 2 ----------------------------------------------------------------------------------------------------
 
-    def _stands(self, run_id: str) -> tuple[Current, str | None]:
+    def _stands(self, run_id: str) -> tuple[Current, Activation, str | None]:
         """Where a run stands, and its parent. Read from its directory, without opening it, when it is not open."""
         run = self._runs.get(run_id)
-        current, parent_id = None, None
+        current = None
         if run is not None:
             with run.lock:
-                current, parent_id = run.current, run.parent_id
+                current, activation, parent_id = run.current, run.activation, run.parent_id
         elif (record := self._store.last_decision(run_id)) is not None:
-            current, parent_id = _current(record), (self._store.header(run_id) or {}).get("parent_run_id")
+            current, activation = _current(record), activation_from(record["activation"]["after"])
+            parent_id = (self._store.header(run_id) or {}).get("parent_run_id")
         if current is None:
             raise UnknownRun(f"run {run_id!r} has no decision yet", advice="call route() for its first step")
-        return current, parent_id
+        return current, activation, parent_id
 
-    def toolset(self, run_id: str, form: str) -> Toolset:
-        """See `Router.tools`."""
+    async def tools(self, run_id: str, form: str, *, native: bool = False) -> Toolset:
+        """As `toolset`, without holding the event loop for a search."""
+        current, _, _ = self._stands(run_id)
+        if self._surface.may_ask(current):
+            return await asyncio.to_thread(self.toolset, run_id, form, native=native)
+        return self.toolset(run_id, form, native=native)
+
+    def toolset(self, run_id: str, form: str, *, native: bool = False) -> Toolset:
+        """See `Router.tools`. Blocks where search has to be asked."""
         if form not in FORMATS:
             raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
-        current, parent_id = self._stands(run_id)
+        current, activation, parent_id = self._stands(run_id)
         facts = replace(self.facts(), grants=self._ceiling(parent_id).grants)
-        exposed = exposed_now(self.catalog, facts, current)
-        cards = [(self.catalog.cards[name], bundle) for name, bundle in exposed.items() if name in self.catalog.cards]
         chosen: Format = form
-        return Toolset(
-            tools=listing([card for card, _ in cards], self._names, chosen),
-            guidance="",
-            tokens=sum(card.tokens for card, _ in cards),
-            active=tuple(ActiveTool(c.name, self._names[c.name], bundle, c.tokens) for c, bundle in cards),
-            cap=self.catalog.settings.activation.max_tools,
-            all_tokens=current.decision.exposure.all_tokens,
-        )
+        return self._surface.toolset(facts, current, activation, chosen, native=native)
 
-    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str) -> Result:
-        """See `Router.call`."""
+    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
+        """See `Router.call`. `joins`: whether a deferred tool joins the array when it is found or called; an MCP
+        endpoint says no, since a call may not change a list there."""
         run = self._runs.get(run_id)
         if run is None:
             run = await asyncio.to_thread(self._open, run_id, None)
         ceiling = self._ceiling(run.parent_id)
         facts = replace(self.facts(), grants=ceiling.grants)
-        taken = admit_call(self._deps, self.catalog, facts, ceiling, run, self._canonical, name, arguments)
+        via = ""
+        if isinstance(name, str) and name in NAMES:
+            given = read_arguments(self._deps.redactor, arguments, self.catalog.settings.limits.max_argument_bytes)
+            wanted = parse(name, given.value) if given.wrong is None else None
+            if not isinstance(wanted, Call):
+                return await answer(self._deps, self._surface, facts, run, name, given, joins=joins)
+            name, arguments, via = wanted.name, wanted.arguments, name
+        names = self._surface.canonical
+        taken = admit_call(self._deps, self.catalog, facts, ceiling, run, names, name, arguments, via=via, joins=joins)
         if isinstance(taken, Admitted):
             return await perform(self._deps, self.catalog, run, taken)
         await on_disk(run)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from router.core.asking.exchange import ModelReply, ModelRequest
+from router.core.catalog import Catalog
 from router.core.chain import File
 from router.core.decide import Question
 from router.core.models import Block, Outcome, RecentStep, Reply
@@ -169,6 +170,14 @@ class Selector(Protocol):
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply: ...
 
 
+class ToolSearch(Protocol):
+    """Ranks the tools of a catalog for a query."""
+
+    def rank_tools(self, catalog: Catalog, query: str, permitted: frozenset[str], k: int) -> Sequence[str] | None:
+        """The best `k` of the permitted tools, best first; None where there is no search. Blocks: the first time for as
+        long as an index takes to make."""
+
+
 class ModelClient(Protocol):
     """Calls to language models. Used from one event loop, which is the client's own while it is open."""
 
@@ -321,5 +330,6 @@ __all__ = [
     "ServerStatus",
     "Sessions",
     "Stored",
+    "ToolSearch",
     "ToolServers",
 ]

@@ -19,6 +19,7 @@ from typing import Any
 
 from router.core.catalog import Catalog
 from router.core.decide import Question, decide
+from router.core.metatools import Finder
 from router.core.models import Activation, Decision, Facts, RecentStep, Reply, Step
 from router.core.records import (
     DECISION_SCHEMA,
@@ -32,12 +33,18 @@ from router.core.records import (
 from router.core.replay import conclude
 from router.core.replies import admitted
 from router.core.shaping import MediaFacts
-from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunLog, Selector, Sessions
+from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunLog, Selector, Sessions, ToolSearch
+
+
+def no_patterns(pattern: str) -> Finder:
+    """Where there is no engine for regular expressions."""
+    raise ValueError(f"regular expressions such as {pattern[:50]!r} are not searched for here")
 
 
 @dataclass(frozen=True, slots=True)
 class Deps:
-    """The ports the flows use. `sessions` is keyed by transport; `describe` says what bytes are."""
+    """The ports the flows use. `sessions` is keyed by transport; `describe` says what bytes are; `patterns` makes a
+    finder of a regular expression (ValueError, in words, where it can't); `tools` is None where there is no search."""
 
     clock: Clock
     redactor: Redactor
@@ -45,6 +52,8 @@ class Deps:
     sessions: Mapping[str, Sessions]
     describe: Callable[[bytes], MediaFacts]
     selector: Selector | None = None
+    patterns: Callable[[str], Finder] = no_patterns
+    tools: ToolSearch | None = None
 
 
 @dataclass(frozen=True, slots=True)

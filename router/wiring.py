@@ -17,7 +17,7 @@ from router.core.models import Activation, Decision, LocalTool, Step
 from router.core.steppolicy import refuse_unknown
 from router.engine import Engine
 from router.portal import Portal, refuse_running_loop
-from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore, Selector
+from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore, Selector, ToolSearch
 from router.run import Deps
 
 if TYPE_CHECKING:
@@ -124,6 +124,14 @@ def open_selector(
     return StagedSelector(catalog.settings.fallback.order, search=search, model=model)
 
 
+def open_tool_search(selector: StagedSelector | None, diagnostics: Diagnostics) -> ToolSearch:
+    """What ranks tools, over the index that settles questions, where there is one. Loads nothing yet."""
+    from router.selecting import RankedTools, SearchSelector
+
+    search = selector.index if selector is not None else None
+    return RankedTools(search or SearchSelector(make_search, diagnostics), diagnostics)
+
+
 def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> ModelSelector | None:
     """What asks the config's models; None where it names none. Loads nothing yet."""
     settings = catalog.settings
@@ -190,6 +198,7 @@ class Router:
         from router.adapters.configfiles import read_config
         from router.adapters.local import LocalSessions
         from router.adapters.media import describe
+        from router.adapters.patterns import compile_pattern
         from router.core.config import load
         from router.errors import RequestError
 
@@ -215,7 +224,9 @@ class Router:
                 diagnostics=diagnostics,
                 sessions={"local": sessions},
                 describe=describe,
+                patterns=compile_pattern,
                 selector=selector or own,
+                tools=open_tool_search(own, diagnostics),
             ),
             store=open_store(runs, catalog, clock, redactor),
             capabilities=SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s),
@@ -269,17 +280,36 @@ class Router:
 
     # --- tools -----------------------------------------------------------------------------------------------------
 
-    async def tools(self, run_id: str, *, format: str = "openai") -> Toolset:  # noqa: A002 - the contract's name
-        """What the run's current decision shows, as definitions for `openai`, `anthropic` or `mcp`."""
-        return self._engine.toolset(run_id, format)
+    async def tools(
+        self,
+        run_id: str,
+        *,
+        format: str = "openai",  # noqa: A002 - the contract's name
+        native: bool = False,
+    ) -> Toolset:
+        """What the run's current decision shows, as definitions for `openai`, `anthropic` or `mcp`, and what the model
+        should be told besides.
 
-    def tools_sync(self, run_id: str, *, format: str = "openai") -> Toolset:  # noqa: A002 - the contract's name
+        Ask again after a call whose `joined` is not empty. `native` leaves deferred tools to the provider: their
+        definitions are in the array with `defer_loading`, beside its own search tool (`openai`: in the form of the
+        Responses API, a namespace for each bundle). Raises UnknownRun, RequestError.
+        """
+        return await self._engine.tools(run_id, format, native=native)
+
+    def tools_sync(
+        self,
+        run_id: str,
+        *,
+        format: str = "openai",  # noqa: A002 - the contract's name
+        native: bool = False,
+    ) -> Toolset:
         """As `tools`, for engines without an event loop."""
         refuse_running_loop("tools_sync()", "await router.tools(...)")
-        return self._engine.toolset(run_id, format)
+        return self._engine.toolset(run_id, format, native=native)
 
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str) -> Result:
-        """Calls a tool by its canonical (`server.tool`) or exposed name, if the run's current decision holds it.
+        """Calls a tool by its canonical (`server.tool`) or exposed name, if the run's current decision holds it; or one
+        of the router's own (`search_tools`, `call_tool`, `read_artifact` …), which look no further either.
 
         `arguments` is an object, or the JSON text of one, as some providers hand it over. What the agent can see fail
         is a `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no decision yet) and StorageError

@@ -179,7 +179,8 @@ def _kept(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, cap:
 
 
 def _counted(entry: Entry, tools_of: ToolsOf) -> Set[str]:
-    return {*(tools_of(entry.id) or ()), *(asked.name for asked in entry.tools)}
+    """Tools of the entry that count; the router's own, whose names have no server, don't."""
+    return {*(tools_of(entry.id) or ()), *(asked.name for asked in entry.tools if "." in asked.name)}
 
 
 def _within(activation: Activation, cap: int) -> Iterator[Entry]:

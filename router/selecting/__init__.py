@@ -2,5 +2,6 @@
 
 from router.selecting.search import SearchSelector
 from router.selecting.stages import StagedSelector
+from router.selecting.tools import RankedTools
 
-__all__ = ["SearchSelector", "StagedSelector"]
+__all__ = ["RankedTools", "SearchSelector", "StagedSelector"]

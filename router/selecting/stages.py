@@ -39,6 +39,7 @@ class StagedSelector:
         before_default = order[: order.index("default")] if "default" in order else order
         self._order = tuple(before_default)
         self.search = search if "search" in self._order else None
+        self.index = search
         self.model = model if "model" in self._order else None
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:

@@ -19,7 +19,7 @@ Rules:
 
 from router.core.exposure.forms import FORMATS, Format, definition, listing
 from router.core.exposure.names import MAX_NAME, exposed_names
-from router.core.exposure.placing import Held, needs_ranking, place, shown_at_most
+from router.core.exposure.placing import Held, needs_ranking, place, shown_at_most, waits
 from router.core.exposure.values import ActiveTool, Place, Placed, Placement, Toolset
 
 __all__ = [
@@ -38,4 +38,5 @@ __all__ = [
     "needs_ranking",
     "place",
     "shown_at_most",
+    "waits",
 ]

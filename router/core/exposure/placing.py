@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +13,8 @@ from router.core.models import Activation
 
 _OPENNESS: Final[Mapping[Place, int]] = {"direct": 0, "deferred": 1, "meta": 2}
 _LAST: Final = 1 << 30
+READER: Final = "read_artifact"
+"""The router's own tool that is asked for, in the name of a bundle, when a result of it can be read on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,13 @@ def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
     if bundle.mode == "direct" and tool not in catalog.cards:
         return "deferred"  # its definition is not known yet
     return bundle.mode
+
+
+def waits(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
+    """Whether the tool joins the array when it is asked for: the bundle defers it, or may not have room for it."""
+    if bundle.mode == "direct" and bundle.max_tokens is None and tool in catalog.cards:
+        return False
+    return tool in bundle.tools and mode_of(catalog, bundle, tool) != "meta"
 
 
 def needs_ranking(catalog: Catalog, held: Sequence[Held]) -> frozenset[str]:
@@ -82,13 +92,24 @@ def place(
             if tool in asked:
                 activated.add(tool)
     shown = {placed.name for _, placed in direct}
+    order_of = sorted(direct, key=lambda row: row[0])
     rest = [(places[tool], _placed(catalog, tool, homes[tool])) for tool in places if tool not in shown]
     return Placement(
-        tuple(placed for _, placed in sorted(direct, key=lambda row: row[0])),
+        tuple(placed for _, placed in order_of),
         tuple(placed for where, placed in rest if where != "meta"),
         tuple(placed for where, placed in rest if where == "meta"),
         frozenset(activated),
+        _reading_from(catalog, activation, [at for (at, _), _ in order_of]),
     )
+
+
+def _reading_from(catalog: Catalog, activation: Activation, places: Sequence[int]) -> int | None:
+    """Where the artifact readers stand among tools with these places: where the first result that can be read put them.
+    A config without stickiness keeps no places, so they are always there, at the end."""
+    if not catalog.settings.activation.sticky:
+        return len(places) or None
+    at = min((tool.place for e in activation.entries for tool in e.tools if tool.name == READER), default=None)
+    return None if at is None else bisect_left(places, at)
 
 
 def _placed(catalog: Catalog, tool: str, bundle: str) -> Placed:

@@ -22,13 +22,15 @@ class Placed:
 class Placement:
     """Where the permitted tools of a decision are. `direct` is in the order of the array, the others in the decision's.
 
-    `activated` holds the direct ones that are there because the run asked for them.
+    `activated` holds the direct ones that are there because the run asked for them. `reading_from` says before which of
+    the direct ones the tools that read artifacts stand; None where there is nothing to read yet.
     """
 
     direct: tuple[Placed, ...] = ()
     deferred: tuple[Placed, ...] = ()
     meta: tuple[Placed, ...] = ()
     activated: frozenset[str] = frozenset()
+    reading_from: int | None = None
 
     @property
     def behind(self) -> bool:

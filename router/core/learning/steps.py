@@ -107,7 +107,7 @@ def _recent(record: Mapping[str, Any]) -> RecentStep:
 
 def _add_call(entry: _Open, record: Mapping[str, Any]) -> None:
     tool = f"{record['server']}.{record['tool']}"
-    if record["outcome"] in ("ok", "tool_error"):
+    if record["outcome"] in ("ok", "tool_error") and record["bundle"]:
         entry.called[(record["bundle"], tool)] = None
     elif record["outcome"] == "denied" and record["code"] in GAP_CODES:
         entry.missed[tool] = None

@@ -1,0 +1,40 @@
+"""What the surface costs: counted constants, and the goals on real servers where the data is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.core.metatools import NAMES, meta_definitions, meta_tokens
+
+
+@pytest.fixture(scope="module")
+def count() -> Any:
+    spec = find_spec("litellm")
+    if spec is None or spec.origin is None or find_spec("tiktoken") is None:
+        pytest.skip("litellm carries the tokenizer's file, and tiktoken reads it: they come with the dev extra")
+    before = os.environ.get("TIKTOKEN_CACHE_DIR")
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(spec.origin).parent / "litellm_core_utils" / "tokenizers")
+    import tiktoken
+
+    encoding = tiktoken.get_encoding("cl100k_base")
+    if before is None:
+        del os.environ["TIKTOKEN_CACHE_DIR"]
+    else:
+        os.environ["TIKTOKEN_CACHE_DIR"] = before
+    return lambda text: len(encoding.encode(text))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tokens_of_each_meta_tool_are_those_counted(name: str, count: Any) -> None:
+    (definition,) = meta_definitions((name,), "openai")
+    assert meta_tokens((name,)) == count(json.dumps(definition, separators=(",", ":")))
+
+
+def test_all_meta_tools_together_stay_small() -> None:
+    assert meta_tokens(NAMES) <= 310
