@@ -3,54 +3,108 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from router.core.canonical import encode
-from router.core.catalog import ActivationSettings, Bundle, Catalog, Policy, Route, Settings
+from router.core.catalog import (
+    ActivationSettings,
+    Bundle,
+    Catalog,
+    Fallback,
+    FallbackStage,
+    Policy,
+    Route,
+    Server,
+    Settings,
+)
 from router.core.decide import Question, decide, give_up, plan_for, settle
 from router.core.models import (
     EFFECTS,
     Activation,
     Answer,
+    Candidate,
     Decision,
     Effect,
     Entry,
     Facts,
+    Failure,
     Grant,
+    ModelUse,
     Reason,
     Reply,
+    SearchUse,
     Step,
     StepPolicy,
 )
-from router.core.records import activation_json, facts_json, outcome_json, reply_json, step_json
+from router.core.records import (
+    activation_json,
+    catalog_from,
+    decision_from,
+    facts_from,
+    facts_json,
+    outcome_json,
+    reply_json,
+    step_from,
+    step_json,
+)
 from router.core.replay import conclude, replay
+from router.core.replies import admitted
 from router.testing import small_catalog
 
-IDS = ("repo.readonly", "repo.write", "docs.fetch", "docs.search", "workspace.exec", "notes")
-TOOLS = tuple(f"{server}.{n}" for server in ("repo", "docs", "workspace") for n in range(4))
-PATTERNS = (*IDS, *(f"bundle:{i}" for i in IDS), *(f"tool:{t}" for t in TOOLS), "repo.*", "docs.*", "*", "tool:repo.*")
-NAMES = ("feature", "bugfix", "implementer", "reviewer", "edit", "test")
+T = TypeVar("T")
 
+IDS = ("repo.readonly", "repo.write", "docs.fetch", "docs.search", "workspace.exec", "notes")
+OLD_IDS = tuple(f"old.{n}" for n in range(len(IDS)))
+TOOLS = tuple(f"{server}.{n}" for server in ("repo", "docs", "workspace") for n in range(4))
+PATTERNS = (*IDS, *OLD_IDS, *(f"bundle:{i}" for i in IDS), *(f"tool:{t}" for t in TOOLS), "repo.*", "docs.*", "*",
+            "old.*", "tool:repo.*")  # fmt: skip
+NAMES = ("feature", "bugfix", "implementer", "reviewer", "edit", "test")
+TRUSTS = (None, None, None, "trusted", "untrusted")
+
+
+def mostly(usual: st.SearchStrategy[T], other: st.SearchStrategy[T], of: int = 4) -> st.SearchStrategy[T]:
+    """`usual` in all but one of `of` cases: what is rare in a config has to be rare here, or nothing is ever shown."""
+    return st.sampled_from((*[usual] * (of - 1), other)).flatmap(lambda chosen: chosen)
+
+
+def rarely(of: int) -> st.SearchStrategy[bool]:
+    return st.sampled_from((*[False] * (of - 1), True))
+
+
+NOTHING: st.SearchStrategy[tuple[str, ...]] = st.just(())
 patterns = st.lists(st.sampled_from(PATTERNS), max_size=4).map(tuple)
-names = st.lists(st.sampled_from((*NAMES, "*", "fea*", "re?iewer")), max_size=2).map(tuple)
+few = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=2).map(tuple)
+names = mostly(NOTHING, st.lists(st.sampled_from((*NAMES, "*", "fea*", "re?iewer")), max_size=2).map(tuple), 5)
 effects: st.SearchStrategy[tuple[Effect, ...]] = st.lists(st.sampled_from(EFFECTS), unique=True, max_size=3).map(tuple)
-step_policies = st.none() | st.builds(
-    StepPolicy, allow=st.none() | patterns, deny=patterns, trust=st.sampled_from((None, "trusted", "untrusted"))
+no_lists: st.SearchStrategy[tuple[str, ...] | None] = st.none()
+no_effects: st.SearchStrategy[tuple[Effect, ...] | None] = st.none()
+step_policies = mostly(
+    st.none(),
+    st.builds(StepPolicy, allow=st.none() | patterns, deny=mostly(NOTHING, few, 2), trust=st.sampled_from(TRUSTS)),
+    5,
 )
-policies = st.builds(
+narrowing = st.builds(
     Policy,
     name=st.just("p"),
     workflow=names,
     role=names,
     step=names,
-    allow=st.none() | patterns.filter(bool),
-    deny=patterns,
-    effects=st.none() | effects,
+    allow=mostly(no_lists, few),
+    deny=mostly(NOTHING, few, 3),
+    min_trust=st.sampled_from(TRUSTS),
+    effects=mostly(no_effects, effects, 6),
+)
+policies = mostly(
+    st.lists(narrowing, max_size=1).map(lambda rows: [Policy("all", allow=("*",)), *rows]),
+    st.lists(narrowing, max_size=3),
 )
 routes = st.builds(
     Route,
@@ -58,35 +112,43 @@ routes = st.builds(
     workflow=names,
     role=names,
     step=names,
-    bundles=st.lists(st.sampled_from((*IDS, "unknown")), max_size=3).map(tuple),
-    ask=st.none() | patterns,
+    bundles=st.lists(st.sampled_from((*IDS, *OLD_IDS, "unknown")), max_size=3).map(tuple),
+    ask=mostly(st.just(("*",)), st.none() | patterns, 2),
 )
 flags = st.booleans()
 
 
 @st.composite
 def catalogs(draw: st.DrawFn) -> Catalog:
-    bundles = {}
-    for id_ in draw(st.lists(st.sampled_from(IDS), unique=True, min_size=1)):
+    bundles: dict[str, Bundle] = {}
+    for id_ in draw(st.lists(st.sampled_from(IDS), unique=True, min_size=2)):
+        # Composed of what stands before, so that there are no cycles and parts have parts.
+        parts = tuple(draw(st.lists(st.sampled_from(sorted(bundles)), unique=True, max_size=2))) if bundles else ()
+        parts = parts if draw(rarely(3)) else ()
+        own = draw(st.sets(st.sampled_from(TOOLS), min_size=1, max_size=4))
+        tools = own.union(*(bundles[part].tools for part in parts))
         bundles[id_] = Bundle(
             id_,
             id_,
-            tuple(sorted(draw(st.sets(st.sampled_from(TOOLS), min_size=1, max_size=6)))),
+            tuple(sorted(tools)),
+            bundles=parts,
             effects=draw(effects),
-            always=draw(st.integers(0, 5)) == 0,
-            selectable=draw(flags),
-            requires_env=("TOKEN",) if draw(st.integers(0, 3)) == 0 else (),
+            always=draw(rarely(8)),
+            selectable=not draw(rarely(5)),
+            requires_env=("TOKEN",) if draw(rarely(6)) else (),
+            aliases=(OLD_IDS[IDS.index(id_)],),
         )
-    composed = [id_ for id_ in bundles if draw(st.integers(0, 4)) == 0]
-    for id_ in composed[:1]:
-        parts = tuple(other for other in bundles if other != id_ and not bundles[other].bundles)[:2]
-        tools = {*bundles[id_].tools, *(tool for part in parts for tool in bundles[part].tools)}
-        bundles[id_] = replace(bundles[id_], bundles=parts, tools=tuple(sorted(tools)))
+    default = draw(mostly(NOTHING, st.lists(st.sampled_from(IDS), max_size=2).map(tuple), 3))
+    order: tuple[FallbackStage, ...] = ("search", "model", "default") if draw(flags) else ("search", "model")
     return small_catalog(
         bundles,
-        routes=draw(st.lists(routes, max_size=4)),
-        policies=draw(st.lists(policies, max_size=4)),
-        settings=Settings(activation=ActivationSettings(draw(st.integers(0, 5)) > 0, draw(st.integers(1, 10)))),
+        routes=draw(st.lists(routes, max_size=2)),
+        policies=draw(policies),
+        settings=Settings(
+            activation=ActivationSettings(not draw(rarely(6)), draw(st.sampled_from((24, 12, 8, 6, 4, 1)))),
+            fallback=Fallback(order, default),
+        ),
+        servers=[Server("workspace", "local", draw(st.sampled_from(("trusted", "trusted", "untrusted"))))],
     )
 
 
@@ -97,32 +159,61 @@ steps = st.builds(
     role=st.sampled_from(("implementer", "reviewer")),
     step=st.sampled_from(("edit", "test")),
     goal=st.text(st.characters(codec="utf-8"), max_size=20),
+    principal=st.sampled_from(("", "ann")),
     policy=step_policies,
-    max_bundles=st.none() | st.integers(0, 3),
-    max_tools=st.none() | st.integers(0, 8),
+    max_bundles=mostly(st.none(), st.integers(0, 3), 6),
+    max_tools=mostly(st.none(), st.integers(0, 8), 6),
 )
-grants = st.lists(st.builds(Grant, st.sampled_from(("feature", "bugfix")), st.sampled_from(("implementer", "reviewer")),
-                            st.sampled_from(("edit", "test")), step_policies), max_size=2).map(tuple)  # fmt: skip
+one_grant = st.builds(Grant, st.sampled_from(("feature", "bugfix")), st.sampled_from(("implementer", "reviewer")),
+                      st.sampled_from(("edit", "test")), step_policies)  # fmt: skip
+no_grants: st.SearchStrategy[tuple[Grant, ...]] = st.just(())
+grants = mostly(no_grants, st.lists(one_grant, min_size=1, max_size=3).map(tuple), 5)
 facts_ = st.builds(
     Facts,
-    capabilities=st.sampled_from((frozenset(), frozenset({"env:TOKEN"}))),
-    unavailable=st.sampled_from(((), (("repo", "down"),))),
-    drifted=st.sampled_from(((), (("docs", "1"),))),
+    capabilities=st.sampled_from((frozenset({"env:TOKEN"}), frozenset({"env:TOKEN"}), frozenset())),
+    unavailable=st.sampled_from(((), (), (), (), (("repo", "down"),))),
+    drifted=st.sampled_from(((), (), (("docs", "1"),))),
     grants=grants,
+    revisions=st.sampled_from(((), (("memory", "sha256:1"),))),
 )
-origins: st.SearchStrategy[Reason] = st.sampled_from(("mapped", "search", "model", "default"))
+origins: st.SearchStrategy[Reason] = st.sampled_from(("mapped", "always", "search", "model", "union", "default"))
 activations = st.lists(
-    st.builds(Entry, st.sampled_from(IDS), origins, st.integers(0, 9), flags), max_size=5, unique_by=lambda e: e.id
+    st.builds(Entry, st.sampled_from((*IDS, *OLD_IDS[:2], "gone")), origins, st.integers(0, 9), flags),
+    max_size=5,
+    unique_by=lambda e: e.id,
 ).map(lambda entries: Activation(tuple(sorted(entries, key=lambda e: e.id))))
+numbers = st.none() | st.floats(0, 1, width=16)
+scores = st.lists(st.builds(Candidate, st.sampled_from((*IDS, "unknown")), numbers), max_size=5).map(tuple)
+uses = st.none() | st.builds(ModelUse, name=st.just("m"), answer=st.none() | st.text(max_size=5), attempts=st.just(1))
 answers = st.builds(
     Answer,
-    ids=st.lists(
-        st.sampled_from((*IDS, "unknown", "repo", "repo.readonlу", "REPO.READONLY")) | st.text(max_size=8), max_size=6
-    ).map(tuple),
-    source=st.just("model"),
-    reason=st.just("model"),
+    ids=mostly(
+        st.permutations(IDS).map(tuple),
+        st.lists(st.sampled_from((*IDS, "unknown", "repo.readonlу", "REPO.READONLY")) | st.text(max_size=8), max_size=6)
+        .map(tuple),
+        2,
+    ),
+    source=st.sampled_from(("search", "model")),
+    reason=st.sampled_from(("search", "model", "model_cached", "union")),
+    justification=st.text(max_size=5),
+    scores=scores,
+    model=uses,
+    dropped=st.lists(st.tuples(st.sampled_from(IDS), st.sampled_from(("below_floor", "over_budget"))), max_size=2)
+    .map(tuple),
+)  # fmt: skip
+searches = st.none() | st.builds(
+    SearchUse,
+    verdict=st.sampled_from(("enough", "union", "ambiguous", "novel")),
+    why=st.sampled_from(("", "sure")),
+    thresholds=st.just("t"),
+    cut=st.floats(0, 1, width=16),
+    ranked=scores,
 )
-replies = st.just(Reply()) | st.builds(Reply, answer=answers) | st.just(Reply(failure="timeout"))
+failures: st.SearchStrategy[Failure | None] = st.sampled_from((None, None, "timeout", "internal"))
+replies = mostly(
+    st.builds(Reply, answer=answers, failure=failures, search=searches),
+    st.builds(Reply, failure=failures, model=uses, search=searches),
+)
 
 
 def taken(catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply) -> Decision:
@@ -137,14 +228,25 @@ def permitted(catalog: Catalog, facts: Facts, step: Step) -> dict[str, set[str]]
     def covers(globs: tuple[str, ...], name: str) -> bool:
         return not globs or any(fnmatchcase(name, glob) for glob in globs)
 
-    def names_tool(lists: tuple[str, ...], bundle: Bundle, tool: str, *, parts: bool) -> bool:
-        held = [bundle.id] + [p for p in bundle.bundles if parts and tool in catalog.bundles[p].tools]
+    def allowed(texts: tuple[str, ...], bundle: Bundle, tool: str) -> bool:
         return any(
-            fnmatchcase(tool, text[5:]) if text.startswith("tool:") else any(
-                fnmatchcase(id_, text.removeprefix("bundle:")) for id_ in held
-            )
-            for text in lists
+            fnmatchcase(tool, text[5:]) if text.startswith("tool:")
+            else fnmatchcase(bundle.id, text.removeprefix("bundle:")) or text.removeprefix("bundle:") in bundle.aliases
+            for text in texts
         )  # fmt: skip
+
+    def denied(texts: tuple[str, ...], bundle: Bundle, tool: str) -> bool:
+        if tool not in bundle.tools:
+            return False
+        names = (bundle.id, *bundle.aliases)
+        return any(
+            fnmatchcase(tool, text[5:]) if text.startswith("tool:")
+            else any(fnmatchcase(name, text.removeprefix("bundle:")) for name in names)
+            for text in texts
+        ) or any(denied(texts, catalog.bundles[part], tool) for part in bundle.bundles)  # fmt: skip
+
+    def trusted(tool: str) -> bool:
+        return catalog.servers[tool.split(".")[0]].trust == "trusted"
 
     places = [(step.workflow, step.role, step.step, step.policy)]
     places += [(g.workflow, g.role, g.step, g.policy) for g in facts.grants]
@@ -161,12 +263,12 @@ def permitted(catalog: Catalog, facts: Facts, step: Step) -> dict[str, set[str]]
             for row in rows:
                 if row.effects is not None and not set(bundle.effects) <= set(row.effects):
                     left = set()
-            lists: list[tuple[tuple[str, ...] | None, tuple[str, ...]]] = [(p.allow, p.deny) for p in rows]
-            if own is not None:
-                lists.append((own.allow, own.deny))
-            for allow, deny in lists:
-                left = {t for t in left if allow is None or names_tool(allow, bundle, t, parts=False)}
-                left = {t for t in left if not names_tool(deny, bundle, t, parts=True)}
+            layers = [(p.allow, p.deny, p.min_trust) for p in rows]
+            layers += [(own.allow, own.deny, own.trust)] if own is not None else []
+            for allow, deny, trust in layers:
+                left = {t for t in left if allow is None or allowed(allow, bundle, t)}
+                left = {t for t in left if not denied(deny, bundle, t)}
+                left = {t for t in left if trust != "trusted" or trusted(t)}
         left = {t for t in left if t.split(".")[0] not in {s for s, _ in facts.unavailable}}
         left = {t for t in left if tuple(t.split(".")) not in facts.drifted}
         if left:
@@ -203,6 +305,35 @@ def test_a_denial_always_wins_and_narrowing_never_widens(
         assert tools <= wide[id_]
 
 
+def test_the_generated_cases_reach_what_they_are_about() -> None:
+    """The properties above and below hold of nothing as easily as of everything: this counts what they see."""
+    seen: Counter[str] = Counter()
+
+    @given(catalogs(), facts_, activations, steps, replies)
+    @settings(max_examples=400, deadline=None, derandomize=True, database=None)
+    def look(catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply) -> None:
+        question = decide(catalog, facts, before, step)
+        decision = taken(catalog, facts, before, step, reply)
+        seen["all"] += 1
+        seen["shown"] += bool(decision.bundles)
+        seen["left out"] += bool(decision.left_out)
+        seen["evicted"] += bool(decision.evicted)
+        seen["sticky"] += any(chosen.reason in ("sticky", "inherited") for chosen in decision.bundles)
+        seen["part refused"] += any(row.tool is not None for row in decision.left_out)
+        seen["closed"] += decision.source == "mapping" and not isinstance(question, Question)
+        seen["asked"] += isinstance(question, Question)
+        if isinstance(question, Question) and reply.answer is not None:
+            seen["named a candidate"] += bool(set(reply.answer.ids) & set(question.candidates))
+
+    look()
+    share = {name: count / seen["all"] for name, count in seen.items()}
+    assert share["shown"] > 0.35, share
+    assert share["asked"] > 0.2, share
+    assert seen["named a candidate"] / seen["asked"] > 0.4, seen
+    for name in ("left out", "sticky", "evicted", "part refused", "closed"):
+        assert share[name] > 0.03, (name, share)
+
+
 @given(catalogs(), facts_, activations, steps, answers)
 @settings(max_examples=200, deadline=None)
 def test_settle_never_returns_what_was_not_a_candidate(
@@ -214,6 +345,25 @@ def test_settle_never_returns_what_was_not_a_candidate(
         decision = settle(question, answer)
         picked = {chosen.id for chosen in decision.bundles if chosen.reason == answer.reason}
         assert picked <= set(question.candidates) & set(answer.ids)
+        assert not any(
+            catalog.bundles[id_].always or not catalog.bundles[id_].selectable for id_ in question.candidates
+        )
+
+
+@given(catalogs(), facts_, activations, st.lists(st.tuples(steps, replies, replies), min_size=2, max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_no_answer_given_on_the_way_changes_what_a_step_that_asks_nobody_shows(
+    catalog: Catalog, facts: Facts, before: Activation, way: list[tuple[Step, Reply, Reply]]
+) -> None:
+    one = other = before
+    for step, this, that in way:
+        asked = isinstance(decide(catalog, facts, one, step), Question)
+        mine, theirs = taken(catalog, facts, one, step, this), taken(catalog, facts, other, step, that)
+        route = plan_for(catalog, step, facts.grants).route
+        if route is not None and route.ask is None:
+            assert not asked
+            assert mine.bundles == theirs.bundles
+        one, other = mine.after, theirs.after
 
 
 @given(catalogs(), facts_, activations, steps, replies)
@@ -223,14 +373,17 @@ def test_the_cap_holds_for_everything_but_what_the_step_itself_needs(
 ) -> None:
     decision = taken(catalog, facts, before, step, reply)
     needed = {c.id for c in decision.bundles if c.reason not in ("sticky", "inherited")}
+    mapped = {c.id for c in decision.bundles if c.reason in ("mapped", "always")}
 
-    def count(ids: set[str]) -> int:
-        return len({tool for id_ in ids if id_ in catalog.bundles for tool in catalog.bundles[id_].tools})
+    def count(ids: Iterable[str]) -> int:
+        return len({tool for id_ in ids for tool in catalog.bundles[id_].tools})
 
     cap = catalog.settings.activation.max_tools
-    assert count(set(decision.after.ids)) <= max(cap, count(needed))
-    assert not set(decision.evicted) & needed
-    assert set(decision.evicted) <= set(before.ids)
+    assert count(decision.bundle_ids) <= max(cap, count(needed))
+    assert count(decision.after.ids) <= max(cap, count(needed))
+    assert not set(decision.evicted) & mapped
+    assert set(decision.evicted) <= {catalog.id_today(id_) for id_ in before.ids}
+    assert not set(decision.evicted) & set(decision.after.ids)
 
 
 @given(catalogs(), facts_, activations, steps, replies)
@@ -242,13 +395,19 @@ def test_identical_inputs_give_identical_bytes_and_the_record_replays_to_the_sam
     again = taken(replace(catalog), facts, before, step, reply)
     assert encode(outcome_json(first)) == encode(outcome_json(again))
     question = decide(catalog, facts, before, step)
-    asked = replace(reply, key=question.key) if isinstance(question, Question) else None
+    # As `run.ask` records it: admitted first.
+    asked = replace(admitted(reply), key=question.key) if isinstance(question, Question) else None
     record = json.loads(encode({
-        "seq": 0, "run_id": "r", "principal": "", "step": step_json(step), "facts": facts_json(facts),
-        "reply": reply_json(asked), **outcome_json(first),
+        "seq": 0, "run_id": "r", "principal": step.principal, "step": step_json(step), "facts": facts_json(facts),
+        "reply": reply_json(asked), "decision_id": "", "catalog_revision": "", "input_digest": "",
+        **outcome_json(first),
     }))  # fmt: skip
     assert record["activation"]["before"] == activation_json(before)
-    assert replay(record, catalog).outcome == "identical"
+    assert (step_from(record), facts_from(record)) == (step, facts)
+    assert outcome_json(decision_from(record)) == outcome_json(first)
+    kept = catalog_from(json.loads(encode(catalog.to_json())))
+    assert kept.revision == catalog.revision
+    assert replay(record, kept).outcome == "identical"
 
 
 @given(catalogs(), facts_, activations, steps, replies)
