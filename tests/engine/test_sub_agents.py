@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from router import RequestError, Router, Step, StepPolicy, StorageError
 from router.core.canonical import digest, encode
-from router.core.catalog import Bundle, LogSettings, Policy, Route, Server, Settings
+from router.core.catalog import Bundle, LogSettings, Route, Server, Settings
 from router.core.decide import Question
 from router.core.folders import is_beneath, relative_folder
 from router.core.models import Answer, ModelUse, RecentStep, Reply
@@ -255,13 +255,24 @@ def test_a_tool_that_joins_a_shown_bundle_later_is_not_part_of_the_decision() ->
 
 
 def test_why_a_tool_is_refused_is_first_what_its_shown_bundle_says() -> None:
-    """`a.unseen` sorts first and would say that a capability is missing; the tool was denied in what is shown."""
-    unseen = Bundle("a.unseen", "a", ("s.x",), effects=("read",), requires_env=("TOKEN",))
-    catalog = small_catalog({"a.unseen": unseen, "b": ["s.x", "s.y"]}, routes=[Route("all", bundles=("b",))],
-                            policies=[Policy("p", allow=("*",), deny=("tool:s.x",))])  # fmt: skip
+    """`a.unseen` sorts first and would say that a capability is missing; in what is shown, a credential is."""
+    unseen = Bundle("a.unseen", "a", ("far.x",), effects=("read",), requires_env=("TOKEN",))
+    servers = [Server("far", "local", "trusted", env_names=("FAR_TOKEN",))]
+    bundles = {"a.unseen": unseen, "b": ["far.x", "s.y"]}
+    catalog = small_catalog(bundles, routes=[Route("all", bundles=("b",))], servers=servers)
     with fake_router(catalog) as router:
-        router.route_sync(step())
-        assert router.call_sync("r-1", "s.x", {}).code == "policy_denied"
+        assert router.route_sync(step()).bundle_ids == ["b"]
+        assert router.call_sync("r-1", "far.x", {}).code == "server_unavailable"
+
+
+def test_a_step_that_names_no_folder_has_the_innermost_of_its_ancestors(router: Router) -> None:
+    router.route_sync(step("top"))
+    router.route_sync(step("middle", parent_run_id="top", workspace="sub/inner"))
+    router.route_sync(step("leaf", parent_run_id="middle"))
+    assert "in sub/inner" in read(router, "leaf")
+    router.route_sync(step("top", workspace="sub-other"))
+    with pytest.raises(RequestError, match="no folder is open to this sub-agent"):
+        router.route_sync(step("leaf"))
 
 
 def test_a_capability_that_appears_widens_the_next_decision_and_not_the_one_that_was_taken() -> None:
