@@ -258,7 +258,7 @@ def test_why_a_tool_is_refused_is_first_what_its_shown_bundle_says() -> None:
     """`a.unseen` sorts first and would say that a capability is missing; in what is shown, a credential is."""
     unseen = Bundle("a.unseen", "a", ("far.x",), effects=("read",), requires_env=("TOKEN",))
     servers = [Server("far", "local", "trusted", env_names=("FAR_TOKEN",))]
-    bundles = {"a.unseen": unseen, "b": ["far.x", "s.y"]}
+    bundles: dict[str, Any] = {"a.unseen": unseen, "b": ["far.x", "s.y"]}
     catalog = small_catalog(bundles, routes=[Route("all", bundles=("b",))], servers=servers)
     with fake_router(catalog) as router:
         assert router.route_sync(step()).bundle_ids == ["b"]
