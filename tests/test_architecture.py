@@ -54,7 +54,7 @@ OWNERS = {
         "router/adapters/patterns.py",
         "bundles/repo/regexes.py",
         "bundles/workspace/grammar.py",
-    },  # fmt: skip
+    },
     "litellm": {"router/adapters/llm/loading.py"},
     "instructor": {"router/adapters/llm/loading.py"},
     "aiohttp": {"router/adapters/llm/wire.py", "router/adapters/llm/client.py", "router/adapters/llm/loading.py"},

@@ -1,9 +1,9 @@
 """What the model is told beside its tools: that there are more, how to get at them, and an index of their bundles.
 
 The index fits a budget by saying less of each bundle, in rounds over all of them in the decision's order: that there
-are so many; each by its id and its number of tools; with what it is for; with the names of its tools. A round begins
-when the one before it was possible for every bundle. Ids and descriptions are the operator's; names of an untrusted
-server's tools were listed by the operator.
+are so many; each by its id and its number of tools; with what it is for; with the names of its tools. Naming bundles
+may cost more than saying more of them. Ids and descriptions are the operator's; names of an untrusted server's tools
+were listed by the operator.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from router.core.catalog import Catalog
 from router.core.exposure.values import Placement
 from router.core.metatools.signatures import one_line
 
-LEAST_TOKENS: Final = 80
-TOKENS_A_BUNDLE: Final = 5.5
-MOST_TOKENS: Final = 500
-"""What the index may cost: enough to say much of a few bundles, and to name each of ninety."""
+TOLD_TOKENS: Final = 100
+"""What the index may cost for saying more of a bundle than its name."""
+NAMED_TOKENS: Final = 500
+"""What it may cost for naming bundles: some ninety of them."""
 CHARS_A_TOKEN: Final = 2.75
 """Characters of a token, at least (cl100k_base: 2.76 measured over a bare list of 53 names, over 4 in sentences)."""
 MAX_ABOUT: Final = 90
@@ -69,7 +69,6 @@ def _line(catalog: Catalog, id_: str, tools: Sequence[str], exposed: Mapping[str
 
 
 def _index(lines: Sequence[_Line], total: int) -> str:
-    budget = min(MOST_TOKENS, max(LEAST_TOKENS, TOKENS_A_BUNDLE * len(lines))) * CHARS_A_TOKEN
     level = [-1] * len(lines)
     used = 0
     for wanted in range(3):
@@ -77,7 +76,7 @@ def _index(lines: Sequence[_Line], total: int) -> str:
             if wanted >= len(line.ways) or level[at] != wanted - 1:
                 continue
             cost = len(line.ways[wanted]) + 2 - (len(line.ways[wanted - 1]) + 2 if wanted else 0)
-            if used + cost <= budget:
+            if used + cost <= (TOLD_TOKENS if wanted else NAMED_TOKENS) * CHARS_A_TOKEN:
                 used += cost
                 level[at] = wanted
     short = [line.ways[0] for line, reached in zip(lines, level, strict=True) if reached == 0]

@@ -1,0 +1,213 @@
+"""The words of the surface: signatures, first sentences, guidance, names, pages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.catalog import Bundle, Card
+from router.core.exposure import Held, exposed_names, place
+from router.core.metatools import Page, guidance, literal, one_line, parse, read_page, resolve, search_lines, signature
+from router.core.metatools.arguments import Lines
+from router.core.metatools.guidance import CHARS_A_TOKEN, NAMED_TOKENS
+from router.core.models import Activation
+from router.testing import small_catalog
+
+DIGEST = "0" * 64
+
+
+def card(schema: Any, description: str = "Does it.") -> Card:
+    return Card("s", "t", description, json.dumps(schema), "sha256:0", 10)
+
+
+# --- signatures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("properties", "required", "says"),
+    [
+        ({}, [], "t()"),
+        ({"a": {"type": "string"}, "b": {"type": "integer"}}, ["b"], "t(b: int, a?)"),
+        ({"a": {"enum": ["up", "down"]}}, ["a"], "t(a: up|down)"),
+        ({"a": {"enum": ["x" * 30, "y" * 40], "type": "string"}}, ["a"], "t(a)"),
+        ({"a": {"type": "array", "items": {"type": "string"}}}, ["a"], "t(a: str[])"),
+        ({"a": {"type": ["string", "null"]}}, [], "t(a?)"),
+        ({"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, [], "t(a?: int)"),
+        ({"a": {"type": "object", "properties": {"x": {}, "y": {}}, "required": ["x"]}}, ["a"], "t(a: {x, y?})"),
+        ({"a": {"type": "object"}}, ["a"], "t(a: object)"),
+        ({"a": {"$ref": "#/$defs/n"}}, ["a"], "t(a: num)"),
+        ({"a": {"$ref": "#/$defs/loop"}}, ["a"], "t(a: any)"),
+        ({"a": {"$ref": "https://x/y"}}, ["a"], "t(a: any)"),
+        ({"a": True}, ["a"], "t(a: any)"),
+        ({"a": {"const": 3}}, ["a"], "t(a: 3)"),
+        ({f"p{n}": {"type": "string"} for n in range(15)}, [], f"t({', '.join(f'p{n}?' for n in range(12))}, +3)"),
+    ],
+)  # fmt: skip
+def test_a_schema_becomes_a_signature(properties: dict[str, Any], required: list[str], says: str) -> None:
+    defs = {"n": {"type": "number"}, "loop": {"$ref": "#/$defs/loop"}}
+    schema = {"type": "object", "properties": properties, "required": required, "$defs": defs}
+    assert signature("t", card(schema)) == says
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "properties", "required", "items", "anyOf", "oneOf", "enum", "$ref", "const", "a"]
+            ),
+            inner,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["type", "properties", "required", "$defs", "anyOf"]), json_values))
+def test_any_schema_has_a_signature_of_one_bounded_line(schema: dict[str, Any]) -> None:
+    text = signature("t", card(schema))
+    assert text.startswith("t(")
+    assert len(text) < 4_000
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "says"),
+    [
+        ("Get it. Then more of it.", 10, "Get it."),
+        ("Get it. Then more of it.", 100, "Get it. Then more of it."),
+        ("  **Bold**\n\nand `code`  ", 100, "Bold and code"),
+        ("A very long first sentence without an end", 20, "A very long first…"),
+        ("", 20, ""),
+    ],
+)
+def test_a_description_becomes_one_line(text: str, limit: int, says: str) -> None:
+    assert one_line(text, limit) == says
+
+
+@given(st.text(), st.integers(1, 300))
+def test_one_line_is_one_line_within_its_limit(text: str, limit: int) -> None:
+    line = one_line(text, limit)
+    assert len(line) <= limit
+    assert "\n" not in line
+
+
+# --- guidance ------------------------------------------------------------------------------------------------------
+
+
+def told(count: int, tools: int = 3) -> str:
+    bundles = {
+        f"bundle{n}.part": Bundle(f"bundle{n}.part", f"What bundle {n} is for. More.",
+                                  tuple(f"s{n}.tool{t}" for t in range(tools)), effects=("read",), mode="meta")
+        for n in range(count)
+    }  # fmt: skip
+    catalog = small_catalog(bundles)
+    placement = place(catalog, [Held(b, b.tools) for b in catalog.bundles.values()], Activation())
+    return guidance(catalog, placement, exposed_names(catalog.cards))
+
+
+def test_a_few_bundles_are_told_with_what_they_are_for_and_their_tools() -> None:
+    text = told(1)
+    assert "- bundle0.part 3: What bundle 0 is for. More. [s0__tool0, s0__tool1, s0__tool2]" in text
+
+
+def test_the_more_bundles_there_are_the_less_is_said_of_each_and_never_how_many() -> None:
+    texts = {count: told(count) for count in (1, 5, 20, 60, 300)}
+    for count, text in texts.items():
+        assert len(text) <= NAMED_TOKENS * CHARS_A_TOKEN + 250, count
+    assert all(f"bundle{n}.part 3" in texts[20] for n in range(20))
+    assert "What bundle 0 is for" in texts[1]
+    assert "more bundles (900 tools in all): list_tools names them" in texts[300]
+
+
+def test_guidance_is_the_same_bytes_every_time() -> None:
+    assert told(30) == told(30)
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+PERMITTED = ["hub.get_issue", "hub.list-issues", "files.read", "other.read", "x.node__version"]
+CANONICAL = {exposed: name for name, exposed in exposed_names([*PERMITTED, "hidden.wipe"]).items()}
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "known"),
+    [
+        ("hub.get_issue", "hub.get_issue", True),
+        ("hub__get_issue", "hub.get_issue", True),
+        ("get_issue", "hub.get_issue", True),
+        ("list_issues", "hub.list-issues", True),
+        ("HUB:list issues", "hub.list-issues", True),
+        ("node__version", "x.node__version", True),
+        ("read", "read", False),
+        ("hidden.wipe", "hidden.wipe", False),
+        ("hidden__wipe", "hidden.wipe", False),
+        ("wipe", "wipe", False),
+        ("", "", False),
+        ("x" * 10_000, "x" * 200, False),
+    ],
+)
+def test_a_name_leads_to_one_permitted_tool_or_to_none(written: str, name: str, known: bool) -> None:
+    meant = resolve(written, PERMITTED, CANONICAL)
+    assert (meant.name, meant.known) == (name, known)
+
+
+def test_a_short_name_of_two_tools_names_both() -> None:
+    assert resolve("read", PERMITTED, CANONICAL).alike == ("files.read", "other.read")
+
+
+@given(st.text(max_size=40))
+def test_whatever_is_written_nothing_but_a_permitted_tool_is_meant(written: str) -> None:
+    meant = resolve(written, PERMITTED, CANONICAL)
+    assert meant.known == (meant.name in PERMITTED)
+    assert set(meant.alike) <= set(PERMITTED)
+
+
+# --- pages ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=300), st.integers(1, 50), st.sampled_from(["chars", "lines", "bytes"]))
+def test_pages_put_together_are_the_text(text: str, limit: int, unit: Any) -> None:
+    text = text.encode("utf-8", "replace").decode("utf-8").replace("[", "(")
+    data = text.encode("utf-8")
+    parts, offset = [], 0
+    for _ in range(len(data) + 2):
+        page = read_page(Page(DIGEST, offset, limit if unit != "bytes" else limit * 4, unit), text, data, 10_000)
+        body, _, note = page.rpartition("[")
+        parts.append(body)
+        if "next: offset=" not in note:
+            break
+        offset = int(note.partition("next: offset=")[2].rstrip("]"))
+    joined = "".join(part.removesuffix("\n") for part in parts)
+    plain = text.replace("\n", "")
+    if unit != "bytes":
+        assert joined.replace("\n", "") == plain
+
+
+def test_a_page_is_never_longer_than_the_cap() -> None:
+    text = "x" * 100_000
+    for unit in ("chars", "lines", "bytes"):
+        page = read_page(Page(DIGEST, 0, 10**6, unit), text, text.encode(), 1_000)
+        assert len(page) < 1_200
+
+
+def test_hits_in_long_lines_are_shown_around_what_was_found() -> None:
+    text = "a" * 5_000 + "needle" + "b" * 5_000
+    found = search_lines(Lines(DIGEST, "needle", False, 0), text, literal("needle"), 8_000)
+    assert "needle" in found
+    assert len(found) < 600
+
+
+@given(st.sampled_from(["search_tools", "call_tool", "read_artifact", "search_artifact", "list_tools"]), json_values)
+def test_whatever_the_arguments_are_they_are_understood_or_refused(tool: str, arguments: Any) -> None:
+    parse(tool, arguments)
+
+
+def test_bundles_without_a_description_are_told_by_their_tools() -> None:
+    catalog = small_catalog({"plain": Bundle("plain", "", ("s.a",), effects=("read",), mode="deferred")})
+    placement = place(catalog, [Held(b, b.tools) for b in catalog.bundles.values()], Activation())
+    assert "plain 1: [s__a]" in guidance(catalog, placement, exposed_names(catalog.cards))
