@@ -347,3 +347,50 @@ def test_a_refused_default_is_none_and_says_so() -> None:
     decision = decided(catalog, step())
     assert (decision.bundle_ids, decision.source) == ([], "none")
     assert codes(decision) == {"workspace.exec": "not_allowed"}
+
+
+def test_a_steps_trust_and_an_empty_list_of_effects_and_every_ancestor_narrow() -> None:
+    strangers = small_catalog(TWO, routes=ROUTE_ALL, servers=[Server("workspace", "local", "untrusted")])
+    trusting = step(policy=StepPolicy(trust="trusted"))
+    assert codes(decided(strangers, trusting)) == {"workspace.exec": "trust_too_low"}
+    nothing = small_catalog(TWO, routes=ROUTE_ALL, policies=[Policy("p", allow=("*",), effects=())])
+    assert set(codes(decided(nothing, step())).values()) == {"effect_not_allowed"}
+    policies = [Policy("p", allow=("*",)), Policy("top", role=("top",), deny=("workspace.*",))]
+    chain = tuple(Grant("feature", role, "s") for role in ("a", "b", "c", "top"))
+    deep = decided(small_catalog(TWO, routes=ROUTE_ALL, policies=policies), step(), Facts(grants=chain))
+    assert codes(deep) == {"workspace.exec": "policy_denied"}
+
+
+def test_what_config_refuses_is_never_said_to_lack_a_capability() -> None:
+    bundle = Bundle("gh", "x", ("gh.t",), requires_env=("TOKEN",))
+    denying = small_catalog({"gh": bundle}, routes=[Route("r", bundles=("gh",))], policies=[Policy("p", deny=("gh",))])
+    assert codes(decided(denying, step())) == {"gh": "policy_denied"}
+
+
+def test_candidates_are_what_is_permitted_now_and_not_there_anyway() -> None:
+    always = Bundle("notes", "x", ("notes.add",), always=True)
+    routes = [
+        Route("one", step=("edit",), bundles=("docs",), ask=("*",)),
+        Route("two", bundles=("repo.readonly",), ask=("*",)),
+    ]
+    more = small_catalog({**THREE, "more": ["more.t"], "notes": always}, routes=routes)
+
+    def candidates(at: str, facts: Facts = NOW) -> tuple[str, ...]:
+        question = decide(more, facts, Activation(), step(step=at))
+        assert isinstance(question, Question)
+        return question.candidates
+
+    assert candidates("edit") == ("more", "repo.readonly", "workspace.exec")
+    assert candidates("look") == ("docs", "more", "workspace.exec")
+    assert candidates("look", Facts(drifted=(("more", "t"),))) == ("docs", "workspace.exec")
+
+
+def test_a_tool_that_two_bundles_share_is_counted_once() -> None:
+    shared = small_catalog({"a": ["s.1", "s.2"], "b": ["s.2", "s.3"]}, routes=[Route("r", bundles=("a", "b"))])
+    decision = decided(shared, step(max_tools=3, max_tokens=30))
+    assert (decision.bundle_ids, decision.exposure.tools, decision.exposure.tokens) == (["a", "b"], 3, 30)
+
+
+def test_the_default_is_shown_only_where_the_order_names_it() -> None:
+    settings = Settings(fallback=Fallback(order=("search", "model"), default=("docs",)))
+    assert decided(small_catalog(THREE, settings=settings), step()).bundle_ids == []
