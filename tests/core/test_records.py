@@ -75,6 +75,7 @@ def test_a_decision_its_step_facts_and_reply_are_read_back_as_they_were(reply: R
     assert decision_from(record) == replace(decision, search=decision.search and replace(
         decision.search, ranked=decision.candidates))  # fmt: skip
     assert step_from(record) == STEP
+    assert (record["degraded"], decision.search is None) == (reply.failure is not None, reply.search is None)
     assert facts_from(record).revisions == reply.revisions
     heard = reply_from(record)
     assert heard is not None
