@@ -13,8 +13,8 @@ from router.core.asking.exchange import ModelReply, ModelRequest
 from router.core.catalog import Catalog
 from router.core.chain import File
 from router.core.decide import Question
-from router.core.models import Block, Outcome, RecentStep, Reply
-from router.core.search.index import Document, Hit, Index
+from router.core.models import Block, Failure, Outcome, RecentStep, Reply
+from router.core.search.index import Document, Hit, Index, Near, Vectors
 
 Readiness = Literal["cold", "warming", "ready", "missing", "broken"]
 """Of a model client: not begun, loading, usable, not installed, or installed and not loadable."""
@@ -195,6 +195,34 @@ class ModelClient(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """What an embedder made of some texts: a vector for each, in their order; or why there are none. `detail` is for
+    the operator, in the adapter's own words, and holds nothing that was embedded."""
+
+    vectors: tuple[tuple[float, ...], ...] = ()
+    failure: Failure | None = None
+    detail: str = ""
+    retry_after_s: float | None = None
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors, the same text always into the same but for the last bits. Used from many threads."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def revision(self) -> str:
+        """Changes whenever the vectors of a text would. May load the model: not for an event loop's thread."""
+
+    def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
+        """Blocks for at most about `timeout_s`. What goes wrong is in the reply, never raised; that the vectors are
+        sound is for the caller to check (`router.core.search.meaning.fault_in`)."""
+
+    def close(self) -> None: ...
+
+
 class AnswerStore(Protocol):
     """Answers that outlive the process, as text. A cache: what can't be read is not there. Called from threads."""
 
@@ -315,11 +343,14 @@ __all__ = [
     "Clock",
     "Diagnostics",
     "Document",
+    "Embedder",
+    "Embedding",
     "Healed",
     "Hit",
     "Index",
     "Listing",
     "ModelClient",
+    "Near",
     "RawResult",
     "Readiness",
     "Redactor",
@@ -332,4 +363,5 @@ __all__ = [
     "Stored",
     "ToolSearch",
     "ToolServers",
+    "Vectors",
 ]

@@ -211,6 +211,24 @@ def calls_tool(arguments: str) -> Act:
     return act
 
 
+def embeds(vector_of: Callable[[str], Sequence[float]], *, lose: int = 0) -> Act:
+    """A vector for each text that was sent to `/embeddings`, less the last `lose`. NaN and infinities go out as bare
+    words, which JSON does not have and servers send."""
+
+    def act(exchange: Exchange) -> None:
+        texts = exchange.request.json["input"]
+        texts = [texts] if isinstance(texts, str) else texts
+        rows = [
+            {"object": "embedding", "index": index, "embedding": list(vector_of(text))}
+            for index, text in enumerate(texts[: len(texts) - lose])
+        ]
+        usage = {"prompt_tokens": 7 * len(texts), "total_tokens": 7 * len(texts)}
+        whole = {"object": "list", "model": "scripted", "data": rows, "usage": usage}
+        exchange.reply(json.dumps(whole).encode())
+
+    return act
+
+
 def status(code: int, headers: Mapping[str, str] | None = None, message: str = "scripted failure") -> Act:
     """An error as the large providers send it."""
     body = json.dumps({"error": {"message": message, "type": "scripted", "code": None}}).encode()

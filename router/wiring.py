@@ -17,14 +17,25 @@ from router.core.models import Activation, Decision, LocalTool, Step
 from router.core.steppolicy import refuse_unknown
 from router.engine import Engine
 from router.portal import Portal, refuse_running_loop
-from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore, Selector, ToolSearch
+from router.ports import (
+    ArtifactStore,
+    Clock,
+    Diagnostics,
+    Embedder,
+    Embedding,
+    Redactor,
+    RunStore,
+    Selector,
+    ToolSearch,
+    Vectors,
+)
 from router.run import Deps
 
 if TYPE_CHECKING:
     from router.asking import ModelSelector
     from router.core.search.memory import Memory
     from router.core.search.ranking import Search
-    from router.selecting import StagedSelector
+    from router.selecting import Meanings, StagedSelector
 
 LocalServers = Mapping[str, Sequence[LocalTool]]
 SEARCH_LIBRARIES: Final = ("bm25s", "PyStemmer")
@@ -68,6 +79,8 @@ def open_redactor(catalog: Catalog) -> Redactor:
 
     names = {name for server in catalog.servers.values() for name in server.env_names}
     names |= {*catalog.settings.log.redact_env} | catalog.settings.model.env_names
+    if catalog.settings.search.embeddings is not None:
+        names |= catalog.settings.search.embeddings.env_names
     return SecretRedactor(env_values={name: os.environ[name] for name in sorted(names) if os.environ.get(name)})
 
 
@@ -119,7 +132,8 @@ def open_selector(
     """What settles questions, in the order of `[fallback]`. Loads nothing yet: the first question begins it."""
     from router.selecting import SearchSelector, StagedSelector
 
-    search = SearchSelector(make_search, diagnostics, memory)
+    meanings = open_meanings(catalog, clock, diagnostics)
+    search = SearchSelector(make_search, diagnostics, memory, meanings=meanings)
     model = open_model(catalog, runs, clock, diagnostics)
     return StagedSelector(catalog.settings.fallback.order, search=search, model=model)
 
@@ -130,6 +144,46 @@ def open_tool_search(selector: StagedSelector | None, diagnostics: Diagnostics) 
 
     search = selector.index if selector is not None else None
     return RankedTools(search or SearchSelector(make_search, diagnostics), diagnostics)
+
+
+def open_embedder(catalog: Catalog) -> Embedder | None:
+    """What the config embeds with; None where it names nothing. Loads nothing yet."""
+    chosen = catalog.settings.search.embeddings
+    if chosen is None:
+        return None
+    if chosen.local is not None:
+        from router.adapters.embeddings import LocalEmbedder
+
+        return LocalEmbedder(chosen.local)
+    from router.adapters.llm import LiteLlmEmbedder
+
+    return LiteLlmEmbedder(chosen.model or "", base_url=chosen.base_url, key_env=chosen.key_env)
+
+
+def make_vectors(catalog: Catalog, embedder: Embedder) -> Vectors | Embedding:
+    """The vectors of a catalog's texts, from the user's cache where a text is unchanged. Blocks, for minutes when
+    thousands of texts are new."""
+    from router.adapters.embeddings import VectorStore, vectors_for
+    from router.adapters.indexcache import cache_folder
+    from router.core.corpus import texts_of
+    from router.core.search.meaning import passages_of
+
+    texts, folder = texts_of(catalog), cache_folder()
+    store = VectorStore(folder.parent / "embeddings" if folder is not None else None, embedder.revision)
+    return vectors_for(passages_of(texts.bundles, texts.tools), embedder, store)
+
+
+def open_meanings(catalog: Catalog, clock: Clock, diagnostics: Diagnostics) -> Meanings | None:
+    """What asks the config's embedder; None where it names none."""
+    chosen, embedder = catalog.settings.search.embeddings, open_embedder(catalog)
+    if chosen is None or embedder is None:
+        return None
+    from router.selecting import Meanings
+
+    def make(of: Catalog) -> Vectors | Embedding:
+        return make_vectors(of, embedder)
+
+    return Meanings(embedder, make, clock, diagnostics, deadline_s=chosen.deadline_s)
 
 
 def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> ModelSelector | None:

@@ -64,6 +64,8 @@ OWNERS = {
     "jsonschema": {"router/adapters/mcp/schemas.py"},
     "bm25s": {"router/adapters/ranking.py"},
     "Stemmer": {"router/adapters/ranking.py"},
+    "tokenizers": {"router/adapters/embeddings/local.py"},
+    "onnxruntime": {"router/adapters/embeddings/local.py"},
 }
 PURE = {
     "__future__",

@@ -155,10 +155,31 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingSettings:
+    """What embeds the operator's words and a step's goal, beside the search by words: a `model` elsewhere, by litellm's
+    name, reached at `base_url` with the key in `key_env` (None: as its provider does); or a `local` one, a folder or an
+    installed package. `deadline_s`: what a step waits for its goal to be embedded."""
+
+    model: str | None = None
+    local: str | None = None
+    base_url: str | None = None
+    key_env: str | None = None
+    deadline_s: float = 1.0
+
+    @property
+    def env_names(self) -> frozenset[str]:
+        """Variables whose values are keys of the model."""
+        if self.model is None:
+            return frozenset()
+        return frozenset({_key_name(self.model)} | ({self.key_env} if self.key_env else set()))
+
+
+@dataclass(frozen=True, slots=True)
 class SearchSettings:
     """When search settles a question by itself (see `router.core.sufficiency`). `floor`: relevance under which nothing
     fits. `read_threshold` and `write_threshold`: how likely a bundle with these effects has to be the right one.
-    `max_union`, `max_union_tokens`: bundles, and tokens of their tools, that may be shown together when unsure."""
+    `max_union`, `max_union_tokens`: bundles, and tokens of their tools, that may be shown together when unsure.
+    `embeddings`: None for words alone."""
 
     floor: float = 0.25
     read_threshold: float = 0.90
@@ -166,6 +187,7 @@ class SearchSettings:
     max_union: int = 3
     max_union_tokens: int = 4_000
     calibration: Calibration | None = None
+    embeddings: EmbeddingSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +244,12 @@ class ModelSettings:
     def env_names(self) -> frozenset[str]:
         """Variables whose values are keys of these models: those named, and those the providers are known by."""
         named = {choice.key_env for choice in self.choices if choice.key_env}
-        known = {
-            f"{re.sub('[^A-Z0-9]', '_', choice.name.partition('/')[0].upper())}_API_KEY" for choice in self.choices
-        }
-        return frozenset(named | known)
+        return frozenset(named | {_key_name(choice.name) for choice in self.choices})
+
+
+def _key_name(model: str) -> str:
+    """The variable that litellm reads a provider's key from: `openai/gpt-5-mini` → `OPENAI_API_KEY`."""
+    return f"{re.sub('[^A-Z0-9]', '_', model.partition('/')[0].upper())}_API_KEY"
 
 
 def _set_fields(options: ModelOptions) -> dict[str, Any]:

@@ -51,6 +51,8 @@ Failure = Literal[
     "not_ready",
     "internal",
 ]
+Hearing = Literal["used"] | Failure
+"""What became of an embedder that was asked: its vector was used, or why there is none."""
 Verdict = Literal["enough", "union", "ambiguous", "novel"]
 Outcome = Literal[
     "ok", "tool_error", "denied", "invalid_arguments", "timeout", "unavailable", "busy", "budget", "cancelled"
@@ -286,7 +288,8 @@ class SearchUse:
 
     `thresholds` is the version of what `verdict` rests on, `probability` that the best bundle is the right one (None:
     no calibration) and `threshold` what it was held against (None: a bundle like that is never shown by search alone).
-    `ranked` holds the best candidates with their scores; under `cut` they are not plausible.
+    `ranked` holds the best candidates with their scores; under `cut` they are not plausible. `embeddings`: whether an
+    embedder was `used`, or why not and words alone were ranked by (None: none is configured).
     """
 
     verdict: Verdict
@@ -297,6 +300,7 @@ class SearchUse:
     cut: float = 0.0
     evidence: Evidence = NO_EVIDENCE
     ranked: tuple[Candidate, ...] = ()
+    embeddings: Hearing | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ def search_json(search: SearchUse | None) -> Json | None:
         "threshold": search.threshold,
         "cut": search.cut,
         "evidence": asdict(search.evidence),
+        "embeddings": search.embeddings,
     }
 
 
@@ -291,6 +292,7 @@ def search_from(record: Mapping[str, Any]) -> SearchUse | None:
         cut=value.get("cut", 0.0),
         evidence=Evidence(**{name: number for name, number in value["evidence"].items() if name in known}),
         ranked=_ranked_from(record),
+        embeddings=value.get("embeddings"),
     )
 
 

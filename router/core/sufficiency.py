@@ -20,7 +20,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog, SearchSettings
@@ -168,8 +168,8 @@ def _tokens(catalog: Catalog, bundles: Iterable[Bundle]) -> int | None:
 
 
 def _with(use: SearchUse, probability: float, threshold: float | None) -> SearchUse:
-    return SearchUse(use.verdict, use.why, use.thresholds, probability, threshold, use.cut, use.evidence, use.ranked)
+    return replace(use, probability=probability, threshold=threshold)
 
 
 def _said(use: SearchUse, verdict: Verdict, why: str) -> SearchUse:
-    return SearchUse(verdict, why, use.thresholds, use.probability, use.threshold, use.cut, use.evidence, use.ranked)
+    return replace(use, verdict=verdict, why=why)

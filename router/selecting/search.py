@@ -5,7 +5,8 @@ Rules:
    importing the library takes, and milliseconds for every hundred tools.
 2. What of a step is searched is bounded first, so that no step is slower than a page of text.
 3. Same catalog, question, recent steps and memory: same reply, byte for byte. No times in it.
-4. Whatever goes wrong in here is no exception: search was then not heard. Where the library is not installed nobody is
+4. An embedder, where one is configured, is asked before the ranking, and never stands in its way (see `meaning`).
+5. Whatever goes wrong in here is no exception: search was then not heard. Where the library is not installed nobody is
    there to ask, which is said once.
 """
 
@@ -22,11 +23,13 @@ from router.core.catalog import Catalog
 from router.core.corpus import request_of
 from router.core.decide import Question
 from router.core.models import Answer, Reason, RecentStep, Reply, SearchUse, Step
+from router.core.search.index import Vectors
 from router.core.search.memory import Memory
 from router.core.search.ranking import Search
 from router.core.sufficiency import Judgement, judge
 from router.errors import NotInstalled
 from router.ports import Diagnostics
+from router.selecting.meaning import Meanings, Understood
 
 MAX_INLINE: Final = 500
 """Characters that are searched on the caller's thread (some milliseconds among 500 bundles). More are in another."""
@@ -51,12 +54,20 @@ class SearchSelector:
     """Searches the candidates of a question. May be used from many threads and event loops at once.
 
     `make` gives the search of a catalog and raises NotInstalled where there can be none. `memory` is what was
-    learned from past steps.
+    learned from past steps, `meanings` what asks an embedder.
     """
 
-    def __init__(self, make: MakeSearch, diagnostics: Diagnostics, memory: Memory | None = None) -> None:
+    def __init__(
+        self,
+        make: MakeSearch,
+        diagnostics: Diagnostics,
+        memory: Memory | None = None,
+        *,
+        meanings: Meanings | None = None,
+    ) -> None:
         self._make = make
         self._diagnostics = diagnostics
+        self._meanings = meanings
         self._memory = memory
         self._revisions = (("memory", memory.revision),) if memory is not None else ()
         self._lock = threading.Lock()
@@ -68,7 +79,8 @@ class SearchSelector:
 
     async def find(self, question: Question, recent: Sequence[RecentStep]) -> Found:
         """As `consider`, without holding the event loop for longer than a short step takes."""
-        if question.catalog.revision in self._made and _size(question.step) <= MAX_INLINE:
+        ready = self._meanings is None and question.catalog.revision in self._made
+        if ready and _size(question.step) <= MAX_INLINE:
             return self.consider(question, recent)
         return await asyncio.to_thread(self.consider, question, recent)
 
@@ -78,12 +90,15 @@ class SearchSelector:
             search = self.search_for(question.catalog)
             if search is None:
                 return NOT_THERE
-            ranking = search.rank_bundles(
-                request_of(question.step, recent), frozenset(question.candidates), self._memory
-            )
+            request = request_of(question.step, recent)
+            understood = self._understood(question.catalog, request.text)
+            if understood is not None and understood.vector is not None:
+                search = self._with_vectors(question.catalog, search, understood.vectors)
+                request = replace(request, vector=understood.vector)
+            ranking = search.rank_bundles(request, frozenset(question.candidates), self._memory)
             judged = judge(question.catalog, question.step, ranking)
-            return self._found(judged, search.index.revision)
-        except Exception as error:  # noqa: BLE001 - rule 4: the caller's step goes on, whatever is wrong in here
+            return self._found(judged, search.index.revision, understood)
+        except Exception as error:  # noqa: BLE001 - rule 5: the caller's step goes on, whatever is wrong in here
             self._diagnostics.event("error", "search.broke", error=error)
             return BROKEN
 
@@ -96,6 +111,29 @@ class SearchSelector:
                     self._made.popitem(last=False)
             return self._made[catalog.revision]
 
+    def _understood(self, catalog: Catalog, goal: str) -> Understood | None:
+        return self._meanings.understand(catalog, goal) if self._meanings is not None else None
+
+    def _with_vectors(self, catalog: Catalog, search: Search, vectors: Vectors | None) -> Search:
+        """The search over these vectors, kept: what it has worked out about the catalog goes with it."""
+        if search.vectors is vectors:
+            return search
+        found = replace(search, vectors=vectors)
+        with self._lock:
+            if catalog.revision in self._made:
+                self._made[catalog.revision] = found
+        return found
+
+    def warm_up(self, catalog: Catalog) -> None:
+        """Makes the index, and waits until the catalog's texts are embedded, or could not be. Blocks."""
+        if self.search_for(catalog) is not None and self._meanings is not None:
+            self._meanings.warm_up(catalog)
+
+    def close(self) -> None:
+        """Lets go of the embedder. Blocks for a moment; idempotent."""
+        if self._meanings is not None:
+            self._meanings.close()
+
     def _try_to_make(self, catalog: Catalog) -> Search | None:
         try:
             return self._make(catalog)
@@ -103,9 +141,11 @@ class SearchSelector:
             self._diagnostics.event("warning", "search.unavailable", cause=error.message, advice=error.advice)
             return None
 
-    def _found(self, judged: Judgement, index: str) -> Found:
-        use = judged.use
-        revisions = (("index", index), *self._revisions, ("thresholds", use.thresholds))
+    def _found(self, judged: Judgement, index: str, understood: Understood | None) -> Found:
+        use = judged.use if understood is None else replace(judged.use, embeddings=understood.heard)
+        made_by = understood.vectors.revision if understood is not None and understood.vectors is not None else None
+        embeddings = (("embeddings", made_by),) if made_by is not None else ()
+        revisions = (("index", index), *embeddings, *self._revisions, ("thresholds", use.thresholds))
         reply = Reply(search=use, revisions=revisions)
         if judged.ids:
             reason: Reason = "union" if use.verdict == "union" else "search"

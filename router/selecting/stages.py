@@ -76,12 +76,14 @@ class StagedSelector:
 
     async def _warm_search(self, catalog: Catalog) -> None:
         if self.search is not None:
-            await asyncio.to_thread(self.search.search_for, catalog)
+            await asyncio.to_thread(self.search.warm_up, catalog)
 
     async def close(self) -> None:
-        """Lets go of what the model holds."""
+        """Lets go of what the model and the embedder hold."""
         if self.model is not None:
             await self.model.close()
+        if self.search is not None:
+            await asyncio.to_thread(self.search.close)
 
 
 def _with_search(reply: Reply, found: Found | None) -> Reply:

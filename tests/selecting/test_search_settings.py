@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.canonical import encode
-from router.core.catalog import Calibration, Catalog, Policy, SearchSettings
+from router.core.catalog import Calibration, Catalog, EmbeddingSettings, Policy, SearchSettings, Settings
 from router.core.config import ConfigFile, check, load
 from router.core.config.source import Layer
 from router.core.decide import Question, decide
@@ -58,6 +58,32 @@ def test_a_project_sets_what_it_wants_key_by_key() -> None:
     assert found == SearchSettings(floor=0.1, max_union=0, calibration=fitted)
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('local = "some_package"', EmbeddingSettings(local="some_package")),
+        ('local = "/models/minilm"', EmbeddingSettings(local="/models/minilm")),
+        (
+            'model = "openai/e"\nbase_url = "https://a.example/v1"\nkey_env = "KEY"\ndeadline_s = 0.5',
+            EmbeddingSettings("openai/e", base_url="https://a.example/v1", key_env="KEY", deadline_s=0.5),
+        ),
+    ],
+)
+def test_what_embeds_is_named_in_the_config_and_survives_the_recorded_catalog(
+    text: str, found: EmbeddingSettings
+) -> None:
+    assert settings_of(SHIPPED, f"[search.embeddings]\n{text}\n") == SearchSettings(embeddings=found)
+    of = Catalog(settings=Settings(search=SearchSettings(embeddings=found)))
+    read = catalog_from(json.loads(encode(of.to_json())))
+    assert read.settings == of.settings
+    assert read.revision == of.revision
+
+
+def test_the_key_of_an_embedding_model_is_known_as_a_secret() -> None:
+    assert EmbeddingSettings("openai/e", key_env="MINE").env_names == {"OPENAI_API_KEY", "MINE"}
+    assert EmbeddingSettings(local="x").env_names == frozenset()
+
+
 def test_a_calibration_survives_the_recorded_catalog() -> None:
     of = Catalog(settings=load([ConfigFile("router.toml", "router.toml", CALIBRATION, "project")], cards={}).settings)
     read = catalog_from(json.loads(encode(of.to_json())))
@@ -71,6 +97,14 @@ def test_a_calibration_survives_the_recorded_catalog() -> None:
         ("[search]\nread_threshold = 1.5\n", "search.read_threshold"),
         ("[search]\nexec_threshold = 0.99\n", "search.exec_threshold"),
         ("[search]\nmax_union_tokens = -1\n", "search.max_union_tokens"),
+        ("[search.embeddings]\n", "search.embeddings"),
+        ('[search.embeddings]\nmodel = "a/b"\nlocal = "c"\n', "search.embeddings"),
+        ('[search.embeddings]\nlocal = "../model"\n', "search.embeddings.local"),
+        ('[search.embeddings]\nlocal = "a.b"\n', "search.embeddings.local"),
+        ('[search.embeddings]\nmodel = "sk-abcdefghijklmnopqrstuv"\n', "search.embeddings.model"),
+        ('[search.embeddings]\nmodel = "a/b"\nbase_url = "http://far.example/v1"\n', "search.embeddings.base_url"),
+        ('[search.embeddings]\nmodel = "a/b"\ndeadline_s = 0\n', "search.embeddings.deadline_s"),
+        ('[search.embeddings]\nmodel = "a/b"\ndimension = 3\n', "search.embeddings.dimension"),
         (CALIBRATION.replace("412", "299"), "search.calibration.labels"),
         (CALIBRATION.replace("margin", "luck"), "search.calibration.weights"),
         (CALIBRATION.replace("-1.9", "nan"), "search.calibration.bias"),

@@ -3,8 +3,8 @@
 Rules:
 1. One allowance, one request. Redirects, reconnects and retries inside the libraries ask for a second one and are
    refused before they connect. Without an allowance (at warm-up) nothing connects at all.
-2. At most `MAX_BYTES` of an answer are read; then the connection is closed. Bytes on the wire are bytes in memory:
-   compressed answers are neither asked for nor accepted.
+2. At most `MAX_BYTES` of an answer are read (of vectors, as many as their reader says); then the connection is closed.
+   Bytes on the wire are bytes in memory: compressed answers are neither asked for nor accepted.
 
 Built on what aiohttp offers for it: `TraceConfig.on_request_start` and `response_class`.
 """
@@ -35,7 +35,7 @@ class Allowance:
 allowance: ContextVar[Allowance | None] = ContextVar("bundle_router_model_allowance", default=None)
 
 
-def open_session() -> ClientSession:
+def open_session(*, max_bytes: int = MAX_BYTES) -> ClientSession:
     """A session that keeps to the rules. Belongs to the running loop."""
     import aiohttp
 
@@ -53,9 +53,9 @@ def open_session() -> ClientSession:
         async def iter_chunked(self, n: int) -> Any:
             async for chunk in self._reader.iter_chunked(n):
                 self._count += len(chunk)
-                if self._count > MAX_BYTES:
+                if self._count > max_bytes:
                     self._response.close()
-                    raise aiohttp.ClientPayloadError(f"the answer is longer than {MAX_BYTES} bytes")
+                    raise aiohttp.ClientPayloadError(f"the answer is longer than {max_bytes} bytes")
                 yield chunk
 
         async def read(self, n: int = -1) -> bytes:

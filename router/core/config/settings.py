@@ -9,18 +9,16 @@ from typing import Any, Final
 from router.core.catalog import (
     ActivationSettings,
     CacheSettings,
-    Calibration,
     Fallback,
     Limits,
     LogSettings,
-    SearchSettings,
     Settings,
 )
 from router.core.config.bundles import BundleResolver
 from router.core.config.model import resolve_model
 from router.core.config.overlay import Written
 from router.core.config.report import Report
-from router.core.config.written import WrittenCalibration
+from router.core.config.search import resolve_search
 from router.core.models import BinaryRule, LocalSettings
 
 CheckBinary = Callable[[BinaryRule], Sequence[str]]
@@ -42,7 +40,7 @@ def resolve_settings(written: Written, resolver: BundleResolver, report: Report)
         fallback["default"] = tuple(resolver.ids.get(id_, id_) for id_ in fallback["default"])
     return Settings(
         fallback=Fallback(**fallback),
-        search=_search(_merged(written, "search")),
+        search=resolve_search(written, _merged(written, "search"), report),
         model=resolve_model(written, _merged(written, "model"), report),
         activation=ActivationSettings(**_merged(written, "activation")),
         limits=Limits(**_merged(written, "limits")),
@@ -58,14 +56,6 @@ def _merged(written: Written, section: str) -> dict[str, Any]:
             value = getattr(entry.form, key)
             merged[key] = tuple(value) if isinstance(value, list) else value
     return merged
-
-
-def _search(merged: dict[str, Any]) -> SearchSettings:
-    form: WrittenCalibration | None = merged.pop("calibration", None)
-    if form is None:
-        return SearchSettings(**merged)
-    weights = tuple(sorted((str(name), weight) for name, weight in form.weights.items()))
-    return SearchSettings(**merged, calibration=Calibration(form.version, form.labels, form.bias, weights))
 
 
 def resolve_local(written: Written, report: Report, check_binary: CheckBinary) -> LocalSettings:

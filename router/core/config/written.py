@@ -251,8 +251,12 @@ class WrittenFallback(Form):
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
 FeatureName = Literal[
-    "strength", "known", "coverage", "margin", "entropy", "agreement", "remembered", "relevance"
+    "strength", "known", "coverage", "margin", "entropy", "agreement", "remembered", "relevance", "likeness"
 ]  # fmt: skip
+
+
+ModelName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
+BaseUrl = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class WrittenCalibration(Form):
@@ -262,6 +266,24 @@ class WrittenCalibration(Form):
     )
     bias: Weight = Field(description="The log-odds where all features are 0.")
     weights: dict[FeatureName, Weight] = Field(description="What each feature of a ranking adds to the log-odds.")
+
+
+class WrittenEmbeddings(Form):
+    model: ModelName | None = Field(
+        default=None, description="An embedding model as litellm names it: 'openai/text-embedding-3-small'."
+    )
+    local: Annotated[str, Field(min_length=1, max_length=1_000)] | None = Field(
+        default=None, description="A model on this machine: an absolute folder, or an installed package."
+    )
+    base_url: BaseUrl | None = Field(
+        default=None, description="Where an OpenAI-compatible server listens. Leave out for the provider's own."
+    )
+    key_env: EnvName | None = Field(
+        default=None, description="The variable with the key. Leave out for the provider's own (OPENAI_API_KEY)."
+    )
+    deadline_s: float = Field(
+        default=1.0, gt=0, le=60, allow_inf_nan=False, description="Seconds a step waits for its goal to be embedded."
+    )
 
 
 class WrittenSearch(Form):
@@ -281,10 +303,11 @@ class WrittenSearch(Form):
     calibration: WrittenCalibration | None = Field(
         default=None, description="Fitted on this deployment's runs. Without one a conservative rule decides."
     )
+    embeddings: WrittenEmbeddings | None = Field(
+        default=None, description="Ranks by likeness of meaning too. Without it, by words alone."
+    )
 
 
-ModelName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
-BaseUrl = Annotated[str, Field(min_length=1, max_length=2000)]
 OutputTokens = Annotated[int, Field(ge=16, le=100_000)]
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
 

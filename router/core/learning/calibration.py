@@ -26,7 +26,17 @@ from router.core.search.memory import Memory, bounded, learn, make_examples
 from router.core.search.ranking import Ranking, Search
 from router.core.sufficiency import judge
 
-FEATURES: Final = ("strength", "known", "coverage", "margin", "entropy", "agreement", "remembered", "relevance")
+FEATURES: Final = (
+    "strength",
+    "known",
+    "coverage",
+    "margin",
+    "entropy",
+    "agreement",
+    "remembered",
+    "relevance",
+    "likeness",
+)
 FOLDS: Final = 5
 RUN_WEIGHT: Final = 5.0
 MIN_WRONG: Final = 10

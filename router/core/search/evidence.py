@@ -40,8 +40,10 @@ class Evidence:
     `known`: share of the request's words (by rarity) that any permitted-or-not bundle holds; low means a novel request.
     `coverage`: share of the known words that the best bundle (its text or its best tool) holds.
     `margin`: how far the second is behind the first. `entropy`: how evenly the score is spread (1: all alike).
-    `agreement`: share of the scorers (own text, best tool, memory) that put the same bundle first.
+    `agreement`: share of the scorers (own text, best tool, meaning, and all together with memory) that put the same
+    bundle first.
     `remembered`: the most that memory adds for any bundle (0 and up). `relevance`: how likely any bundle fits at all.
+    `likeness`: the cosine of the request and the nearest bundle, where an embedder was heard (0: words alone).
     """
 
     strength: float = 0.0
@@ -52,6 +54,7 @@ class Evidence:
     agreement: float = 0.0
     remembered: float = 0.0
     relevance: float = 0.0
+    likeness: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

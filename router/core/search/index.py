@@ -39,6 +39,30 @@ class Hit(NamedTuple):
     matched: float
 
 
+class Near(NamedTuple):
+    """A document whose vector points where the asked one does. `cosine` lies above 0 and at most at 1."""
+
+    id: str
+    cosine: float
+
+
+class Vectors(Protocol):
+    """What an embedder made of one catalog's texts. Immutable, so many threads may search it at once."""
+
+    @property
+    def revision(self) -> str:
+        """Of the embedder that made them: another one's vectors must not be compared with these."""
+
+    @property
+    def dimension(self) -> int:
+        """How many numbers a vector has."""
+
+    def nearest(
+        self, collection: Collection, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
+    ) -> Sequence[Near]:
+        """The `k` nearest documents among `within` where it is given, best first, equal ones by id."""
+
+
 class Index(Protocol):
     """A ranked text index over one catalog revision. Immutable, so many threads may search it at once."""
 

@@ -8,8 +8,10 @@ Rules:
    one clause's clear winner counts more than a document that half fits them all.
 4. A tool gains from its bundle's score only as far as one bundle covers the request ("coherence"): in a request about
    several subjects a tool must stand for itself.
-5. Untrusted tools come after every trusted one, and at most `untrusted_quota` of each server.
-6. Equal scores are ordered by id.
+5. Where the request has a vector, likeness of meaning is blended in (see `meaning`) before history and memory, as far
+   as the request is coherent: one vector of several wishes points at none of them.
+6. Untrusted tools come after every trusted one, and at most `untrusted_quota` of each server.
+7. Equal scores are ordered by id.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from typing import Final
 from router.core.models import RecentStep, Step
 from router.core.search.documents import Corpus
 from router.core.search.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
-from router.core.search.index import Collection, Hit, Index
+from router.core.search.index import Collection, Hit, Index, Vectors
+from router.core.search.meaning import best_of_tools, likeness
 from router.core.search.memory import Memory, count_features
 from router.core.search.text import Analyzer, Scale, Terms, split_quotes
 
@@ -44,7 +47,8 @@ class Weights:
 
     `text_share` is the share of a bundle's own text against its best tool; `whole` that of the whole request against
     its clauses; `sharpness` the power a clause's scores are raised to; `bundle_pull` how much of its bundle's score a
-    tool gets at full coherence; `coverage` how much a short request must be covered (an exponent).
+    tool gets at full coherence; `coverage` how much a short request must be covered (an exponent). `meaning` is the
+    share of an embedder's likeness against the words, where there is one, at full coherence.
     """
 
     tool_scale: Scale = TOOL_SCALE
@@ -60,6 +64,7 @@ class Weights:
     history: float = 0.3
     history_decay: float = 0.6
     context: float = 0.2
+    meaning: float = 0.45
     untrusted_quota: int = 2
     depth: int = 100
 
@@ -82,6 +87,8 @@ class Request:
     recent: tuple[RecentStep, ...] = ()
     address: tuple[str, ...] = ()
     """Where the step stands, as marks that memory may learn from: `workflow:…`, `role:…`, `step:…`."""
+    vector: tuple[float, ...] | None = None
+    """What the embedder that `Search.vectors` came from made of `text`. None: ranked by words alone."""
 
     @classmethod
     def of(cls, step: Step, recent: Sequence[RecentStep] = ()) -> Request:
@@ -133,6 +140,18 @@ class _Pass:
 
 
 @dataclass(frozen=True, slots=True)
+class _Meant:
+    """What the request's vector is like, relative to the likest, and the best bundle's cosine. Empty without one."""
+
+    bundles: Mapping[str, float] = field(default_factory=dict)
+    tools: Mapping[str, float] = field(default_factory=dict)
+    cosine: float = 0.0
+
+
+WORDS_ALONE: Final = _Meant()
+
+
+@dataclass(frozen=True, slots=True)
 class _Found:
     """What one request gave: fused scores before memory, and the parts they were fused from."""
 
@@ -140,6 +159,7 @@ class _Found:
     tools: Mapping[str, float]
     full: _Pass
     coherence: float
+    meant: _Meant
 
 
 @dataclass(frozen=True)
@@ -151,6 +171,7 @@ class Search:
     analyzer: Analyzer
     weights: Weights = Weights()
     relevance: Logistic = RELEVANCE
+    vectors: Vectors | None = None
     _members: dict[frozenset[str], frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
     _tiers_of: dict[frozenset[str], tuple[frozenset[str], frozenset[str], frozenset[str]]] = field(
         default_factory=dict, repr=False, compare=False
@@ -173,6 +194,7 @@ class Search:
                 (
                     ("text", round(found.full.by_text.get(item.id, 0.0), 6)),
                     ("tool", round(found.full.by_tool.get(item.id, 0.0), 6)),
+                    *((("meaning", round(found.meant.bundles.get(item.id, 0.0), 6)),) if found.meant.bundles else ()),
                     ("search", round(found.bundles.get(item.id, 0.0), 6)),
                 ),
             )
@@ -245,8 +267,28 @@ class Search:
             of_tools = _blend(full.tools, _add(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
         else:
             bundles, of_tools = dict(full.bundles), dict(full.tools)
+        meant, coherence = self._meant(request, scope), _coherence(parts)
+        if meant.bundles:
+            share = w.meaning * coherence
+            bundles = _blend(meant.bundles, _best_is_one(bundles), share)
+            of_tools = _blend(meant.tools, _best_is_one(of_tools), share) if tools else of_tools
         self._add_history(bundles, request, scope)
-        return _Found(bundles, of_tools, full, _coherence(parts))
+        return _Found(bundles, of_tools, full, coherence, meant)
+
+    def _meant(self, request: Request, scope: _Scope) -> _Meant:
+        if request.vector is None or self.vectors is None:
+            return WORDS_ALONE
+        depth = self.weights.depth
+        near_tools = self.vectors.nearest("tools", request.vector, k=depth, within=scope.tools)
+        by_tool = best_of_tools(near_tools, self._bundles_of)
+        by_text = dict(self.vectors.nearest("bundles", request.vector, k=depth, within=scope.bundles))
+        share = self.weights.text_share
+        both = {
+            id_: share * by_text.get(id_, 0.0) + (1.0 - share) * by_tool.get(id_, 0.0)
+            for id_ in by_text.keys() | by_tool.keys()
+            if scope.bundles is None or id_ in scope.bundles
+        }
+        return _Meant(likeness(both), likeness(dict(near_tools)), max(both.values(), default=0.0))
 
     def _clauses(self, text: str) -> list[Terms]:
         clauses = self.analyzer.clauses(text)
@@ -353,7 +395,7 @@ class Search:
         weights = self.analyzer.weigh(Terms(stems), self.weights.bundle_scale)
         total = sum(weights[s] * r for s, r in zip(stems, self.index.rarity("bundles", stems), strict=True))
         unseen = self.index.rarity("bundles", ("\0",))[0] or 1.0
-        votes = [scores for scores in (found.full.by_text, found.full.by_tool, fused) if scores]
+        votes = [scores for scores in (found.full.by_text, found.full.by_tool, found.meant.bundles, fused) if scores]
         agreeing = sum(min(votes_of, key=lambda id_: (-votes_of[id_], id_)) == first.id for votes_of in votes)
         full = found.full
         evidence = Evidence(
@@ -364,6 +406,7 @@ class Search:
             entropy=round(spread(list(fused.values())), 6),
             agreement=round(agreeing / len(votes), 6) if votes else 0.0,
             remembered=round(max(0.0, *remembered.values(), 0.0), 6),
+            likeness=round(found.meant.cosine, 6),
         )
         return replace(evidence, relevance=round(self.relevance(relevance_features(evidence, request.text)), 6))
 

@@ -1,0 +1,11 @@
+"""Optional embeddings: a model on this machine, the vectors of a catalog, and what of them is kept on disk.
+
+A model elsewhere is reached through litellm: see `router.adapters.llm.embedding`.
+"""
+
+from router.adapters.embeddings.catalogs import vectors_for
+from router.adapters.embeddings.kept import VectorStore
+from router.adapters.embeddings.local import LocalEmbedder
+from router.adapters.embeddings.nearest import DenseVectors
+
+__all__ = ["DenseVectors", "LocalEmbedder", "VectorStore", "vectors_for"]

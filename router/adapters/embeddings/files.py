@@ -1,0 +1,125 @@
+"""The files of a sentence-transformers model: where they are, which model they are, and what they say of themselves.
+
+Rules:
+1. Nothing is downloaded and no code of the model runs: a package is looked at where it is installed, never imported.
+2. The revision is the digest of every file that has a say in the vectors, so a replaced model is another model.
+3. What is not understood is refused by name, before anything is embedded: a wrong pooling gives plausible nonsense.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+WEIGHTS: Final = ("onnx/model.onnx", "model.onnx", "model.safetensors")
+"""Files with the network, the first that is there counts."""
+MAX_WORD_PIECES: Final = 512
+_INSIDE: Final = (".", "model", "models")
+"""Where in a package the model's folder may be."""
+_MAX_HEADER: Final = 10_000_000
+
+
+class UnusableModel(Exception):
+    """The model can't be used, and why."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model on disk. `pooling` is `mean` or `cls`; `max_pieces` is how much of a text it reads, in word pieces."""
+
+    folder: Path
+    weights: Path
+    config: Mapping[str, Any]
+    pooling: str
+    max_pieces: int
+    revision: str
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.folder / "tokenizer.json"
+
+
+def find_model(source: str) -> ModelFiles:
+    """The model in a folder (an absolute path) or in an installed package of that name. Reads all of it once, for the
+    revision: half a second for 100 MB. Raises UnusableModel."""
+    folder = _folder_of(source)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+        if weights is None:
+            raise UnusableModel(f"{folder} holds none of {', '.join(WEIGHTS)}")
+        pooling = _pooling(folder)
+        settings = _json_if_there(folder / "sentence_bert_config.json")
+        limit = min(MAX_WORD_PIECES, int(config.get("max_position_embeddings", MAX_WORD_PIECES)))
+        pieces = min(limit, int(settings.get("max_seq_length") or limit))
+        return ModelFiles(folder, weights, config, pooling, pieces, _revision(folder, weights))
+    except (OSError, ValueError, TypeError, AttributeError) as wrong:
+        raise UnusableModel(f"{folder}: {type(wrong).__name__}: {wrong}") from None
+
+
+def _folder_of(source: str) -> Path:
+    if Path(source).is_absolute():
+        if not (Path(source) / "config.json").is_file():
+            raise UnusableModel(f"{source} is not a folder with a model: it has no config.json")
+        return Path(source)
+    found = importlib.util.find_spec(source) if source.isidentifier() else None
+    places = [Path(place) for place in (found.submodule_search_locations or ())] if found is not None else []
+    for folder in (place / inside for place in places for inside in _INSIDE):
+        if (folder / "config.json").is_file() and (folder / "tokenizer.json").is_file():
+            return folder
+    what = "holds no model" if found is not None else "is not installed"
+    raise UnusableModel(f"the package {source!r} {what}")
+
+
+def _pooling(folder: Path) -> str:
+    stated = _json_if_there(folder / "1_Pooling" / "config.json")
+    used = {name for name, on in stated.items() if name.startswith("pooling_mode_") and on is True}
+    if used in (set(), {"pooling_mode_mean_tokens"}):
+        return "mean"
+    if used == {"pooling_mode_cls_token"}:
+        return "cls"
+    raise UnusableModel(f"{folder}: pooling {', '.join(sorted(used))} is not supported")
+
+
+def _json_if_there(file: Path) -> Mapping[str, Any]:
+    loaded = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _revision(folder: Path, weights: Path) -> str:
+    whole = hashlib.sha256()
+    for file in (folder / "config.json", folder / "tokenizer.json", folder / "1_Pooling" / "config.json",
+                 folder / "sentence_bert_config.json", weights):  # fmt: skip
+        if file.is_file():
+            with file.open("rb") as opened:
+                whole.update(hashlib.file_digest(opened, "sha256").digest())
+    return f"sha256:{whole.hexdigest()}"
+
+
+def read_tensors(file: Path) -> dict[str, Any]:
+    """The 32-bit tensors of a safetensors file, as numpy arrays. Raises UnusableModel."""
+    import numpy as np
+
+    data = np.memmap(file, dtype=np.uint8, mode="r") if file.stat().st_size > 8 else np.zeros(8, np.uint8)
+    (size,) = struct.unpack("<Q", data[:8].tobytes())
+    if not 0 < size <= min(_MAX_HEADER, len(data) - 8):
+        raise UnusableModel(f"{file} is not a safetensors file")
+    header = json.loads(data[8 : 8 + size].tobytes())
+    body = data[8 + size :]
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__" or entry["dtype"] == "I64":
+            continue  # position ids, which are 0, 1, 2 …
+        if entry["dtype"] != "F32":
+            raise UnusableModel(
+                f"{file}: numbers of type {entry['dtype']} are not supported: export it as F32, or to ONNX"
+            )
+        first, last = entry["data_offsets"]
+        tensors[name.removeprefix("bert.")] = body[first:last].view("<f4").reshape(entry["shape"])
+    return tensors

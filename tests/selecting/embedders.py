@@ -1,0 +1,80 @@
+"""An embedder whose every answer a test decides, and a selector that asks it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+
+from router.adapters.embeddings import VectorStore, vectors_for
+from router.core.catalog import Catalog
+from router.core.corpus import texts_of
+from router.core.models import Failure
+from router.core.search.index import Vectors
+from router.core.search.meaning import passages_of
+from router.ports import Clock, Embedding
+from router.selecting import Meanings, SearchSelector
+from router.testing import FakeClock, FakeDiagnostics
+from tests.selecting.catalogs import search_over
+
+TOPICS = ("code", "doc", "ticket", "test", "letter")
+
+
+def about(text: str) -> tuple[float, ...]:
+    """A vector that says which of the topics a text is about."""
+    lower = text.lower()
+    return (*(float(lower.count(topic)) for topic in TOPICS), 0.1)
+
+
+class Embedder:
+    """Embeds by `about`, or does what `then` says. `seen` holds every text it was given."""
+
+    def __init__(self, revision: str = "toy/1") -> None:
+        self.seen: list[str] = []
+        self.closed = False
+        self.then: Failure | Callable[[Sequence[str]], Embedding] | None = None
+        self._revision = revision
+
+    @property
+    def name(self) -> str:
+        return "toy"
+
+    @property
+    def revision(self) -> str:
+        return self._revision
+
+    def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
+        self.seen += texts
+        if callable(self.then):
+            return self.then(texts)
+        if self.then is not None:
+            return Embedding(failure=self.then)
+        return Embedding(tuple(about(text) for text in texts))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Rig:
+    """A selector over a catalog with an embedder, its clock, and what was reported."""
+
+    def __init__(self, of: Catalog, embedder: Embedder | None = None, store: VectorStore | None = None) -> None:
+        self.catalog = of
+        self.embedder = embedder or Embedder()
+        self.clock = FakeClock()
+        self.diagnostics = FakeDiagnostics()
+        self.release = threading.Event()
+        self.release.set()
+        kept = store or VectorStore(None, "toy/1")
+
+        def make(catalog: Catalog) -> Vectors | Embedding:
+            assert self.release.wait(10)
+            texts = texts_of(catalog)
+            return vectors_for(passages_of(texts.bundles, texts.tools), self.embedder, kept)
+
+        clock: Clock = self.clock
+        self.meanings = Meanings(self.embedder, make, clock, self.diagnostics, deadline_s=1.0)
+        self.selector = SearchSelector(search_over, self.diagnostics, meanings=self.meanings)
+
+
+NOT_A_NUMBER = Embedding(((math.nan,) * 6,))

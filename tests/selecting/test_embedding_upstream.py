@@ -1,0 +1,216 @@
+"""What an embedding model can do to us over HTTP, each fault played by a real server; and a router that asks one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router import Router, Step
+from router.adapters.llm import LiteLlmEmbedder
+from router.core.models import Failure
+from router.core.records import catalog_from
+from router.core.replay import replay
+from router.core.search.meaning import fault_in
+from router.scripted import (
+    Act,
+    ScriptedServer,
+    body,
+    cut,
+    drip,
+    embeds,
+    hang,
+    huge,
+    redirect,
+    reset,
+    slow_headers,
+    status,
+)
+from tests.selecting.embedders import about
+
+SECRET = "sk-canary-8Hs2kQ9vLx4mZ7wB"
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("litellm") is None or importlib.util.find_spec("instructor") is None,
+    reason="the extra bundle-router[model] is not installed",
+)
+
+Opened = Callable[[ScriptedServer], LiteLlmEmbedder]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+    """Makes embedders that are ready to ask a server: loading is over, and nothing was sent yet."""
+    kept: list[LiteLlmEmbedder] = []
+    monkeypatch.setenv("CANARY_KEY", SECRET)
+
+    def made(server: ScriptedServer) -> LiteLlmEmbedder:
+        embedder = LiteLlmEmbedder("openai/scripted", base_url=server.base_url, key_env="CANARY_KEY")
+        kept.append(embedder)
+        assert embedder.embed((), timeout_s=120).failure is None
+        assert server.requests == []
+        return embedder
+
+    yield made
+    for embedder in kept:
+        embedder.close()
+
+
+def test_texts_become_vectors_in_their_order(opened: Opened) -> None:
+    with ScriptedServer([embeds(about)]) as server:
+        made = opened(server).embed(("source code", "a ticket"), timeout_s=20)
+        (request,) = server.requests
+    assert made.failure is None
+    assert made.vectors == (about("source code"), about("a ticket"))
+    assert request.path == "/v1/embeddings"
+    assert request.json["input"] == ["source code", "a ticket"]
+    assert request.headers["authorization"] == f"Bearer {SECRET}"
+    assert "user" not in request.json
+
+
+def test_many_texts_go_out_in_batches(opened: Opened) -> None:
+    texts = [f"{'code ' * (n % 5)}{n}" for n in range(70)]
+    with ScriptedServer([embeds(about)]) as server:
+        made = opened(server).embed(texts, timeout_s=60)
+        assert [len(request.json["input"]) for request in server.requests] == [32, 32, 6]
+    assert made.vectors == tuple(about(text) for text in texts)
+
+
+def shuffled(exchange: Any) -> None:
+    rows = [{"index": at, "embedding": [float(at), 1.0]} for at in (2, 0, 1)]
+    exchange.reply(json.dumps({"object": "list", "data": rows, "model": "m", "usage": {}}).encode())
+
+
+def test_vectors_are_put_in_the_order_of_their_numbers(opened: Opened) -> None:
+    with ScriptedServer([shuffled]) as server:
+        assert opened(server).embed("abc", timeout_s=20).vectors == ((0.0, 1.0), (1.0, 1.0), (2.0, 1.0))
+
+
+FAULTS: list[tuple[str, Act, Failure]] = [
+    ("400", status(400), "bad_request"),
+    ("401", status(401), "auth"),
+    ("404", status(404), "bad_request"),
+    ("413", status(413), "context_window"),
+    ("429", status(429), "rate_limited"),
+    ("500", status(500), "upstream_error"),
+    ("502 in HTML", body(b"<html>bad gateway</html>", "text/html"), "upstream_error"),
+    ("reset", reset(), "upstream_error"),
+    ("cut", cut(), "upstream_error"),
+    ("not JSON", body(b"{not json"), "upstream_error"),
+    ("huge", huge(), "upstream_error"),
+    ("redirect", redirect("http://127.0.0.1:9/v1/embeddings"), "upstream_error"),
+    ("hang", hang(), "timeout"),
+    ("drip", drip(), "timeout"),
+    ("slow headers", slow_headers(), "timeout"),
+]
+
+
+@pytest.mark.parametrize(("act", "failure"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
+def test_every_fault_is_a_failure_after_one_request(opened: Opened, act: Act, failure: Failure) -> None:
+    with ScriptedServer([act, embeds(about)]) as server:
+        made = opened(server).embed(["source code"], timeout_s=2.0 if failure == "timeout" else 20.0)
+        assert len(server.requests) == 1
+    assert (made.vectors, made.failure) == ((), failure)
+    assert SECRET not in repr(made)
+    assert "source code" not in repr(made)
+
+
+def test_how_long_to_wait_is_told(opened: Opened) -> None:
+    with ScriptedServer([status(429, {"Retry-After": "7"})]) as server:
+        assert opened(server).embed(["x"], timeout_s=20).retry_after_s == 7.0
+
+
+UNSOUND: list[tuple[str, Act]] = [
+    ("NaN", embeds(lambda text: (math.nan, 1.0))),
+    ("infinity", embeds(lambda text: (math.inf, 1.0))),
+    ("one too few", embeds(about, lose=1)),
+    ("of unequal length", embeds(lambda text: (1.0,) * len(text))),
+    ("no numbers", embeds(lambda text: ("a", "b"))),  # type: ignore[arg-type, return-value]  # as servers do
+    ("empty", embeds(lambda text: ())),
+    ("nothing of the kind", body(b'{"hello": 1}')),
+]
+
+
+@pytest.mark.parametrize("act", [row[1] for row in UNSOUND], ids=[row[0] for row in UNSOUND])
+def test_unsound_vectors_are_found_out(opened: Opened, act: Act) -> None:
+    with ScriptedServer([act]) as server:
+        made = opened(server).embed(["one", "three"], timeout_s=20)
+    assert made.failure is not None or fault_in(made.vectors, 2)
+
+
+def test_who_is_closed_asks_nobody(opened: Opened) -> None:
+    with ScriptedServer([embeds(about)]) as server:
+        embedder = opened(server)
+        embedder.close()
+        embedder.close()
+        assert embedder.embed(["x"], timeout_s=1).failure == "not_ready"
+        assert server.requests == []
+
+
+# --- a whole router ------------------------------------------------------------------------------------------------
+
+
+def config(folder: Path, url: str, *, more: str = "") -> Path:
+    folder.mkdir()
+    (folder / "router.toml").write_text(
+        f'[search.embeddings]\nmodel = "openai/scripted"\nbase_url = "{url}"\nkey_env = "CANARY_KEY"\n'
+        f'deadline_s = 20.0\n{more}\n[log]\ndiagnostics = "error"\n'
+    )
+    (folder / "routes.toml").write_text("routes = []\n")
+    (folder / "policy.toml").write_text('[[policies]]\nname = "everything"\nallow = ["*"]\n')
+    return folder
+
+
+def routed(of: Path, runs: Path) -> dict[str, Any]:
+    with Router.open(of, runs=runs) as router:
+        router.warm_up_sync()
+        router.route_sync(Step(run_id="r", workflow="x", role="y", step="z", goal="find where the code sets a limit"))
+    (line,) = (runs / "r" / "routing.jsonl").read_text().splitlines()
+    record: dict[str, Any] = json.loads(line)
+    return record
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CANARY_KEY", SECRET)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_a_router_is_told_of_embeddings_by_its_config_alone(place: Path) -> None:
+    with ScriptedServer([embeds(about)]) as server:
+        of = config(place / "config", server.base_url)
+        record = routed(of, place / "runs")
+        first = [request.json["input"] for request in server.requests]
+        again = routed(of, place / "runs-2")
+        second = [request.json["input"] for request in server.requests][len(first) :]
+    assert record["search"]["embeddings"] == "used"
+    revisions = {row["name"]: row["revision"] for row in record["facts"]["revisions"]}
+    assert revisions["embeddings"].startswith("openai/scripted@")
+    assert again["search"] == record["search"]
+    assert second == [["find where the code sets a limit"]], "what is unchanged is not embedded again"
+    assert SECRET not in json.dumps(record)
+
+
+def test_a_replay_needs_no_embedder(place: Path) -> None:
+    with ScriptedServer([embeds(about)]) as server:
+        record = routed(config(place / "config", server.base_url), place / "runs")
+    recorded = catalog_from(json.loads((place / "runs" / "r" / "catalog.json").read_text()))
+    assert replay(record, recorded).outcome == "identical"
+
+
+def test_a_router_whose_embedder_is_down_searches_by_words(place: Path) -> None:
+    with ScriptedServer([status(500)]) as server:
+        down = routed(config(place / "config", server.base_url), place / "runs")
+    plain = place / "plain"
+    config(plain, "http://127.0.0.1:9")
+    (plain / "router.toml").write_text("# as shipped\n")
+    words = routed(plain, place / "runs-2")
+    assert (down["search"]["embeddings"], words["search"]["embeddings"]) == ("circuit_open", None)
+    assert [row["id"] for row in down["candidates"]] == [row["id"] for row in words["candidates"]]
+    assert [row["id"] for row in down["bundles"]] == [row["id"] for row in words["bundles"]]
