@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from router.core.catalog import Calibration, EmbeddingSettings, SearchSettings
@@ -43,7 +42,7 @@ def _check_embeddings(entry: Entry[WrittenSearch], form: WrittenEmbeddings, repo
                    "names both a model and a local one", "name one of the two")  # fmt: skip
     if form.model is not None and looks_secret(form.model):
         report.add(entry.file, (*where, "model"), "looks like a secret written out", _ADVICE)
-    if form.local is not None and not (PurePosixPath(form.local).is_absolute() or form.local.isidentifier()):
+    if form.local is not None and not (form.local.startswith("/") or form.local.isidentifier()):
         report.add(
             entry.file,
             (*where, "local"),
