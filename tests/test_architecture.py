@@ -57,7 +57,12 @@ OWNERS = {
     },
     "litellm": {"router/adapters/llm/loading.py"},
     "instructor": {"router/adapters/llm/loading.py"},
-    "aiohttp": {"router/adapters/llm/wire.py", "router/adapters/llm/client.py", "router/adapters/llm/loading.py"},
+    "aiohttp": {
+        "router/adapters/llm/wire.py",
+        "router/adapters/llm/client.py",
+        "router/adapters/llm/embedding.py",
+        "router/adapters/llm/loading.py",
+    },
     "mcp": {"router/adapters/mcp/sdk.py", "router/adapters/mcp/oauth.py"},
     "mcp_types": {"router/adapters/mcp/sdk.py"},
     "httpx2": {"router/adapters/mcp/http.py"},

@@ -3,7 +3,8 @@
 Rules:
 1. Only permitted ids are ranked. What is not permitted can't be named, and can't push anything out of the result.
 2. A bundle's score is its own text's score and its best tool's, each against the best of the request, added. Scores are
-   kept, never only ranks: fusing ranks forgets how much better the first was.
+   kept, never only ranks: fusing ranks forgets how much better the first was. Texts and tools have a say as far as they
+   know the request's words at all: among a dozen tools the best match for half a request would outweigh a whole one.
 3. A request with several wishes is also ranked clause by clause. Clauses are added as powers of their scores, so that
    one clause's clear winner counts more than a document that half fits them all.
 4. A tool gains from its bundle's score only as far as one bundle covers the request ("coherence"): in a request about
@@ -318,8 +319,15 @@ class Search:
             found = _best_is_one({hit.id: hit.score for hit in hits})
             tool_strength = max((hit.score for hit in hits), default=0.0)
         strength = max((hit.score for hit in texts), default=0.0)
-        both = _blend(by_text, by_tool, w.text_share)
+        of_text, of_tool = w.text_share * self._familiar("bundles", terms), self._familiar("tools", terms)
+        of_tool *= 1.0 - w.text_share
+        both = _blend(by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else w.text_share)
         return _Pass(both, found, by_text, by_tool, strength, tool_strength, matched, known)
+
+    def _familiar(self, collection: Collection, terms: Terms) -> float:
+        """The share of the request's own words that any document of the collection holds."""
+        found = sum(self.index.knows(collection, term) for term in terms.stems)
+        return found / len(terms.stems) if terms.stems else 0.0
 
     def _known(self, collection: Collection, terms: Terms, weights: Mapping[str, float]) -> float:
         """Summed weight × rarity of the request's own words that the collection holds at all."""

