@@ -29,7 +29,7 @@ from router.engine import Engine
 from router.errors import CorruptRun, RunInUse, StorageError, UnknownRun
 from router.ports import EVERYONE, Healed, RawResult, Scope, Selector, Stored
 from router.run import Deps
-from router.wiring import Router
+from router.wiring import Router, shipped_argument_problems
 
 
 class FakeClock:
@@ -226,7 +226,10 @@ class ScriptedSelector:
 
 
 class FakeSessions:
-    """Tools that answer from a table: canonical name → result text, a RawResult, or a function of the arguments."""
+    """Tools that answer from a table: canonical name → result text, a RawResult, or a function of the arguments.
+
+    Arguments of first-party tools are validated as by the real ones; others are taken as they come.
+    """
 
     def __init__(self, results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]]) -> None:
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
@@ -234,7 +237,7 @@ class FakeSessions:
         self._results = results
 
     def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
-        return ()
+        return shipped_argument_problems(server, tool, arguments)
 
     async def call(
         self,

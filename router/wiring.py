@@ -51,6 +51,14 @@ def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[L
     return servers, cards_of(servers, counted_tokens())
 
 
+def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+    """What is wrong with the arguments of a first-party tool's call, one sentence each; empty for any other tool."""
+    from router.adapters.local import argument_problems, shipped_servers
+
+    known = next((made for made in shipped_servers().get(server, ()) if made.name == tool), None)
+    return argument_problems(known, arguments) if known is not None else ()
+
+
 def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:
     """Reads and checks a config folder over the shipped one (None: that alone). Raises ConfigError."""
     from router.adapters.configfiles import read_config

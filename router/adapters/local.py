@@ -103,6 +103,15 @@ def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, in
     return cards
 
 
+def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence[str]:
+    """What is wrong with a call's arguments, one sentence each; empty when they are fine."""
+    try:
+        tool.arguments.model_validate(dict(arguments))
+    except ValidationError as wrong:
+        return [_sentence(error) for error in wrong.errors(include_url=False, include_context=False)[:20]]
+    return ()
+
+
 class Workers:
     """Up to `limit` threads, started as they are needed, that run functions for any event loop.
 
@@ -181,11 +190,7 @@ class LocalSessions:
         self._workers = Workers(limits.max_concurrent_calls)
 
     def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
-        try:
-            self._tools[server, tool].arguments.model_validate(dict(arguments))
-        except ValidationError as wrong:
-            return [_sentence(error) for error in wrong.errors(include_url=False, include_context=False)[:20]]
-        return ()
+        return argument_problems(self._tools[server, tool], arguments)
 
     async def call(
         self,

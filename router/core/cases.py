@@ -45,6 +45,7 @@ from router.core.models import (
     StepPolicy,
 )
 from router.core.replay import conclude
+from router.core.steppolicy import check_step_policy
 from router.errors import RequestError
 
 
@@ -199,6 +200,10 @@ def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
     activation = Activation()
     wrong: list[Mismatch] = []
     for number, expected in enumerate(case.steps, start=1):
+        policies = (expected.policy, *(parent.policy for parent in expected.parents))
+        for said in (said for policy in policies if policy for said in check_step_policy(catalog, policy)):
+            # A router refuses the step; here the decision is still taken, so that the rest of the case is told too.
+            wrong.append(Mismatch(case.name, number, "policy", "names that the config knows", said))
         decision = _decide(case, expected, catalog, activation)
         activation = decision.after
         for what, wanted, got in _differences(expected, decision):

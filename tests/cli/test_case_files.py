@@ -115,3 +115,14 @@ def test_a_bundle_and_a_tool_of_one_name_are_told_apart(shell: Any) -> None:
     done = shell("eval", "cases.toml", code=1)
     assert done.stdout.count("left out 'workspace.exec': expected any code, got not left out") == 1
     assert done.stdout.count("step 1") == 1, "the tool's row is as expected"
+
+
+def test_a_policy_that_names_what_no_config_has_is_said_and_not_taken_for_a_narrowing(shell: Any) -> None:
+    (shell.folder / "cases.toml").write_text(
+        '[[cases]]\nname = "typo"\nworkflow = "feature"\nrole = "reviewer"\nstep = "review"\n'
+        'bundles = ["repo.readonly", "docs.fetch"]\n[cases.policy]\ndeny = ["bundle:docs.fetsh"]\n',
+        encoding="utf-8",
+    )
+    said = shell("eval", "cases.toml", code=1).stdout
+    assert "docs.fetsh" in said
+    assert "docs.fetch" in said

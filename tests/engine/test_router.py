@@ -594,6 +594,13 @@ def test_a_hundred_thousand_decisions_would_not_leak_descriptors(tmp_path: Path)
         assert not fake.fakes.store._open
 
 
+def test_a_fake_router_refuses_arguments_that_a_first_party_tool_would() -> None:
+    with fake_router(load_catalog(CONFIG)) as router:
+        router.route_sync(step())
+        assert router.call_sync("r-1", "repo.read_file", {"paht": "x"}).outcome == "invalid_arguments"
+        assert router.call_sync("r-1", "repo.read_file", {"path": "x"}).ok
+
+
 def test_the_shipped_catalog_loads_and_its_revision_does_not_depend_on_the_machine() -> None:
     first, second = load_catalog(CONFIG), load_catalog(None)
     assert first.revision == second.revision
