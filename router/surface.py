@@ -9,14 +9,25 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from router.calls import exposed_now
 from router.core.catalog import Catalog
 from router.core.corpus import request_of
 from router.core.decide import plan_for
-from router.core.exposure import ActiveTool, Format, Held, Placement, Toolset, listing, needs_ranking, place
+from router.core.exposure import (
+    ActiveTool,
+    Format,
+    Held,
+    Placement,
+    SkillText,
+    Toolset,
+    is_named_by_skill,
+    listing,
+    needs_ranking,
+    place,
+)
 from router.core.exposure.forms import NATIVE, with_deferred
 from router.core.metatools import NAMES, READERS, Shelf, guidance, meta_definitions, meta_tokens
 from router.core.metatools.plain import plain_ranking
@@ -93,7 +104,19 @@ class Surface:
             all_tokens=current.decision.exposure.all_tokens,
             deferred=tuple(row.name for row in placement.deferred),
             meta=tuple(row.name for row in placement.meta),
+            skills=tuple(self._skills(current, shelf.places)),
         )
+
+    def _skills(self, current: Current, places: Mapping[str, str]) -> Iterator[SkillText]:
+        """The instructions of shown bundles of which something may be called now, in the decision's order."""
+        for id_ in current.decision.bundle_ids:
+            bundle = self.catalog.bundle(id_)
+            skill = self.catalog.skill_of(bundle) if bundle is not None else None
+            if bundle is None or skill is None or not places.keys() & {*bundle.tools}:
+                continue
+            named = [t for t in bundle.tools if t in places and is_named_by_skill(self.catalog, bundle, t)]
+            tools = tuple(self.exposed[tool] for tool in named)
+            yield SkillText(bundle.id, skill.name, skill.description, tools, skill.text)
 
     def _deferred(self, placement: Placement) -> list[tuple[str, str, list[Any]]]:
         """What a provider defers, bundle by bundle, as far as its definitions are known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -65,7 +66,7 @@ def load_catalog(config: str | Path | None = "config", *, local: LocalServers | 
     from router.core.config import load
 
     _, cards = local_cards(local)
-    return with_learned(config, load(read_config(config), cards=cards))[0]
+    return with_learned(config, with_skills(config, load(read_config(config), cards=cards)))[0]
 
 
 def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, Memory | None]:
@@ -79,6 +80,18 @@ def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, 
 
     learned = load_learned(config).fitted_to(catalog)
     return learned.applied_to(catalog), learned.memory
+
+
+def with_skills(config: str | Path | None, catalog: Catalog) -> Catalog:
+    """The catalog with the instructions its bundles name; the same object where they name none."""
+    paths = sorted({bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
+    if not paths:
+        return catalog
+    from router.adapters.configfiles import read_content
+    from router.core.skills import MAX_BYTES, parse_skill
+
+    texts = {path: read_content(config, path, MAX_BYTES) for path in paths}
+    return replace(catalog, skills={p: parse_skill(p, text) for p, text in texts.items() if text is not None})
 
 
 def open_redactor(catalog: Catalog) -> Redactor:
@@ -266,7 +279,7 @@ class Router:
 
         del development  # nothing shipped so far needs it: stdio servers will
         servers, cards = local_cards(local)
-        catalog, memory = with_learned(config, load(read_config(config), cards=cards))
+        catalog, memory = with_learned(config, with_skills(config, load(read_config(config), cards=cards)))
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         if not root.is_dir():
             raise RequestError(f"the workspace {str(root)!r} is not a folder", advice="name one that exists")

@@ -66,6 +66,18 @@ def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | Non
     return None
 
 
+def read_content(config: str | os.PathLike[str] | None, name: str, max_bytes: int) -> str | None:
+    """The first `max_bytes` of a bundle's content as text; None where it is not there or can't be read."""
+    path = content_file(config, name)
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            return file.read(max_bytes).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
 def fingerprint(files: Sequence[ConfigFile]) -> str:
     """A digest of what was read: equal fingerprints, equal config. Tells a reloading service whether to load again."""
     return digest_of([[file.layer, file.name, file.text, str(file.fault or "")] for file in files])

@@ -104,6 +104,18 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
+class Skill:
+    """A bundle's instructions (see `router.core.skills`). `path` is as bundles name it; `tools` are names as written:
+    `server.tool`, or a tool's name alone."""
+
+    path: str
+    name: str
+    description: str
+    tools: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """One row of the mapping. Each of `workflow`, `role`, `step` is a tuple of names or globs; empty means any.
     `ask` is None, or the candidates (globs over bundle ids) that search and the model may add."""
@@ -318,11 +330,13 @@ class Catalog:
     settings: Settings = Settings()
     local: LocalSettings = field(default_factory=LocalSettings)
     cards: Mapping[str, Card] = field(default_factory=dict)
+    skills: Mapping[str, Skill] = field(default_factory=dict)
+    """By path. A skill whose file is not there is not in it."""
     memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Look-ups derived from the value above by the functions of this package. Never an input."""
 
     def __post_init__(self) -> None:
-        for name in ("servers", "bundles", "cards"):
+        for name in ("servers", "bundles", "cards", "skills"):
             value: Mapping[str, Any] = getattr(self, name)
             object.__setattr__(self, name, MappingProxyType(dict(sorted(value.items()))))
 
@@ -350,6 +364,10 @@ class Catalog:
         """The canonical names of all tools that are known: those that bundles hold, and those that have a card."""
         return frozenset(tool for bundle in self.bundles.values() for tool in bundle.tools) | self.cards.keys()
 
+    def skill_of(self, bundle: Bundle) -> Skill | None:
+        """The instructions that come with the bundle."""
+        return self.skills.get(bundle.skill) if bundle.skill is not None else None
+
     @cached_property
     def always(self) -> tuple[Bundle, ...]:
         return tuple(bundle for bundle in self.bundles.values() if bundle.always)
@@ -365,4 +383,5 @@ class Catalog:
             "settings": asdict(self.settings),
             "local": self.local.model_dump(mode="json"),
             "cards": [asdict(card) for card in self.cards.values()],
+            "skills": [asdict(skill) for skill in self.skills.values()],
         }

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter
 
 from router.core.canonical import digest, encode
-from router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
+from router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings, Skill
 from router.core.models import (
     Activation,
     Answer,
@@ -332,4 +332,5 @@ def catalog_from(value: Mapping[str, Any]) -> Catalog:
         settings=TypeAdapter(Settings).validate_python(value.get("settings", {})),
         local=LocalSettings.model_validate(value.get("local", {})),
         cards={card.name: card for card in each(Card, "cards")},
+        skills={skill.path: skill for skill in each(Skill, "skills")},
     )

@@ -10,8 +10,9 @@ Rules:
    search, and joins the array when it was asked for. `meta`: it is only ever called by name through `call_tool`.
    All three may be called: what a step may do is the decision's, and does not depend on the place.
 4. Text that a stranger wrote never stands in the array: an untrusted server's tools are `meta`, whatever the bundle is.
-5. A bundle with more definitions than its `max_tokens` shows its companions, then what search ranks best for the step's
-   goal, as far as they fit; the rest is deferred. The step's `max_tokens` bounds everything, asked for or not.
+5. A bundle with more definitions than its `max_tokens` shows its companions and what its skill names, then what search
+   ranks best for the goal, as far as they fit; the rest is deferred. What the skill of a deferred bundle names is
+   direct. The step's `max_tokens` bounds everything, asked for or not.
 6. The array is in the order in which bundles and tools first came into the run, so that a set that grows appends.
 7. The guidance holds operator's words and names of tools that an operator listed, and fits a budget by saying less of
    each bundle, never by leaving out how many there are. It does not change when a tool is activated.
@@ -19,8 +20,8 @@ Rules:
 
 from router.core.exposure.forms import FORMATS, Format, definition, listing
 from router.core.exposure.names import MAX_NAME, exposed_names
-from router.core.exposure.placing import Held, needs_ranking, place, shown_at_most, waits
-from router.core.exposure.values import ActiveTool, Place, Placed, Placement, Toolset
+from router.core.exposure.placing import Held, is_named_by_skill, needs_ranking, place, shown_at_most, waits
+from router.core.exposure.values import ActiveTool, Place, Placed, Placement, SkillText, Toolset
 
 __all__ = [
     "FORMATS",
@@ -31,9 +32,11 @@ __all__ = [
     "Place",
     "Placed",
     "Placement",
+    "SkillText",
     "Toolset",
     "definition",
     "exposed_names",
+    "is_named_by_skill",
     "listing",
     "needs_ranking",
     "place",

@@ -30,9 +30,18 @@ def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
     server = catalog.servers.get(tool.partition(".")[0])
     if server is None or server.trust == "untrusted":
         return "meta"
-    if bundle.mode == "direct" and tool not in catalog.cards:
+    mode = bundle.mode
+    if mode == "deferred" and bundle.skill is not None and is_named_by_skill(catalog, bundle, tool):
+        mode = "direct"
+    if mode == "direct" and tool not in catalog.cards:
         return "deferred"  # its definition is not known yet
-    return bundle.mode
+    return mode
+
+
+def is_named_by_skill(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
+    """Whether the instructions that come with the bundle name the tool, whole or without its server."""
+    skill = catalog.skill_of(bundle)
+    return skill is not None and (tool in skill.tools or tool.partition(".")[2] in skill.tools)
 
 
 def waits(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
@@ -55,7 +64,7 @@ def needs_ranking(catalog: Catalog, held: Sequence[Held]) -> frozenset[str]:
 
 def shown_at_most(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> tuple[int, int]:
     """Tools that the bundle puts into the array, and their tokens: exact where it fits its budget, else the most."""
-    if bundle.mode != "direct":
+    if bundle.mode == "meta" or (bundle.mode == "deferred" and bundle.skill is None):
         return 0, 0
     cards = [catalog.cards[tool] for tool in tools if mode_of(catalog, bundle, tool) == "direct"]
     tokens = sum(card.tokens for card in cards)
@@ -77,7 +86,7 @@ def place(
     what it leaves out comes after, by name. `max_tokens` is the step's."""
     places, homes = _wanted(catalog, held)
     chosen = _chosen(catalog, held, places, homes, ranked)
-    asked = _asked(activation, held, places, chosen)
+    asked = _asked(activation, places, chosen)
     order = _places(activation, held)
     direct: list[tuple[tuple[int, str], Placed]] = []
     activated: set[str] = set()
@@ -151,8 +160,8 @@ def _chosen(
         if not _over(catalog, one):
             chosen += mine
             continue
-        companions = frozenset(one.bundle.companions)
-        mine.sort(key=lambda tool: (tool not in companions, best.get(tool, _LAST), tool))
+        first = {*one.bundle.companions, *(t for t in mine if is_named_by_skill(catalog, one.bundle, t))}
+        mine.sort(key=lambda tool: (tool not in first, best.get(tool, _LAST), tool))
         fitting = _fitting([catalog.cards[tool] for tool in mine], one.bundle.max_tokens or 0)
         chosen += sorted(card.name for card in fitting)
     return chosen
@@ -168,17 +177,13 @@ def _fitting(cards: Iterable[Card], budget: int) -> list[Card]:
     return kept
 
 
-def _asked(
-    activation: Activation, held: Sequence[Held], places: Mapping[str, Place], chosen: Sequence[str]
-) -> dict[str, int]:
+def _asked(activation: Activation, places: Mapping[str, Place], chosen: Sequence[str]) -> dict[str, int]:
     """Tools the run asked for that are not direct anyway, with their places in the array, the latest asked for first:
     when the budget is short, it is the older ones that wait."""
-    shown = {one.bundle.id for one in held}
     already = set(chosen)
     rows = [
         (asked.used, asked.place, asked.name)
         for entry in activation.entries
-        if entry.id in shown
         for asked in entry.tools
         if places.get(asked.name, "meta") != "meta" and asked.name not in already
     ]

@@ -49,6 +49,18 @@ class ActiveTool:
 
 
 @dataclass(frozen=True, slots=True)
+class SkillText:
+    """Instructions that come with a shown bundle, in an operator's words. `tools` are the exposed names of those tools
+    that they name and that are permitted."""
+
+    bundle: str
+    name: str
+    description: str
+    tools: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Toolset:
     """What `Router.tools()` returns.
 
@@ -68,4 +80,4 @@ class Toolset:
     all_tokens: int
     deferred: tuple[str, ...] = ()
     meta: tuple[str, ...] = ()
-    skills: tuple[Any, ...] = ()
+    skills: tuple[SkillText, ...] = ()
