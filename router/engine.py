@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +36,7 @@ from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_di
 from router.surface import Surface
 
 NO_CEILING: Final = Ceiling()
+Messages = Sequence[Mapping[str, Any]]
 
 
 class Engine:
@@ -252,7 +253,7 @@ class Engine:
             }
         )
 
-    async def route(self, asked: Step) -> Decision:
+    async def route(self, asked: Step, messages: Messages | None = None) -> Decision:
         """See `Router.route`."""
         started = self._deps.clock.monotonic_ns()
         step = self._accepted(asked)
@@ -261,7 +262,8 @@ class Engine:
         if run is None:
             run = await asyncio.to_thread(self._open, step.run_id, step)
         facts, step, inherited = self._prepare(run, step)
-        taken = begin_route(self._deps, self.catalog, facts, run, step, inherited)
+        derived = None if messages is None else sticky_set.from_messages(messages, self.catalog)
+        taken = begin_route(self._deps, self.catalog, facts, run, step, inherited, derived)
         if isinstance(taken, Question):
             reply = await ask(self._deps, taken, tuple(run.recent))
             taken = finish_route(self._deps, run, taken, reply, started)
@@ -269,13 +271,16 @@ class Engine:
             await asyncio.to_thread(self._settle, run, taken)
         return taken
 
-    def route_from_thread(self, asked: Step, wait: Callable[[Coroutine[Any, Any, Reply]], Reply]) -> Decision:
+    def route_from_thread(
+        self, asked: Step, wait: Callable[[Coroutine[Any, Any, Reply]], Reply], messages: Messages | None = None
+    ) -> Decision:
         """As `route`, on the calling thread; `wait` runs a coroutine to its end elsewhere, when something is asked."""
         started = self._deps.clock.monotonic_ns()
         step = self._accepted(asked)
         run = self._runs.get(step.run_id) or self._open(step.run_id, step)
         facts, step, inherited = self._prepare(run, step)
-        taken = begin_route(self._deps, self.catalog, facts, run, step, inherited)
+        derived = None if messages is None else sticky_set.from_messages(messages, self.catalog)
+        taken = begin_route(self._deps, self.catalog, facts, run, step, inherited, derived)
         if isinstance(taken, Question):
             reply = wait(ask(self._deps, taken, tuple(run.recent)))
             taken = finish_route(self._deps, run, taken, reply, started)

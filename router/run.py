@@ -173,16 +173,25 @@ async def on_disk(run: Run) -> None:
 
 
 def begin_route(
-    deps: Deps, catalog: Catalog, facts: Facts, run: Run, step: Step, inherited: Activation
+    deps: Deps,
+    catalog: Catalog,
+    facts: Facts,
+    run: Run,
+    step: Step,
+    inherited: Activation,
+    derived: Activation | None = None,
 ) -> Decision | Question:
     """Decides and records; or gives the question that has to be put first. Never waits.
 
-    `inherited` is what a run starts from that has no decision yet.
+    `inherited` is what a run starts from that has no decision yet, `derived` what takes the place of its own activation
+    (None: nothing).
     """
     started = deps.clock.monotonic_ns()
     with run.lock:
         if run.current is None:
             run.activation = inherited
+        if derived is not None:
+            run.activation = derived
         taken = decide(catalog, facts, run.activation, step)
         if isinstance(taken, Question):
             return taken

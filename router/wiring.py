@@ -330,18 +330,21 @@ class Router:
 
     # --- routing ---------------------------------------------------------------------------------------------------
 
-    async def route(self, step: Step) -> Decision:
+    async def route(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
         """Decides what the step may see. The decision is in the run directory when this returns.
+
+        `messages` is the agent's own history (OpenAI's or Anthropic's shape), for agents that keep it: what the run has
+        active is then derived from the calls in it, in place of what the run remembers.
 
         Raises UnknownRun (the parent has no decision), RequestError, RunInUse, CorruptRun, and StorageError when the
         decision could not be written; the run is then as it was before.
         """
-        return await self._engine.route(step)
+        return await self._engine.route(step, messages)
 
-    def route_sync(self, step: Step) -> Decision:
+    def route_sync(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
         """As `route`, for engines without an event loop. A step that the mapping answers never leaves this thread."""
         refuse_running_loop("route_sync()", "await router.route(...)")
-        return self._engine.route_from_thread(step, self._portal.run)
+        return self._engine.route_from_thread(step, self._portal.run, messages)
 
     def explain(self, step: Step, target: str) -> Explanation:
         """Why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides nothing, writes nothing.

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
+from router.core.history import from_messages as from_messages
 from router.core.models import Activation, Asked, Entry, Reason
 
 MAX_ASKED: Final = 128
