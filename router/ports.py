@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
+from router.core.admission import Admitted
 from router.core.asking.exchange import ModelReply, ModelRequest
 from router.core.catalog import Catalog
 from router.core.chain import File
@@ -276,13 +277,16 @@ class Sessions(Protocol):
     async def close(self) -> None: ...
 
 
+NOTHING_ADMITTED: Final = Admitted("", ())
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """A server's tool definitions as they came: untrusted, bounded in number and size, each with a `name` of its own
     and an `inputSchema` that is an object. `rejected` says which were not taken and why; `cut` why there may be more.
 
-    `stale`: past its lifetime, or the server said that it changed; a new one is being read. `error`: why the last
-    attempt to read it came to nothing. `listed_ns` is on the monotonic clock.
+    `admitted` is what admission made of it. `stale`: past its lifetime, or the server said that it `changed`; a new one
+    is being read. `error`: why the last attempt to read it came to nothing. `listed_ns` is on the monotonic clock.
     """
 
     server: str
@@ -295,7 +299,9 @@ class Listing:
     cut: str = ""
     listed_ns: int = 0
     stale: bool = False
+    changed: bool = False
     error: str = ""
+    admitted: Admitted = NOTHING_ADMITTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +325,10 @@ class ServerStatus:
 
 class ToolServers(Sessions, Protocol):
     """Sessions with servers that are elsewhere: they can be listed, and hold something for a run."""
+
+    @property
+    def changes(self) -> int:
+        """Grows whenever `known` or `status` may say something else than before, but for what time alone changes."""
 
     async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
         """The server's tools, from the cache where it holds. `fresh`: read them now.

@@ -73,6 +73,8 @@ RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 BUNDLE_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9][a-z0-9_-]*)*")
 SERVER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+WHOLE_SERVER: Final = "*"
+"""Stands for every tool of a server in `Facts.drifted`. No tool can have this name."""
 
 MAX_GOAL: Final = 32_768
 """Characters of a goal or of one constraint. Longer intents are refused: they are documents, not intents."""
@@ -179,7 +181,7 @@ class Facts:
 
     `capabilities` names those present (`env:GITHUB_TOKEN`, `binary:git`); one that is not named is missing.
     `unavailable` holds `(server, why)` for servers that can't be used now; `drifted` holds `(server, tool)` pairs
-    whose pin does not match. `grants` is the chain of ancestors' ceilings, nearest first. `revisions` holds
+    whose pin does not match, or `(server, "*")` for all of a server's tools. `grants` is the chain of ancestors' ceilings, nearest first. `revisions` holds
     `(name, revision)` of learned artifacts (index, memory, thresholds) that the decision rests on.
     """
 

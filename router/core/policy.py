@@ -21,7 +21,7 @@ from typing import Final
 
 from router.core.catalog import Bundle, Catalog
 from router.core.ceiling import Ceiling, Layer
-from router.core.models import Code, Facts, LeftOut, Trust
+from router.core.models import WHOLE_SERVER, Code, Facts, LeftOut, Trust
 from router.core.patterns import first_cover, is_glob
 
 _TRUST_ORDER: Final[dict[Trust, int]] = {"untrusted": 0, "trusted": 1}
@@ -214,7 +214,9 @@ def _unavailable(facts: Facts, target: str) -> str | None:
 
 def _drift(facts: Facts, target: str) -> str | None:
     server, _, short = target.partition(".")
-    return f"{target} differs from its pin" if (server, short) in facts.drifted else None
+    if (server, WHOLE_SERVER) in facts.drifted:
+        return f"server {server!r} has no pins, or differs from them as a whole: review it with `bundle-router pin`"
+    return f"{target} differs from its pin, or has none" if (server, short) in facts.drifted else None
 
 
 def _fact_tests(facts: Facts, bundle: Bundle, target: str | None) -> Tests:

@@ -21,6 +21,7 @@ from router.adapters.mcp.guards import Busy, CircuitOpen, Guards
 from router.adapters.mcp.lists import Lists, read_pages
 from router.adapters.mcp.pool import Pool
 from router.adapters.mcp.results import answered, busy, circuit_open, faulted, refused
+from router.core.admission import Admitted, VolatileError, admit
 from router.core.breaker import End
 from router.core.catalog import Server
 from router.core.transport.bounds import Bounds
@@ -65,7 +66,7 @@ class Hub:
         self._errors: dict[str, str] = {}
         self.guards = Guards(bounds, clock)
         self.pool = Pool(self._connection, bounds, clock)
-        self.lists = Lists(self._read, clock, diagnostics)
+        self.lists = Lists(self._read, clock, diagnostics, _admitted)
         self._reaping = asyncio.get_running_loop().create_task(self._reap())
 
     # --- calls -------------------------------------------------------------------------------------------------------
@@ -116,7 +117,10 @@ class Hub:
             self._diagnostics.event("info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail)
             raise
         finally:
-            if self.guards.settle(server.name, ticket, end, retry_after_s):
+            was = self.guards.breaker(server.name).open_until_ns
+            opened = self.guards.settle(server.name, ticket, end, retry_after_s)
+            self.lists.changes += was != self.guards.breaker(server.name).open_until_ns
+            if opened:
                 error = self._errors.get(server.name, "")
                 self._diagnostics.event("warning", "server.left_alone", server=server.name, last_error=error)
                 self.pool.doom_server(server.name)
@@ -246,6 +250,14 @@ class Hub:
         await self.pool.close()
         for pool in self._pools.values():
             await pool.aclose()
+
+
+def _admitted(server: Server, listing: Listing) -> Admitted:
+    """Raises ServerFault where the config is at fault; nothing that a server lists can make it raise."""
+    try:
+        return admit(server, listing.tools, listing.instructions)
+    except VolatileError as wrong:
+        raise ServerFault("not_permitted", f"its 'volatile' says: {wrong}") from wrong
 
 
 def _end_of(fault: ServerFault) -> End:

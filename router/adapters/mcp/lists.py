@@ -13,6 +13,7 @@ from typing import Any
 from router.adapters.mcp.connection import Connection
 from router.adapters.mcp.faults import RpcError, ServerFault
 from router.adapters.mcp.pool import CLOSED
+from router.core.admission import Admitted
 from router.core.catalog import Server
 from router.core.transport.bounds import Bounds, lifetime_s
 from router.core.transport.definitions import Pages
@@ -31,18 +32,29 @@ class Entry:
     listing: Listing | None = None
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    heard: int = 0
+    """How many notices of change there were when the reading of the listing began."""
     reading: asyncio.Task[Listing] | None = None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the server has said, since the reading of the listing began, that it is another now."""
+        return self.heard != self.freshness.changes
 
 
 class Lists:
-    """`read` gives a listing from the server, with its `ttlMs`. On one loop, but for `fresh` and `known`."""
+    """`read` gives a listing from the server, with its `ttlMs`; `admit` what becomes of its definitions, in a thread.
+    On one loop, but for `fresh` and `known`. `changes` grows with everything that `known` may say anew."""
 
     def __init__(
         self,
         read: Callable[[Server, Scope], Awaitable[tuple[Listing, float | None]]],
         clock: Clock,
         diagnostics: Diagnostics,
+        admit: Callable[[Server, Listing], Admitted],
     ) -> None:
+        self.changes = 0
+        self._admit = admit
         self._read = read
         self._clock = clock
         self._diagnostics = diagnostics
@@ -69,12 +81,12 @@ class Lists:
                 return entry.listing
             if entry.reading is None and entry.freshness.may_refresh(now):
                 self._begin(server, scope, entry)
-            return entry.listing if entry.listing.stale else replace(entry.listing, stale=True)
+            return replace(entry.listing, stale=True, changed=entry.is_outdated)
         reading = entry.reading or self._begin(server, scope, entry)
         await asyncio.wait((reading,))
         if reading.cancelled():
             raise ServerFault("closed", CLOSED)
-        return reading.result()
+        return replace(reading.result(), changed=entry.is_outdated)
 
     def _begin(self, server: Server, scope: Scope, entry: Entry) -> asyncio.Task[Listing]:
         entry.reading = asyncio.get_running_loop().create_task(self._refresh(server, scope, entry))
@@ -85,10 +97,12 @@ class Lists:
         changes = entry.freshness.changes
         try:
             listing, ttl_ms = await self._read(server, scope)
+            listing = replace(listing, admitted=await self._admitted(server, listing, entry.listing))
         except Exception as error:
             entry.freshness = entry.freshness.failed(self._clock.monotonic_ns())
             if entry.listing is not None:
                 entry.listing = replace(entry.listing, stale=True, error=str(error))
+            self.changes += 1
             raise
         finally:
             entry.reading = None
@@ -99,7 +113,9 @@ class Lists:
             for tool in listing.tools
             if isinstance(tool.get("outputSchema"), Mapping)
         }
+        entry.heard = changes
         entry.listing = replace(listing, listed_ns=now)
+        self.changes += 1
         entry.freshness = entry.freshness.listed(now, lifetime_s(server.transport, server.ttl_s, ttl_ms), changes)
         for name, why in listing.rejected[:20]:
             self._diagnostics.event("warning", "tool.rejected", server=server.name, tool=name, reason=why)
@@ -107,11 +123,22 @@ class Lists:
             self._diagnostics.event("warning", "list.cut", server=server.name, reason=listing.cut)
         return entry.listing
 
+    async def _admitted(self, server: Server, listing: Listing, before: Listing | None) -> Admitted:
+        """What admission makes of the list: off the loop, since a large one takes long; and once for the same list."""
+        if before is not None and (before.tools, before.instructions) == (listing.tools, listing.instructions):
+            return before.admitted
+        admitted = await asyncio.to_thread(self._admit, server, listing)
+        for row in admitted.refused[:20]:
+            reason = f"{row.code}: {row.detail}"
+            self._diagnostics.event("warning", "tool.rejected", server=server.name, tool=row.name, reason=reason)
+        return admitted
+
     def changed(self, server: Server, principal: str) -> None:
         """The server says that its list is another now."""
         entry = self._entries.get((server.name, principal))
         if entry is not None:
             entry.freshness = entry.freshness.changed(self._clock.monotonic_ns())
+            self.changes += 1
 
     async def close(self) -> None:
         """Ends what is being read."""

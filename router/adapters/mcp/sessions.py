@@ -117,6 +117,10 @@ class McpSessions:
             message = f"server {server!r} kept failing and is left alone for {circuit.again_in_s:.0f} s"
             raise ToolFailure(message, code="circuit_open") from circuit
 
+    @property
+    def changes(self) -> int:
+        return self._hub.lists.changes if self._hub is not None else 0
+
     def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
         entry = self._hub.lists.known(server, scope.principal) if self._hub is not None else None
         return entry.listing if entry is not None else None

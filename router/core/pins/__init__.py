@@ -14,6 +14,7 @@ Rules:
    Latin ones are written out.
 """
 
+from router.core.pins.applied import pinned, with_cards
 from router.core.pins.compare import Comparison, Difference, ToolChange, compare
 from router.core.pins.file import pins_from_text, pins_to_text
 from router.core.pins.report import report_lines
@@ -33,8 +34,10 @@ __all__ = [
     "compare",
     "drifted_among",
     "origin_of",
+    "pinned",
     "pins_from_text",
     "pins_to_text",
     "report_lines",
     "usable",
+    "with_cards",
 ]

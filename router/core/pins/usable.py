@@ -8,6 +8,7 @@ from typing import Literal
 
 from router.core.admission import Admitted, volatile_paths
 from router.core.catalog import Card, Server
+from router.core.models import WHOLE_SERVER
 from router.core.pins.compare import server_differences
 from router.core.pins.values import Pins
 
@@ -18,7 +19,8 @@ PinSetting = Literal["required", "trusted-may-skip"]
 @dataclass(frozen=True, slots=True)
 class Usable:
     """`cards` by canonical name are what may be used; `drifted` are the `(server, tool)` pairs that exist and may not
-    (for `Facts.drifted`). `open` says that tools nobody has heard of yet are not drift: the server needs no pins and
+    (for `Facts.drifted`), or `(server, "*")` where all of them may not: a server without pins, or one that is another
+    than was reviewed. `open` says that tools nobody has heard of yet are not drift: the server needs no pins and
     has not been asked."""
 
     cards: Mapping[str, Card] = field(default_factory=dict)
@@ -37,37 +39,35 @@ def usable(
         return _unpinned(admitted, server, setting)
     known = reviewed if reviewed is not None else pins.reviewed(server)
     heard = set(pins.names) | {tool.card.tool for tool in admitted.tools} if admitted is not None else set(pins.names)
-    cards: dict[str, Card] = {}
-    if not server_differences(pins, admitted, server, volatile_paths(server.volatile)):
-        live = None if admitted is None else {tool.card.tool: tool.card.sha256 for tool in admitted.tools}
-        cards = {
-            tool.card.name: tool.card
-            for tool in known.tools
-            if live is None or live.get(tool.card.tool) == tool.card.sha256
-        }
+    if server_differences(pins, admitted, server, volatile_paths(server.volatile)):
+        return Usable(drifted=((server.name, WHOLE_SERVER),))
+    live = None if admitted is None else {tool.card.tool: tool.card.sha256 for tool in admitted.tools}
+    cards = {
+        tool.card.name: tool.card
+        for tool in known.tools
+        if live is None or live.get(tool.card.tool) == tool.card.sha256
+    }
     allowed = {card.tool for card in cards.values()}
     return Usable(cards, tuple((server.name, tool) for tool in sorted(heard - allowed)))
 
 
 def _unpinned(admitted: Admitted | None, server: Server, setting: PinSetting) -> Usable:
     free = server.transport == "local" or (setting == "trusted-may-skip" and server.trust == "trusted")
-    if admitted is None:
-        return Usable(open=free)
-    if free:
-        return Usable(dict(admitted.cards), open=False)
-    return Usable(drifted=tuple((server.name, tool.card.tool) for tool in admitted.tools))
+    if not free:
+        return Usable(drifted=((server.name, WHOLE_SERVER),))
+    return Usable(open=True) if admitted is None else Usable(dict(admitted.cards))
 
 
 def drifted_among(tools: Iterable[str], by_server: Mapping[str, Usable]) -> tuple[tuple[str, str], ...]:
     """The `(server, tool)` pairs for `Facts.drifted`, given the canonical names that config speaks of.
 
     A tool that nobody reviewed is drift like a changed one. Servers that are not in `by_server` (the local ones) are
-    not judged.
+    not judged. A server that drifted as a whole is one pair.
     """
     found = {pair for one in by_server.values() for pair in one.drifted}
     for name in tools:
         server, _, tool = name.partition(".")
         one = by_server.get(server)
-        if one is not None and not one.open and name not in one.cards:
+        if one is not None and not one.open and name not in one.cards and (server, WHOLE_SERVER) not in found:
             found.add((server, tool))
     return tuple(sorted(found))

@@ -1,0 +1,226 @@
+"""Where the tool servers stand: what may be used of each, and why not the rest, between their lists and their pins.
+
+Rules:
+1. One set for all: what `now` calls unavailable or drifted is neither shown, nor found, nor callable.
+2. Routing contacts nobody. It goes by what was learnt before; before a server was contacted, by its pins.
+3. A call rests on a list that the server has not called outdated since: `verify` reads it anew where it has. A list
+   that is only old is good for a call while a new one is read.
+4. A server that needs no pins (development only) shows nothing before it has been asked: `discover` asks, all at once,
+   and waits for none of them longer than `wait_s`.
+5. What one principal was listed says nothing about another.
+6. That a list could not be had is remembered for as long as any look-up (`[cache] capabilities_ttl_s`), and stops
+   decisions only: a call tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from router.core.catalog import Catalog, Server
+from router.core.pins import Pins, PinSetting, Usable, drifted_among, usable, with_cards
+from router.errors import ToolFailure
+from router.ports import Clock, Diagnostics, Listing, Scope, ServerStatus, ToolServers
+
+DISCOVERY_S: Final = 5.0
+"""How long showing tools waits for servers that are asked for the first time. What comes later is shown next time."""
+_MAX_PRINCIPALS: Final = 1_024
+_NEVER: Final = 1 << 63
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """What decisions and calls go by. `unavailable` and `drifted` are as in `Facts`; `refused` are those of
+    `unavailable` that no call would change. `catalog` has the cards of servers that need no pins and have answered;
+    it is the router's own where there are none."""
+
+    catalog: Catalog
+    unavailable: Pairs = ()
+    drifted: Pairs = ()
+    refused: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    availability: Availability
+    changes: int
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    reason: str
+    at_ns: int
+    until_ns: int
+
+
+class Servers:
+    """The tool servers of one catalog. For many threads and tasks at once; `pins` are those that were read for it."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        sessions: ToolServers,
+        pins: Mapping[str, Pins],
+        setting: PinSetting,
+        clock: Clock,
+        diagnostics: Diagnostics,
+    ) -> None:
+        self._catalog = catalog
+        self._sessions = sessions
+        self._pins = dict(pins)
+        self._setting: PinSetting = setting
+        self._clock = clock
+        self._diagnostics = diagnostics
+        self._remote = tuple(s for s in catalog.servers.values() if s.transport != "local" and s.enabled)
+        self._named = tuple(sorted({tool for bundle in catalog.bundles.values() for tool in bundle.tools}))
+        self._reviewed = {s.name: pins[s.name].reviewed(s) for s in self._remote if s.name in pins}
+        self._held: dict[str, _Held] = {}
+        self._failed: dict[tuple[str, str], _Failed] = {}
+        self._marks = 0
+        self._lock = threading.Lock()
+
+    @property
+    def sessions(self) -> ToolServers:
+        return self._sessions
+
+    # --- what may be used now ----------------------------------------------------------------------------------------
+
+    def now(self, principal: str = "") -> Availability:
+        """As things are known now; contacts nobody. The same object while nothing changed."""
+        held = self._held.get(principal)
+        changes = self._sessions.changes + self._marks
+        if held is not None and held.changes == changes and self._clock.monotonic_ns() < held.until_ns:
+            return held.availability
+        with self._lock:
+            held = self._made(principal, changes, held)
+            if len(self._held) >= _MAX_PRINCIPALS:
+                self._held.clear()
+            self._held[principal] = held
+        return held.availability
+
+    def _made(self, principal: str, changes: int, before: _Held | None) -> _Held:
+        now = self._clock.monotonic_ns()
+        status = {row.server: row for row in self._sessions.status()}
+        known = {s.name: self._sessions.known(s.name, scope=Scope(principal=principal)) for s in self._remote}
+        by_server = {s.name: self._usable(s, known[s.name]) for s in self._remote}
+        refused, passing, until_ns = [], [], _NEVER
+        for server in self._remote:
+            why, ends_ns = self._closed(server, status.get(server.name), now)
+            if why:
+                refused.append((server.name, why))
+            else:
+                why, ends_ns = self._empty(server, known[server.name], by_server[server.name], principal, now)
+                passing += [(server.name, why)] if why else []
+            until_ns = min(until_ns, ends_ns)
+        live = [one for name, one in by_server.items() if name not in self._pins]
+        availability = Availability(
+            catalog=with_cards(self._catalog, live),
+            unavailable=tuple(sorted((*refused, *passing))),
+            drifted=drifted_among(self._named, by_server),
+            refused=tuple(refused),
+        )
+        self._tell(availability.drifted, before.availability.drifted if before is not None else ())
+        if before is not None and _same(before.availability, availability):
+            availability = before.availability
+        return _Held(availability, changes, until_ns)
+
+    def _usable(self, server: Server, listing: Listing | None) -> Usable:
+        admitted = listing.admitted if listing is not None else None
+        return usable(self._pins.get(server.name), admitted, server, self._setting, self._reviewed.get(server.name))
+
+    @staticmethod
+    def _closed(server: Server, status: ServerStatus | None, now: int) -> tuple[str, int]:
+        """Why the server can't be used whatever is tried, and until when that holds."""
+        if status is None:
+            return f"nothing here speaks {server.transport}", _NEVER
+        if status.circuit == "open":
+            return "it kept failing and is left alone for a while", now + int(status.retry_in_s * 1e9)
+        return status.reason, _NEVER
+
+    def _empty(
+        self, server: Server, listing: Listing | None, found: Usable, principal: str, now: int
+    ) -> tuple[str, int]:
+        """Why nothing of the server can be shown, as far as is known, and until when that holds."""
+        failed = self._failed.get((server.name, principal))
+        since = listing is not None and listing.listed_ns > failed.at_ns if failed is not None else False
+        if failed is not None and now < failed.until_ns and not since:
+            return failed.reason, failed.until_ns
+        if listing is None or found.cards or found.drifted:
+            return "", _NEVER
+        count = len(listing.rejected) + len(listing.admitted.refused)
+        return f"it lists no tool that can be used ({count} refused)" if count else "it lists no tools", _NEVER
+
+    def _tell(self, drifted: Pairs, before: Pairs) -> None:
+        """Says what drifted of servers that have pins, when it does. That others have none is said where they are
+        shown."""
+        for server in sorted(self._pins):
+            rows = tuple(pair for pair in drifted if pair[0] == server)
+            if rows and rows != tuple(pair for pair in before if pair[0] == server):
+                tools = [tool for _, tool in rows[:20]]
+                self._diagnostics.event("warning", "server.drifted", server=server, tools=tools, count=len(rows))
+
+    # --- contact -----------------------------------------------------------------------------------------------------
+
+    async def verify(self, name: str, scope: Scope, timeout_s: float) -> None:
+        """Before a call: has a list that still holds, so that `now` judges the server as it is. Why it could
+        not be had is in `now`, never raised."""
+        server = self._catalog.servers[name]
+        listing = await self._list(server, scope, timeout_s, fresh=False)
+        for _ in range(2):  # one may have been under way that was begun before the change
+            if listing is None or not listing.changed:
+                return
+            listing = await self._list(server, scope, timeout_s, fresh=True)
+
+    async def discover(self, names: Iterable[str], scope: Scope, wait_s: float = DISCOVERY_S) -> None:
+        """Asks those of the servers that need no pins, and have not been asked, for their tools."""
+        unheard = list(self._unheard(names, scope))
+        await asyncio.gather(*(self._list(server, scope, wait_s, fresh=False) for server in unheard))
+
+    def undiscovered(self, names: Iterable[str], scope: Scope) -> bool:
+        """Whether `discover` would contact anybody."""
+        return next(self._unheard(names, scope), None) is not None
+
+    def _unheard(self, names: Iterable[str], scope: Scope) -> Iterator[Server]:
+        closed = dict(self.now(scope.principal).unavailable)
+        for name in names:
+            server = self._catalog.servers.get(name)
+            if server is None or server.transport == "local" or not server.enabled or name in closed:
+                continue
+            if self._usable(server, None).open and self._sessions.known(name, scope=scope) is None:
+                yield server
+
+    async def _list(self, server: Server, scope: Scope, timeout_s: float, *, fresh: bool) -> Listing | None:
+        """The list, or None when there was none to be had in time (then it is read on, for whoever asks next)."""
+        key = (server.name, scope.principal)
+        try:
+            async with asyncio.timeout(timeout_s):
+                listing = await self._sessions.definitions(server.name, scope=scope, fresh=fresh)
+        except ToolFailure as failure:
+            self._mark(key, failure.message)
+            return None
+        except TimeoutError:
+            self._mark(key, f"it gave no list of its tools within {timeout_s:g} s")
+            return None
+        if self._failed.pop(key, None) is not None:
+            self._marks += 1
+        return listing
+
+    def _mark(self, key: tuple[str, str], reason: str) -> None:
+        now = self._clock.monotonic_ns()
+        if len(self._failed) >= _MAX_PRINCIPALS:
+            self._failed = {known: mark for known, mark in self._failed.items() if now < mark.until_ns}
+        self._failed[key] = _Failed(reason, now, now + int(self._catalog.settings.cache.capabilities_ttl_s * 1e9))
+        self._marks += 1
+
+
+def _same(one: Availability, other: Availability) -> bool:
+    """Whether they say the same. Catalogs are compared by their cards: all else in them is the same."""
+    if (one.unavailable, one.drifted, one.refused) != (other.unavailable, other.drifted, other.refused):
+        return False
+    return one.catalog is other.catalog or one.catalog.cards == other.catalog.cards
