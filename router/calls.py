@@ -216,7 +216,8 @@ def _refusal(
     tool = meant.name
     if not meant.known:
         code, detail = why_not(catalog, facts, current, tool)
-        return "denied", code, f"{tool!r} is not available at this step ({code}: {detail}). {_hint(meant, exposed)}"
+        outcome: Outcome = "unavailable" if code == "server_unavailable" else "denied"
+        return outcome, code, f"{tool!r} is not available at this step ({code}: {detail}). {_hint(meant, exposed)}"
     if given.wrong is not None:
         kind, sentence = given.wrong
         return "invalid_arguments", kind, f"The arguments of {tool!r} {sentence}"

@@ -17,25 +17,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from router.ancestry import Ceiling, Standing, ceiling_of
-from router.calls import Admitted, Result, admit_call, perform, read_arguments
+from router.calls import Admitted, Arguments, Result, admit_call, exposed_now, perform, read_arguments
 from router.core import activation as sticky_set
 from router.core.canonical import encode
 from router.core.catalog import Catalog
 from router.core.decide import Question
 from router.core.exposure import FORMATS, Format, Toolset, exposed_names
 from router.core.folders import TOP, relative_folder
-from router.core.metatools import NAMES, Call, parse
+from router.core.metatools import NAMES, Call, parse, resolve
 from router.core.models import Activation, Decision, Facts, Reply, Step
 from router.core.records import activation_from, decision_from, facts_from, step_from
 from router.core.steppolicy import refuse_unknown
 from router.errors import RequestError, StorageError, UnknownRun
 from router.metacalls import answer
 from router.openruns import OpenRuns
-from router.ports import Capabilities, RunStore
+from router.ports import Capabilities, RunStore, Scope
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
+from router.servers import Availability, Servers
 from router.surface import Surface
 
 NO_CEILING: Final = Ceiling()
+MAX_PRINCIPALS: Final = 1_024
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -51,6 +53,7 @@ class Engine:
         capabilities: Capabilities,
         workspace: str,
         versions: Mapping[str, str],
+        servers: Servers | None = None,
     ) -> None:
         self.catalog = catalog
         self._deps = deps
@@ -59,7 +62,8 @@ class Engine:
         self._workspace = workspace
         self._versions = dict(versions)
         self._runs = OpenRuns()
-        self._facts: Facts | None = None
+        self._servers = servers
+        self._facts: dict[str, tuple[Availability, Facts]] = {}
         self._adopt(catalog)
 
     def _adopt(self, catalog: Catalog) -> None:
@@ -73,19 +77,39 @@ class Engine:
         )
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
         self._surface = Surface(catalog, exposed_names(known), self._deps.tools)
+        self._everything = Availability(catalog)
         self._catalog_text = encode(catalog.to_json()) + "\n"
 
     # --- what the shell looks up -----------------------------------------------------------------------------------
 
-    def facts(self) -> Facts:
+    def facts(self, principal: str = "") -> Facts:
         """What this machine and its servers can do now, as a value. The same object while nothing changed."""
         present = self._capabilities.present(self._capability_names) if self._capability_names else frozenset()
-        known = self._facts
-        if known is None or known.capabilities != present:
+        now = self._now(principal)
+        known = self._facts.get(principal)
+        if known is None or known[0] is not now or known[1].capabilities != present:
+            if len(self._facts) >= MAX_PRINCIPALS:
+                self._facts.clear()
+            rows = {**dict(now.unavailable), **dict(self._unavailable(present))}
             # Redacted here and not only in the record: a decision is taken again from what was recorded.
-            why = [(name, self._deps.redactor.redact(reason)) for name, reason in self._unavailable(present)]
-            known = self._facts = Facts(capabilities=present, unavailable=tuple(why))
-        return known
+            why = tuple((name, self._deps.redactor.redact(reason)) for name, reason in sorted(rows.items()))
+            made = Facts(present, unavailable=why, drifted=now.drifted)
+            known = self._facts[principal] = (now, made)
+        return known[1]
+
+    def _now(self, principal: str) -> Availability:
+        return self._servers.now(principal) if self._servers is not None else self._everything
+
+    def _surface_for(self, current: Current | None) -> Surface:
+        """The view for whom the run is: more than the router's own where servers that need no pins have answered."""
+        catalog = self._now(current.step.principal).catalog if current is not None else self.catalog
+        if catalog is self.catalog:
+            return self._surface
+        found = catalog.memo.get("surface")
+        if not isinstance(found, Surface):
+            names = exposed_names({*self._surface.exposed, *catalog.cards})
+            found = catalog.memo["surface"] = Surface(catalog, names, self._deps.tools)
+        return found
 
     def _unavailable(self, present: frozenset[str]) -> tuple[tuple[str, str], ...]:
         rows: list[tuple[str, str]] = []
@@ -202,7 +226,7 @@ class Engine:
         """The facts, the step as it is decided on and recorded, and what a run's first step starts from."""
         self._check_parent(run.id, run.parent_id, asked)
         ceiling = self._ceiling(run.parent_id)
-        facts = self.facts()
+        facts = self.facts(asked.principal)
         changes: dict[str, Any] = {}
         if run.parent_id is not None:
             facts = replace(facts, grants=ceiling.grants)
@@ -314,20 +338,37 @@ class Engine:
         return current, activation, parent_id
 
     async def tools(self, run_id: str, form: str, *, native: bool = False) -> Toolset:
-        """As `toolset`, without holding the event loop for a search."""
+        """As `toolset`, after servers were asked that show nothing before, and without holding the event loop."""
         current, _, _ = self._stands(run_id)
-        if self._surface.may_ask(current):
+        await self._discover(run_id, current)
+        if self._surface_for(current).may_ask(current):
             return await asyncio.to_thread(self.toolset, run_id, form, native=native)
         return self.toolset(run_id, form, native=native)
 
+    def needs_discovery(self, run_id: str) -> bool:
+        """Whether the run's tools can't be shown before servers were asked for them."""
+        if self._servers is None:
+            return False
+        current, _, _ = self._stands(run_id)
+        return self._servers.is_discoverable(self._servers_of(current), _scope(run_id, current))
+
+    async def _discover(self, run_id: str, current: Current) -> None:
+        if self._servers is not None:
+            await self._servers.discover(self._servers_of(current), _scope(run_id, current))
+
+    def _servers_of(self, current: Current) -> set[str]:
+        """The servers that the decision holds tools of."""
+        shown = (self.catalog.bundle(id_) for id_ in current.decision.bundle_ids)
+        return {server for bundle in shown if bundle is not None for server in bundle.servers}
+
     def toolset(self, run_id: str, form: str, *, native: bool = False) -> Toolset:
-        """See `Router.tools`. Blocks where search has to be asked."""
+        """See `Router.tools`. Blocks where search has to be asked; shows of servers what is known of them."""
         if form not in FORMATS:
             raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
         current, activation, parent_id = self._stands(run_id)
-        facts = replace(self.facts(), grants=self._ceiling(parent_id).grants)
+        facts = replace(self.facts(current.step.principal), grants=self._ceiling(parent_id).grants)
         chosen: Format = form
-        return self._surface.toolset(facts, current, activation, chosen, native=native)
+        return self._surface_for(current).toolset(facts, current, activation, chosen, native=native)
 
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
         """See `Router.call`. `joins`: whether a deferred tool joins the array when it is found or called; an MCP
@@ -336,20 +377,61 @@ class Engine:
         if run is None:
             run = await asyncio.to_thread(self._open, run_id, None)
         ceiling = self._ceiling(run.parent_id)
-        facts = replace(self.facts(), grants=ceiling.grants)
         via = ""
         if isinstance(name, str) and name in NAMES:
             given = read_arguments(self._deps.redactor, arguments, self.catalog.settings.limits.max_argument_bytes)
             wanted = parse(name, given.value) if given.wrong is None else None
             if not isinstance(wanted, Call):
-                return await answer(self._deps, self._surface, facts, run, name, given, joins=joins)
+                return await self._answer(run, ceiling, name, given, joins=joins)
             name, arguments, via = wanted.name, wanted.arguments, name
-        names = self._surface.canonical
-        taken = admit_call(self._deps, self.catalog, facts, ceiling, run, names, name, arguments, via=via, joins=joins)
+        await self._verify(run, ceiling, name)
+        facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
+        catalog, names = surface.catalog, surface.canonical
+        taken = admit_call(self._deps, catalog, facts, ceiling, run, names, name, arguments, via=via, joins=joins)
         if isinstance(taken, Admitted):
-            return await perform(self._deps, self.catalog, run, taken)
+            return await perform(self._deps, catalog, run, taken)
         await on_disk(run)
         return taken
+
+    def _facts_now(self, run: Run, ceiling: Ceiling) -> Facts:
+        principal = run.current.step.principal if run.current is not None else ""
+        return replace(self.facts(principal), grants=ceiling.grants)
+
+    async def _answer(self, run: Run, ceiling: Ceiling, name: str, given: Arguments, *, joins: bool) -> Result:
+        """What a meta-tool other than `call_tool` gives."""
+        if run.current is not None:
+            await self._discover(run.id, run.current)
+        facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
+        return await answer(self._deps, surface, facts, run, name, given, joins=joins)
+
+    async def _verify(self, run: Run, ceiling: Ceiling, name: object) -> None:
+        """Has a list that still holds of the server that the call would go to, where the decision showed the tool.
+
+        A name may mean another tool once a list was read, so it is looked up until nothing is left to ask.
+        """
+        servers, current = self._servers, run.current
+        if servers is None or current is None or not isinstance(name, str):
+            return
+        verified: set[str] = set()
+        while todo := self._meant(servers, current, ceiling, name) - verified:
+            server = self.catalog.servers[min(todo)]
+            timeout_s = server.timeout_s or self.catalog.settings.limits.call_timeout_s
+            await servers.verify(server.name, _scope(run.id, current), timeout_s)
+            verified.add(server.name)
+
+    def _meant(self, servers: Servers, current: Current, ceiling: Ceiling, name: str) -> set[str]:
+        """The servers elsewhere of the tools that the name means: as things are known, and as a new list may say."""
+        surface, now = self._surface_for(current), servers.now(current.step.principal)
+        exact = self.catalog.servers.get(surface.canonical.get(name, name).partition(".")[0])
+        if exact is not None and exact.transport == "local":
+            return set()
+        known = replace(self.facts(current.step.principal), grants=ceiling.grants)
+        hopeful = replace(known, unavailable=now.closed, drifted=now.unpinned)
+        meant = (
+            resolve(name, exposed_now(surface.catalog, facts, current), surface.canonical) for facts in (known, hopeful)
+        )
+        found = {one.name.partition(".")[0] for one in meant if one.known}
+        return {server for server in found if self.catalog.servers[server].transport != "local"}
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """See `Router.artifact`."""
@@ -366,13 +448,30 @@ class Engine:
         """Ends a run and lets go of its directory. A run that is not open is left alone."""
         self._runs.close(run_id)
 
+    async def end_run(self, run_id: str) -> None:
+        """As `close_run`; what servers opened for it is gone, too."""
+        try:
+            self.close_run(run_id)
+        finally:
+            if self._servers is not None:
+                await self._servers.close_run(run_id)
+
+    @property
+    def holds_sessions(self) -> bool:
+        """Whether the end of a run may have something to end besides its directory."""
+        return self._servers is not None and self._servers.were_contacted
+
     async def close(self) -> None:
         """Ends every run and every session."""
         try:
             self._runs.close_all()
         finally:
-            for session in self._deps.sessions.values():
+            for session in {id(session): session for session in self._deps.sessions.values()}.values():
                 await session.close()
+
+
+def _scope(run_id: str, current: Current) -> Scope:
+    return Scope(run_id, current.step.principal)
 
 
 def _current(record: Mapping[str, Any]) -> Current:

@@ -5,7 +5,7 @@ Rules:
 2. Routing contacts nobody. It goes by what was learnt before; before a server was contacted, by its pins.
 3. A call rests on a list that the server has not called outdated since: `verify` reads it anew where it has. A list
    that is only old is good for a call while a new one is read.
-4. A server that needs no pins (development only) shows nothing before it has been asked: `discover` asks, all at once,
+4. A server that needs no pins (development only) shows nothing before it has been asked: `discover` asks all at once,
    and waits for none of them longer than `wait_s`.
 5. What one principal was listed says nothing about another.
 6. That a list could not be had is remembered for as long as any look-up (`[cache] capabilities_ttl_s`), and stops
@@ -35,14 +35,15 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What decisions and calls go by. `unavailable` and `drifted` are as in `Facts`; `refused` are those of
-    `unavailable` that no call would change. `catalog` has the cards of servers that need no pins and have answered;
-    it is the router's own where there are none."""
+    """What decisions and calls go by. `unavailable` and `drifted` are as in `Facts`; `closed` and `unpinned` are those
+    of them that asking the server anew would not change. `catalog` has the cards of servers that need no pins and have
+    answered; it is the router's own where there are none."""
 
     catalog: Catalog
     unavailable: Pairs = ()
     drifted: Pairs = ()
-    refused: Pairs = ()
+    closed: Pairs = ()
+    unpinned: Pairs = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Servers:
         self._remote = tuple(s for s in catalog.servers.values() if s.transport != "local" and s.enabled)
         self._named = tuple(sorted({tool for bundle in catalog.bundles.values() for tool in bundle.tools}))
         self._reviewed = {s.name: pins[s.name].reviewed(s) for s in self._remote if s.name in pins}
+        self._unpinned = drifted_among(self._named, {s.name: self._usable(s, None) for s in self._remote})
         self._held: dict[str, _Held] = {}
         self._failed: dict[tuple[str, str], _Failed] = {}
         self._marks = 0
@@ -109,11 +111,11 @@ class Servers:
         status = {row.server: row for row in self._sessions.status()}
         known = {s.name: self._sessions.known(s.name, scope=Scope(principal=principal)) for s in self._remote}
         by_server = {s.name: self._usable(s, known[s.name]) for s in self._remote}
-        refused, passing, until_ns = [], [], _NEVER
+        closed, passing, until_ns = [], [], _NEVER
         for server in self._remote:
             why, ends_ns = self._closed(server, status.get(server.name), now)
             if why:
-                refused.append((server.name, why))
+                closed.append((server.name, why))
             else:
                 why, ends_ns = self._empty(server, known[server.name], by_server[server.name], principal, now)
                 passing += [(server.name, why)] if why else []
@@ -121,9 +123,10 @@ class Servers:
         live = [one for name, one in by_server.items() if name not in self._pins]
         availability = Availability(
             catalog=with_cards(self._catalog, live),
-            unavailable=tuple(sorted((*refused, *passing))),
+            unavailable=tuple(sorted((*closed, *passing))),
             drifted=drifted_among(self._named, by_server),
-            refused=tuple(refused),
+            closed=tuple(closed),
+            unpinned=self._unpinned,
         )
         self._tell(availability.drifted, before.availability.drifted if before is not None else ())
         if before is not None and _same(before.availability, availability):
@@ -178,22 +181,32 @@ class Servers:
             listing = await self._list(server, scope, timeout_s, fresh=True)
 
     async def discover(self, names: Iterable[str], scope: Scope, wait_s: float = DISCOVERY_S) -> None:
-        """Asks those of the servers that need no pins, and have not been asked, for their tools."""
-        unheard = list(self._unheard(names, scope))
-        await asyncio.gather(*(self._list(server, scope, wait_s, fresh=False) for server in unheard))
+        """Before tools are shown: asks those of the servers that need no pins for their tools, and has lists that grew
+        old read anew meanwhile."""
+        asked = list(self._discoverable(names, scope))
+        await asyncio.gather(*(self._list(server, scope, wait_s, fresh=False) for server in asked))
 
-    def undiscovered(self, names: Iterable[str], scope: Scope) -> bool:
-        """Whether `discover` would contact anybody."""
-        return next(self._unheard(names, scope), None) is not None
+    def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
+        """Whether `discover` would ask anybody, if only for what is in the cache."""
+        return next(self._discoverable(names, scope), None) is not None
 
-    def _unheard(self, names: Iterable[str], scope: Scope) -> Iterator[Server]:
-        closed = dict(self.now(scope.principal).unavailable)
-        for name in names:
+    def _discoverable(self, names: Iterable[str], scope: Scope) -> Iterator[Server]:
+        closed = {name for name, _ in self.now(scope.principal).unavailable}
+        for name in sorted({*names} - closed):
             server = self._catalog.servers.get(name)
-            if server is None or server.transport == "local" or not server.enabled or name in closed:
+            if server is None or server not in self._remote:
                 continue
-            if self._usable(server, None).open and self._sessions.known(name, scope=scope) is None:
+            if self._sessions.known(name, scope=scope) is not None or self._usable(server, None).open:
                 yield server
+
+    async def close_run(self, run_id: str) -> None:
+        """Ends what was opened for the run."""
+        await self._sessions.close_run(run_id)
+
+    @property
+    def were_contacted(self) -> bool:
+        """Whether there may be anything to end."""
+        return self._sessions.changes > 0
 
     async def _list(self, server: Server, scope: Scope, timeout_s: float, *, fresh: bool) -> Listing | None:
         """The list, or None when there was none to be had in time (then it is read on, for whoever asks next)."""
@@ -221,6 +234,6 @@ class Servers:
 
 def _same(one: Availability, other: Availability) -> bool:
     """Whether they say the same. Catalogs are compared by their cards: all else in them is the same."""
-    if (one.unavailable, one.drifted, one.refused) != (other.unavailable, other.drifted, other.refused):
+    if (one.unavailable, one.drifted, one.closed) != (other.unavailable, other.drifted, other.closed):
         return False
     return one.catalog is other.catalog or one.catalog.cards == other.catalog.cards

@@ -33,13 +33,17 @@ from router.ports import (
 from router.run import Deps
 
 if TYPE_CHECKING:
+    from router.adapters.pinfile import PinFiles
     from router.asking import ModelSelector
+    from router.core.pins import Pins, PinSetting
     from router.core.search.memory import Memory
     from router.core.search.ranking import Search
     from router.selecting import Meanings, StagedSelector
+    from router.servers import Servers
 
 LocalServers = Mapping[str, Sequence[LocalTool]]
 SEARCH_LIBRARIES: Final = ("bm25s", "PyStemmer")
+REMOTE: Final = ("streamable-http", "stdio", "sse")
 MIN_CACHED: Final = 300
 """Bundles and tools from which on an index is kept on disk. Fewer are indexed in less than a tenth of a second."""
 
@@ -62,11 +66,72 @@ def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, An
 
 def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:
     """Reads and checks a config folder over the shipped one (None: that alone). Raises ConfigError."""
+    _, cards = local_cards(local)
+    return with_learned(config, read_catalog(config, cards)[0])[0]
+
+
+def read_catalog(config: str | Path | None, cards: Mapping[str, Card]) -> tuple[Catalog, dict[str, Pins]]:
+    """The catalog of a config folder, with the cards of the pins its servers may be used by, and all its pins.
+
+    Raises ConfigError, CorruptPins.
+    """
     from router.adapters.configfiles import read_config
     from router.core.config import load
+    from router.core.pins import pinned
 
-    _, cards = local_cards(local)
-    return with_learned(config, with_skills(config, load(read_config(config), cards=cards)))[0]
+    catalog = load(read_config(config), cards=cards)
+    pins = open_pins(config).read_all({s.name: s for s in catalog.servers.values() if s.transport != "local"})
+    return with_skills(config, pinned(catalog, pins)), pins
+
+
+def open_pins(config: str | Path | None) -> PinFiles:
+    """The pin files that belong to a config folder: those of `bundles/pins` beside it."""
+    from router.adapters.pinfile import PinFiles
+
+    return PinFiles(project_folder(config) / "bundles" / "pins")
+
+
+def project_folder(config: str | Path | None) -> Path:
+    """The folder that a config folder lies in, and `bundles` beside it; the current one for the shipped config."""
+    return Path(config).resolve().parent if config is not None else Path.cwd()
+
+
+def open_servers(
+    catalog: Catalog,
+    pins: Mapping[str, Pins],
+    setting: PinSetting,
+    clock: Clock,
+    diagnostics: Diagnostics,
+    *,
+    development: bool,
+    workspace: Path,
+) -> Servers:
+    """The tool servers of a catalog, behind their pins. Contacts nobody and loads no SDK yet."""
+    from router.adapters.mcp import open_mcp_sessions
+    from router.servers import Servers
+
+    schemas: dict[str, Mapping[str, Any]] = {}
+
+    def schema_of(server: str, tool: str) -> Mapping[str, Any] | None:
+        name = f"{server}.{tool}"
+        card = catalog.cards.get(name)
+        if card is None:
+            return None
+        if name not in schemas:
+            schemas[name] = card.input_schema()
+        return schemas[name]
+
+    sessions = open_mcp_sessions(
+        catalog.servers,
+        clock=clock,
+        diagnostics=diagnostics,
+        limits=catalog.settings.limits,
+        development=development,
+        workspace=workspace,
+        client=("bundle-router", package_version()),
+        schema_of=schema_of,
+    )
+    return Servers(catalog, sessions, pins, setting, clock, diagnostics)
 
 
 def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, Memory | None]:
@@ -135,7 +200,8 @@ def make_search(catalog: Catalog) -> Search:
         made_with = [f"{name} {version(name)}" for name in SEARCH_LIBRARIES]
     except PackageNotFoundError as missing:
         raise NotInstalled(f"search needs {missing.name}", advice="install bundle-router anew") from None
-    texts, analyzer = texts_of(catalog), Analyzer(english_stemmer())
+    reviewed = {name for name, card in catalog.cards.items() if catalog.servers[card.server].transport != "local"}
+    texts, analyzer = texts_of(catalog, reviewed), Analyzer(english_stemmer())
     revision = texts.revision(*made_with)
     cache = IndexCache(cache_folder() if len(texts.bundles) + len(texts.tools) >= MIN_CACHED else None)
     index = cache.load(revision, lambda folder: LexicalIndex.load(folder, revision=revision))
@@ -258,6 +324,7 @@ class Router:
         runs: str | Path = "runs",
         workspace: str | Path | None = None,
         development: bool = False,
+        pins: PinSetting = "required",
         local: LocalServers | None = None,
         selector: Selector | None = None,
     ) -> Self:
@@ -266,30 +333,37 @@ class Router:
         `runs` is where run directories go. `workspace` is the root that local tools are confined to (the current
         folder by default). `local` adds local tool servers by name, `selector` answers what the mapping can't (None:
         search and the models that the config names, as `[fallback]` orders them).
-        `development` permits what a config file can't grant itself. Raises ConfigError, RequestError.
+        `development` permits what a config file can't grant itself: servers that are started as processes (stdio), and
+        `pins="trusted-may-skip"`, which takes trusted servers that nobody has pinned as they come. Without it, a server
+        is used only as far as its pins go (`bundles/pins` beside the config, written by `bundle-router pin`).
+        Raises ConfigError, RequestError, CorruptPins.
         """
         from router.adapters.capabilities import SystemCapabilities
         from router.adapters.clock import SystemClock
-        from router.adapters.configfiles import read_config
         from router.adapters.local import LocalSessions
         from router.adapters.media import describe
         from router.adapters.patterns import compile_pattern
-        from router.core.config import load
         from router.errors import RequestError
 
-        del development  # nothing shipped so far needs it: stdio servers will
-        servers, cards = local_cards(local)
-        catalog, memory = with_learned(config, with_skills(config, load(read_config(config), cards=cards)))
+        if pins != "required" and not development:
+            raise RequestError(
+                f"pins={pins!r} is for development only", advice="pass development=True, or pin the servers"
+            )
+        tools, cards = local_cards(local)
+        catalog, known_pins = read_catalog(config, cards)
+        catalog, memory = with_learned(config, catalog)
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         if not root.is_dir():
             raise RequestError(f"the workspace {str(root)!r} is not a folder", advice="name one that exists")
         clock = SystemClock()
         redactor = open_redactor(catalog)
         diagnostics = open_diagnostics(catalog, redactor)
-        # Where the policy and the records lie: tools that may write in the workspace may not write there, and what
-        # other runs left behind, unredacted artifacts among it, is not for them to read.
-        protected = [str(Path(place).resolve()) for place in (config or "config", runs)]
-        sessions = LocalSessions(servers, catalog.local, catalog.settings.limits, diagnostics, protected, protected[1:])
+        # Where the policy, the pins and the records lie: tools that may write in the workspace may not write there, and
+        # what other runs left behind, unredacted artifacts among it, is not for them to read.
+        places = (runs, config or "config", project_folder(config) / "bundles" / "pins")
+        protected = [str(Path(place).resolve()) for place in places]
+        servers = open_servers(catalog, known_pins, pins, clock, diagnostics, development=development, workspace=root)
+        sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:1])
         own = open_selector(catalog, runs, clock, diagnostics, memory) if selector is None else None
         engine = Engine(
             catalog=catalog,
@@ -297,7 +371,7 @@ class Router:
                 clock=clock,
                 redactor=redactor,
                 diagnostics=diagnostics,
-                sessions={"local": sessions},
+                sessions={"local": sessions, **dict.fromkeys(REMOTE, servers.sessions)},
                 describe=describe,
                 patterns=compile_pattern,
                 selector=selector or own,
@@ -306,6 +380,7 @@ class Router:
             store=open_store(runs, catalog, clock, redactor),
             capabilities=SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s),
             workspace=str(root),
+            servers=servers,
             versions={"bundle_router": package_version()},
         )
         return cls(engine, own)
@@ -383,6 +458,8 @@ class Router:
     ) -> Toolset:
         """As `tools`, for engines without an event loop."""
         refuse_running_loop("tools_sync()", "await router.tools(...)")
+        if self._engine.needs_discovery(run_id):
+            return self._portal.run(self._engine.tools(run_id, format, native=native))
         return self._engine.toolset(run_id, format, native=native)
 
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str) -> Result:
@@ -411,12 +488,15 @@ class Router:
 
     async def close_run(self, run_id: str) -> None:
         """Ends the run: closes what it opened and seals its directory. It may be continued by another `route`."""
-        self._engine.close_run(run_id)
+        await self._engine.end_run(run_id)
 
     def close_run_sync(self, run_id: str) -> None:
         """As `close_run`, for engines without an event loop."""
         refuse_running_loop("close_run_sync()", "await router.close_run(...)")
-        self._engine.close_run(run_id)
+        if self._engine.holds_sessions:
+            self._portal.run(self._engine.end_run(run_id))
+        else:
+            self._engine.close_run(run_id)
 
     async def close(self) -> None:
         """Ends every run and lets go of everything. The router can't be used afterwards."""

@@ -181,8 +181,9 @@ class Facts:
 
     `capabilities` names those present (`env:GITHUB_TOKEN`, `binary:git`); one that is not named is missing.
     `unavailable` holds `(server, why)` for servers that can't be used now; `drifted` holds `(server, tool)` pairs
-    whose pin does not match, or `(server, "*")` for all of a server's tools. `grants` is the chain of ancestors' ceilings, nearest first. `revisions` holds
-    `(name, revision)` of learned artifacts (index, memory, thresholds) that the decision rests on.
+    whose pin does not match, or `(server, "*")` for all of a server's tools. `grants` is the chain of ancestors'
+    ceilings, nearest first. `revisions` holds `(name, revision)` of learned artifacts (index, memory, thresholds) that
+    the decision rests on.
     """
 
     capabilities: frozenset[str] = frozenset()

@@ -56,6 +56,8 @@ class Faults:
         self.calls = 0
         self.cancelled: list[Any] = []
         self.extra_tools: list[dict[str, Any]] = []
+        self.overlay: dict[str, dict[str, Any]] = {}
+        """What another release would list instead, by tool name."""
         self.lock = threading.Lock()
 
     def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +82,11 @@ class Faults:
     def _list(self, cursor: str | None) -> dict[str, Any]:
         with self.lock:
             self.lists += 1
-        result: dict[str, Any] = {"tools": [*TOOLS, *self.extra_tools]}
+        listed = [*TOOLS, *self.extra_tools]
+        result: dict[str, Any] = {"tools": [{**one, **self.overlay.get(one["name"], {})} for one in listed]}
+        if "also" in self.options:
+            result["tools"].append(tool(self.options["also"], inputSchema={"type": "object"}))
+        time.sleep(self.options.get("list_delay", 0))
         if self.options.get("bad_tools"):
             result["tools"] = [
                 {"name": "broken", "inputSchema": "no"},
@@ -236,7 +242,10 @@ class Stdio:
             self.send({"id": 999_999, "result": text("nobody asked")})
             return True
         if name == "change":
-            self.faults.extra_tools.append(tool(arguments["name"]))
+            if "fields" in arguments:
+                self.faults.overlay[arguments["name"]] = arguments["fields"]
+            else:
+                self.faults.extra_tools.append(tool(arguments["name"]))
             self.send({"method": "notifications/tools/list_changed"})
         if name == "asks":
             self.send({"id": 1, "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}})

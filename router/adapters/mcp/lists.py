@@ -86,7 +86,8 @@ class Lists:
         await asyncio.wait((reading,))
         if reading.cancelled():
             raise ServerFault("closed", CLOSED)
-        return replace(reading.result(), changed=entry.is_outdated)
+        listing = reading.result()
+        return replace(listing, changed=True) if entry.is_outdated else listing
 
     def _begin(self, server: Server, scope: Scope, entry: Entry) -> asyncio.Task[Listing]:
         entry.reading = asyncio.get_running_loop().create_task(self._refresh(server, scope, entry))
