@@ -37,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
         "ports",
         "core",
         "errors",
-    },  # fmt: skip
+    },
     "asking": {"ports", "core", "errors"},
     "selecting": {"ports", "core", "errors"},
     "scripted": set(),

@@ -19,7 +19,10 @@ from typing import NoReturn
 
 from router.errors import RouterError
 
-VERBS = ("init", "check", "demo", "route", "search", "explain", "tools", "call", "runs", "replay", "eval", "learn")
+VERBS = (
+    "init", "check", "demo", "route", "search", "explain", "tools", "call", "runs", "replay", "eval", "learn", "import",
+    "pin", "vendor",
+)  # fmt: skip
 """In the order a newcomer meets them. `router.cli.<verb>` holds each; a verb is here when it works."""
 
 
@@ -67,7 +70,7 @@ def parser(verb: str | None = None) -> argparse.ArgumentParser:
 
 
 def _module(verb: str) -> str:
-    return {"eval": "cases", "init": "scaffold", "check": "checking"}.get(verb, verb)
+    return {"eval": "cases", "init": "scaffold", "check": "checking", "import": "importing"}.get(verb, verb)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

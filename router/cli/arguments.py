@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from router.cli.local import add_local
+from router.cli.local import add_local, local_servers
 from router.core.config.source import FILE_NAMES
 from router.core.models import Step, StepPolicy, Trust
 from router.errors import RequestError
@@ -35,6 +35,28 @@ def add_workspace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workspace", default=None, help="root that local tools are confined to (default: this folder)"
     )
+
+
+def add_development(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--development", action="store_true", help="permit servers that are started as processes (stdio)"
+    )
+
+
+def add_opening(parser: argparse.ArgumentParser) -> None:
+    """What a config file can't grant itself."""
+    add_development(parser)
+    parser.add_argument(
+        "--pins",
+        choices=("required", "trusted-may-skip"),
+        default="required",
+        help="whether trusted servers may be used unpinned, with --development only (default: required)",
+    )
+
+
+def opening(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `Router.open` takes from the command line and never from a file."""
+    return {"local": local_servers(arguments), "development": arguments.development, "pins": arguments.pins}
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from router.cli.arguments import add_config, add_json, add_runs, add_workspace, config_folder, json_object
-from router.cli.local import local_servers
+from router.cli.arguments import (
+    add_config,
+    add_json,
+    add_opening,
+    add_runs,
+    add_workspace,
+    config_folder,
+    json_object,
+    opening,
+)
 from router.cli.output import print_json, say
 
 SUMMARY = "call a tool that a run's current decision shows"
@@ -19,6 +27,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_runs(parser)
     add_workspace(parser)
+    add_opening(parser)
     add_json(parser)
 
 
@@ -26,8 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     from router.wiring import Router
 
     given = json_object(arguments.arguments)
-    config, local = config_folder(arguments), local_servers(arguments)
-    with Router.open(config, runs=arguments.runs, workspace=arguments.workspace, local=local) as router:
+    given_by = {"runs": arguments.runs, "workspace": arguments.workspace, **opening(arguments)}
+    with Router.open(config_folder(arguments), **given_by) as router:
         result = router.call_sync(arguments.run, arguments.tool, given)
     if arguments.json:
         print_json(asdict(result))

@@ -7,8 +7,17 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from secrets import token_hex
 
-from router.cli.arguments import add_config, add_json, add_runs, add_step, add_workspace, config_folder, step_from
-from router.cli.local import local_servers
+from router.cli.arguments import (
+    add_config,
+    add_json,
+    add_opening,
+    add_runs,
+    add_step,
+    add_workspace,
+    config_folder,
+    opening,
+    step_from,
+)
 from router.cli.output import print_json, say, table
 from router.cli.wording import heard
 from router.core.models import Decision
@@ -28,6 +37,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_runs(parser)
     add_workspace(parser)
+    add_opening(parser)
     add_json(parser)
 
 
@@ -47,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         principal=arguments.principal,
         labels=_labels(arguments.label),
     )
-    config, local = config_folder(arguments), local_servers(arguments)
-    with Router.open(config, runs=arguments.runs, workspace=arguments.workspace, local=local) as router:
+    given_by = {"runs": arguments.runs, "workspace": arguments.workspace, **opening(arguments)}
+    with Router.open(config_folder(arguments), **given_by) as router:
         decision = router.route_sync(step)
     if arguments.json:
         print_json({"decision": outcome_json(decision), **_identity(decision)})

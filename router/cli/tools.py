@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from router.cli.arguments import add_config, add_json, add_runs, config_folder
-from router.cli.local import local_servers
+from router.cli.arguments import add_config, add_json, add_opening, add_runs, config_folder, opening
 from router.cli.output import print_json, say, table
 from router.core.exposure import FORMATS
 
@@ -18,13 +17,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--native", action="store_true", help="with --json: leave deferred tools to the provider")
     add_config(parser)
     add_runs(parser)
+    add_opening(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from router.wiring import Router
 
-    with Router.open(config_folder(arguments), runs=arguments.runs, local=local_servers(arguments)) as router:
+    with Router.open(config_folder(arguments), runs=arguments.runs, **opening(arguments)) as router:
         toolset = router.tools_sync(arguments.run, format=arguments.format, native=arguments.native)
     if arguments.json:
         print_json(

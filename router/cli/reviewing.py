@@ -1,0 +1,214 @@
+"""What a person needs to know of tool servers before approving them: their lists now, against their pins."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from router.core.admission import Admitted, AdmittedTool
+from router.core.admission.lookalikes import revealed
+from router.core.catalog import Catalog, Server
+from router.core.pins import Comparison, Pins, compare, report_lines
+from router.core.poison import Neighbour, Verdict, inspect
+from router.errors import RequestError, ToolFailure
+from router.ports import Listing
+
+
+@dataclass(frozen=True, slots=True)
+class Light:
+    """What the warning light makes of one tool."""
+
+    tool: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One server as it is now. `admitted` and `comparison` are None where it could not be asked; `error` says why."""
+
+    server: Server
+    pins: Pins | None
+    admitted: Admitted | None = None
+    comparison: Comparison | None = None
+    listing: Listing | None = None
+    lights: tuple[Light, ...] = ()
+    error: str = ""
+
+    @property
+    def command(self) -> str:
+        """What is started, or asked."""
+        return " ".join((self.server.command or "", *self.server.args)) or self.server.url or ""
+
+    @property
+    def clean(self) -> bool:
+        """Whether it was asked, and is as it was reviewed."""
+        return self.comparison is not None and self.pins is not None and self.comparison.clean
+
+
+def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
+    """The named servers, or all that are in use and elsewhere. Raises RequestError."""
+    if not names:
+        return [s for s in catalog.servers.values() if s.transport != "local" and s.enabled]
+    found = []
+    for name in dict.fromkeys(names):
+        server = catalog.servers.get(name)
+        if server is None:
+            raise RequestError(f"there is no server {name!r}", advice="see servers.toml, or `bundle-router check`")
+        if server.transport == "local":
+            raise RequestError(f"{name!r} is local: its tools are the program's own, and are not pinned")
+        found.append(server)
+    return found
+
+
+def review(catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *, development: bool) -> list[Review]:
+    """Asks the servers, all at once, and compares. Starts processes (stdio) only with `development`; ends them."""
+    from router.adapters.tokens import token_counter
+    from router.core.admission import admit
+
+    heard = asyncio.run(_ask(catalog, servers, development=development))
+    count = token_counter()
+    admitted = {
+        server.name: admit(server, answer.tools, answer.instructions, count=count)
+        for server, answer in zip(servers, heard, strict=True)
+        if isinstance(answer, Listing)
+    }
+    everyone = _neighbours(catalog, admitted)
+    rows = []
+    for server, answer in zip(servers, heard, strict=True):
+        known = pins.get(server.name)
+        if not isinstance(answer, Listing):
+            rows.append(Review(server, known, error=answer))
+            continue
+        found = admitted[server.name]
+        comparison = compare(known, found, server)
+        lights = tuple(_lights(found, comparison, everyone))
+        rows.append(Review(server, known, found, comparison, answer, lights))
+    return rows
+
+
+async def _ask(catalog: Catalog, servers: Sequence[Server], *, development: bool) -> list[Listing | str]:
+    """The list of each server, or why there is none."""
+    from router.adapters.clock import SystemClock
+    from router.adapters.mcp import open_mcp_sessions
+    from router.wiring import open_diagnostics, open_redactor, package_version
+
+    sessions = open_mcp_sessions(
+        {server.name: server for server in servers},
+        clock=SystemClock(),
+        diagnostics=open_diagnostics(catalog, open_redactor(catalog)),
+        limits=catalog.settings.limits,
+        development=development,
+        workspace=Path.cwd(),
+        client=("bundle-router", package_version()),
+    )
+
+    async def one(server: Server) -> Listing | str:
+        try:
+            return await sessions.definitions(server.name, fresh=True)
+        except ToolFailure as failure:
+            return failure.message
+
+    try:
+        return list(await asyncio.gather(*(one(server) for server in servers)))
+    finally:
+        await sessions.close()
+
+
+def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> list[Neighbour]:
+    live = [tool.card for found in admitted.values() for tool in found.tools]
+    known = [card for card in catalog.cards.values() if card.server not in admitted]
+    return [Neighbour(card.server, card.tool, card.description) for card in (*live, *known)]
+
+
+def _lights(found: Admitted, comparison: Comparison, everyone: Sequence[Neighbour]) -> Iterator[Light]:
+    """What warns among the tools that nobody has reviewed as they are now."""
+    unread: Collection[str] = {change.tool for change in comparison.tools if change.kind != "unchanged"}
+    if comparison.server:
+        unread = {tool.card.tool for tool in found.tools}
+    for tool in found.tools:
+        if tool.card.tool in unread:
+            verdict = inspect(
+                json.loads(tool.definition),
+                server=found.server,
+                instructions=found.instructions,
+                neighbours=everyone,
+            )
+            if verdict.warns:
+                yield Light(tool.card.tool, verdict)
+
+
+# --- for people and programs ------------------------------------------------------------------------------------------
+
+
+def lines_of(one: Review, *, full: bool = False) -> Iterator[str]:
+    """The review for a terminal: what changed, field by field, and what the warning light saw. `full` adds the whole
+    text of tools that nobody has reviewed, in ASCII."""
+    if one.comparison is None or one.admitted is None:
+        yield f"{one.server.name}: can't be reviewed: {one.error}"
+        return
+    if one.clean:
+        yield f"{one.server.name}: as it was reviewed ({len(one.admitted.tools)} tools)"
+        return
+    if one.pins is None:
+        yield f"{one.server.name}: never reviewed; {one.command}"
+        if one.admitted.instructions:
+            yield "  its instructions, which no agent is shown:"
+            yield from (f"    | {line}" for line in one.admitted.instructions[:2_000].splitlines())
+        for tool in one.admitted.tools:
+            yield from _new_tool(tool)
+        for row in one.admitted.refused:
+            yield f"  refused  {one.server.name}.{row.name}  {row.code}: {row.detail}"
+    else:
+        yield from report_lines(one.comparison)
+    if full:
+        changed = {change.tool for change in one.comparison.tools if change.kind != "unchanged"}
+        for tool in one.admitted.tools:
+            if tool.card.tool in changed:
+                yield from json.dumps(json.loads(tool.definition), indent=1, ensure_ascii=True).splitlines()
+    for light in one.lights:
+        yield f"  WARNING  {one.server.name}.{light.tool}: its text speaks to the model (score {light.verdict.score:g})"
+        for finding in light.verdict.findings:
+            yield f"    {finding.rule} at {finding.where}: {finding.meaning}: {finding.seen!r}"
+
+
+def _new_tool(tool: AdmittedTool) -> Iterator[str]:
+    """The description as it came, with what a reader can't see written out."""
+    definition = json.loads(tool.definition)
+    arguments = ", ".join(tool.card.input_schema()["properties"]) or "no arguments"
+    yield f"  new      {tool.card.name} ({arguments}; {tool.card.tokens:,} tokens)"
+    text = definition.get("description")
+    yield from (f"    | {line}" for line in revealed(text if isinstance(text, str) else "").splitlines()[:40])
+    yield from (f"    note: {note}" for note in tool.notes)
+
+
+def json_of(one: Review) -> dict[str, Any]:
+    """The review as JSON values."""
+    changes = one.comparison.tools if one.comparison is not None else ()
+    return {
+        "server": one.server.name,
+        "pinned": one.pins is not None,
+        "clean": one.clean,
+        "error": one.error,
+        "server_differences": _differences(one.comparison.server) if one.comparison is not None else [],
+        "tools": [
+            {"tool": c.tool, "kind": c.kind, "detail": c.detail, "differences": _differences(c.differences)}
+            for c in changes
+            if c.kind != "unchanged"
+        ],
+        "warnings": [
+            {
+                "tool": light.tool,
+                "score": light.verdict.score,
+                "findings": [{"rule": f.rule, "where": f.where, "seen": f.seen} for f in light.verdict.findings],
+            }
+            for light in one.lights
+        ],
+    }
+
+
+def _differences(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    return [{"path": row.path, "before": row.before, "after": row.after} for row in rows]
