@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from router.calls import Result
-from router.core.catalog import Card, Catalog
+from router.core.catalog import Card, Catalog, Server
 from router.core.explain import Explanation, explain
 from router.core.exposure import Toolset
 from router.core.models import Activation, Decision, LocalTool, Step
@@ -35,6 +35,7 @@ from router.run import Deps
 if TYPE_CHECKING:
     from router.adapters.pinfile import PinFiles
     from router.asking import ModelSelector
+    from router.core.admission import Admitted
     from router.core.pins import Pins, PinSetting
     from router.core.search.memory import Memory
     from router.core.search.ranking import Search
@@ -301,6 +302,44 @@ def package_version() -> str:
         return version("bundle-router")
     except PackageNotFoundError:
         return "0+checkout"
+
+
+def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bool) -> list[Admitted | str]:
+    """What each of the servers lists now, asked all at once, its tokens counted where that is possible; or why there is
+    nothing. Starts processes (stdio) only with `development`, and ends them."""
+    import asyncio
+
+    from router.adapters.clock import SystemClock
+    from router.adapters.mcp import open_mcp_sessions
+    from router.adapters.tokens import token_counter
+    from router.core.admission import admit
+    from router.errors import ToolFailure
+
+    sessions = open_mcp_sessions(
+        {server.name: server for server in servers},
+        clock=SystemClock(),
+        diagnostics=open_diagnostics(catalog, open_redactor(catalog)),
+        limits=catalog.settings.limits,
+        development=development,
+        workspace=Path.cwd(),
+        client=("bundle-router", package_version()),
+    )
+    count = token_counter()
+
+    async def one(server: Server) -> Admitted | str:
+        try:
+            listing = await sessions.definitions(server.name, fresh=True)
+        except ToolFailure as failure:
+            return failure.message
+        return admit(server, listing.tools, listing.instructions, count=count)
+
+    async def all_of_them() -> list[Admitted | str]:
+        try:
+            return list(await asyncio.gather(*(one(server) for server in servers)))
+        finally:
+            await sessions.close()
+
+    return asyncio.run(all_of_them())
 
 
 class Router:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from router.core.admission import Admitted, AdmittedTool
@@ -14,8 +13,7 @@ from router.core.admission.lookalikes import revealed
 from router.core.catalog import Catalog, Server
 from router.core.pins import Comparison, Pins, compare, report_lines
 from router.core.poison import Neighbour, Verdict, inspect
-from router.errors import RequestError, ToolFailure
-from router.ports import Listing
+from router.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,6 @@ class Review:
     pins: Pins | None
     admitted: Admitted | None = None
     comparison: Comparison | None = None
-    listing: Listing | None = None
     lights: tuple[Light, ...] = ()
     error: str = ""
 
@@ -50,9 +47,10 @@ class Review:
 
 
 def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
-    """The named servers, or all that are in use and elsewhere. Raises RequestError."""
+    """The named servers, or all that are elsewhere, switched on, and have their credentials. Raises RequestError."""
     if not names:
-        return [s for s in catalog.servers.values() if s.transport != "local" and s.enabled]
+        remote = [s for s in catalog.servers.values() if s.transport != "local" and s.enabled]
+        return [server for server in remote if all(os.environ.get(name) for name in server.env_names)]
     found = []
     for name in dict.fromkeys(names):
         server = catalog.servers.get(name)
@@ -66,56 +64,23 @@ def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
 
 def review(catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *, development: bool) -> list[Review]:
     """Asks the servers, all at once, and compares. Starts processes (stdio) only with `development`; ends them."""
-    from router.adapters.tokens import token_counter
-    from router.core.admission import admit
+    from router.wiring import admitted_now
 
-    heard = asyncio.run(_ask(catalog, servers, development=development))
-    count = token_counter()
-    admitted = {
-        server.name: admit(server, answer.tools, answer.instructions, count=count)
-        for server, answer in zip(servers, heard, strict=True)
-        if isinstance(answer, Listing)
-    }
+    if not servers:
+        return []
+
+    heard = dict(zip((s.name for s in servers), admitted_now(catalog, servers, development=development), strict=True))
+    admitted = {name: found for name, found in heard.items() if isinstance(found, Admitted)}
     everyone = _neighbours(catalog, admitted)
     rows = []
-    for server, answer in zip(servers, heard, strict=True):
-        known = pins.get(server.name)
-        if not isinstance(answer, Listing):
-            rows.append(Review(server, known, error=answer))
+    for server in servers:
+        known, found = pins.get(server.name), heard[server.name]
+        if isinstance(found, str):
+            rows.append(Review(server, known, error=found))
             continue
-        found = admitted[server.name]
         comparison = compare(known, found, server)
-        lights = tuple(_lights(found, comparison, everyone))
-        rows.append(Review(server, known, found, comparison, answer, lights))
+        rows.append(Review(server, known, found, comparison, tuple(_lights(found, comparison, everyone))))
     return rows
-
-
-async def _ask(catalog: Catalog, servers: Sequence[Server], *, development: bool) -> list[Listing | str]:
-    """The list of each server, or why there is none."""
-    from router.adapters.clock import SystemClock
-    from router.adapters.mcp import open_mcp_sessions
-    from router.wiring import open_diagnostics, open_redactor, package_version
-
-    sessions = open_mcp_sessions(
-        {server.name: server for server in servers},
-        clock=SystemClock(),
-        diagnostics=open_diagnostics(catalog, open_redactor(catalog)),
-        limits=catalog.settings.limits,
-        development=development,
-        workspace=Path.cwd(),
-        client=("bundle-router", package_version()),
-    )
-
-    async def one(server: Server) -> Listing | str:
-        try:
-            return await sessions.definitions(server.name, fresh=True)
-        except ToolFailure as failure:
-            return failure.message
-
-    try:
-        return list(await asyncio.gather(*(one(server) for server in servers)))
-    finally:
-        await sessions.close()
 
 
 def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> list[Neighbour]:

@@ -30,9 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     config = config_folder(arguments)
     catalog, pins = read_catalog(config, local_cards(local_servers(arguments))[1])
     folder = project_folder(config) / "bundles" / "vendored"
-    names = [
-        server.name for server in remote_servers(catalog, arguments.servers) if arguments.servers or server.name in pins
-    ]
+    names = (
+        [server.name for server in remote_servers(catalog, arguments.servers)] if arguments.servers else sorted(pins)
+    )
     texts: dict[Path, str] = {}
     for name in names:
         cards = [card for card in catalog.cards.values() if card.server == name]

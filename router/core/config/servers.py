@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from router.core.admission import VolatileError, volatile_paths
 from router.core.catalog import Server
 from router.core.config.positions import Path
 from router.core.config.reading import Entry
@@ -45,6 +46,11 @@ def resolve_server(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[st
         _check_command(entry, report)
     if form.transport == "local":
         _check_local(entry, local_tools, report)
+    for index, path in enumerate(form.volatile):
+        try:
+            volatile_paths((path,))
+        except VolatileError as wrong:
+            report.add(entry.file, (*entry.path, "volatile", index), str(wrong))
     pairs = {**(form.headers or {}), **(form.env or {})}
     return Server(
         name=entry.name,
