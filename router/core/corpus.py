@@ -5,6 +5,7 @@ Rules:
    `avoid` says what it is not for, and is not indexed.
 2. A tool's definition counts towards its bundles only when somebody vouches for its text: it is local on a trusted
    server (the operator's own code), or `reviewed` says that a person has pinned it.
+   A pinned one of a server that is not trusted is still ranked apart as a tool, with its server's quota.
 3. Every other definition is a stranger's. It stands in the collection `untrusted`, apart, and ranks no bundle.
 4. What is out of use (a bundle or a server that is not enabled) is not indexed.
 5. What of a step is searched is bounded first, so that none is slower than a page of text.
@@ -51,7 +52,11 @@ class Texts:
 def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts:
     """The texts of a catalog. `reviewed` holds the canonical names of tools whose pinned text a person has read."""
     tools = {
-        name: _tool(card, trusted=name in reviewed or _is_own(catalog, card))
+        name: _tool(
+            card,
+            trusted=name in reviewed or _is_own(catalog, card),
+            apart=catalog.servers[card.server].trust != "trusted",
+        )
         for name, card in catalog.cards.items()
         if card.server in catalog.servers and catalog.servers[card.server].enabled
     }
@@ -70,7 +75,9 @@ def outline_of(texts: Texts) -> Corpus:
     trusted = {tool.id for tool in texts.tools if tool.trusted}
     members = {bundle.id: tuple(sorted({*bundle.tools} & trusted)) for bundle in texts.bundles}
     servers = {tool.id: tool.server for tool in texts.tools}
-    return Corpus((), MappingProxyType(members), MappingProxyType(servers), frozenset(servers) - trusted)
+    apart = frozenset(tool.id for tool in texts.tools if tool.apart)
+    untrusted = (frozenset(servers) - trusted) | apart
+    return Corpus((), MappingProxyType(members), MappingProxyType(servers), untrusted, apart & trusted)
 
 
 def _is_own(catalog: Catalog, card: Card) -> bool:
@@ -78,9 +85,9 @@ def _is_own(catalog: Catalog, card: Card) -> bool:
     return server.transport == "local" and server.trust == "trusted"
 
 
-def _tool(card: Card, *, trusted: bool) -> ToolText:
+def _tool(card: Card, *, trusted: bool, apart: bool) -> ToolText:
     names, text = parameters_of(card.schema)
-    return ToolText(card.name, card.server, card.tool, card.description, names, text, trusted)
+    return ToolText(card.name, card.server, card.tool, card.description, names, text, trusted, apart)
 
 
 def _bundle(bundle: Bundle, vouched: Collection[str]) -> BundleText:

@@ -109,3 +109,23 @@ def test_of_an_unreviewed_description_only_the_beginning_is_indexed(build: Any) 
     late = ToolText("evil.0", "evil", "thing", "x " * MAX_UNTRUSTED_CHARS + "quicksilver", trusted=False)
     search: Search = build(BUNDLES, (*HONEST, late))
     assert search.rank_tools(Request("quicksilver"), frozenset({"evil.0"})) == ()
+
+
+def test_pinned_tools_of_a_server_that_is_not_trusted_stay_apart_and_within_its_quota(build: Any) -> None:
+    pinned = tuple(
+        ToolText(f"pinned.{n}", "pinned", "read_file", "read the content of a file", apart=True) for n in range(9)
+    )
+    others = tuple(
+        ToolText(f"evil.{n}", "evil", "read_file", "read a file", trusted=False, apart=True) for n in range(9)
+    )
+    named = (*BUNDLES, BundleText("partner", "", (), tuple(tool.id for tool in pinned)))
+    search: Search = build(named, (*HONEST, *pinned, *others))
+    wish, quota = Request("read the content of a file"), Weights().untrusted_quota
+    honest = frozenset(tool.id for tool in HONEST)
+    everyone = honest | {tool.id for tool in (*pinned, *others)}
+    found = [row.id for row in search.rank_tools(wish, everyone)]
+    trusted = [id_ for id_ in found if id_ in honest]
+    assert trusted == [row.id for row in search.rank_tools(wish, honest)]
+    assert found == [*trusted, *(row for row in found if row.startswith("pinned.")), *found[-quota:]]
+    assert [id_.split(".")[0] for id_ in found[len(trusted) :]] == ["pinned"] * quota + ["evil"] * quota
+    assert "partner" in [row.id for row in search.rank_bundles(wish, frozenset((*SERVERS, "partner"))).scored]

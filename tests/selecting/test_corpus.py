@@ -66,11 +66,20 @@ def test_what_is_out_of_use_is_not_searched() -> None:
     assert "docs.fetch" not in made.servers
 
 
+def test_a_pinned_tool_of_a_server_that_is_not_trusted_speaks_for_its_bundle_and_is_ranked_apart() -> None:
+    texts = texts_of(with_canary(catalog()), reviewed=frozenset(("strangers.mail",)))
+    for made in (corpus_of(texts, ANALYZER), outline_of(texts)):
+        assert "strangers.mail" in made.untrusted
+        assert made.pinned == {"strangers.mail"}
+        assert made.members["strangers.mail"] == ("strangers.mail",)
+        assert "repo.read" not in made.untrusted
+
+
 def test_the_outline_is_the_corpus_without_its_documents() -> None:
     texts = texts_of(with_canary(catalog()))
     made, outline = corpus_of(texts, ANALYZER), outline_of(texts)
     assert outline.documents == ()
-    assert (outline.members, outline.servers, outline.untrusted) == (made.members, made.servers, made.untrusted)
+    assert replace(made, documents=()) == outline
 
 
 def test_an_index_is_of_its_texts_and_of_what_made_it_and_of_nothing_else() -> None:

@@ -2,6 +2,8 @@
 
 Rules:
 1. A bundle is ranked by the operator's words and by cards a person pinned. Nothing else is in `bundles` or `tools`.
+   A pinned tool of a server that is not trusted speaks for its bundle, and is itself ranked apart (`apart`): a person
+   has read its text, not vouched for what the server will do next to be found.
 2. Every other tool goes to the collection `untrusted`, with its description cut to `MAX_UNTRUSTED_CHARS`; it can't
    change the score of a bundle or of a trusted tool, not even through how rare a word is.
 3. A field's weight is a whole number: how often its terms stand in the document. So a word in a name outweighs one in
@@ -27,7 +29,8 @@ MAX_FIELD_WORDS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class ToolText:
-    """One tool as search sees it. `name` is canonical (`server.tool`) or any unique id; `trusted` means pinned."""
+    """One tool as search sees it. `name` is canonical (`server.tool`) or any unique id. `trusted`: its text is our own,
+    or was pinned. `apart`: it is of a server that is not trusted, and ranked after all others even when pinned."""
 
     id: str
     server: str
@@ -36,6 +39,7 @@ class ToolText:
     parameters: tuple[str, ...] = ()
     parameter_text: str = ""
     trusted: bool = True
+    apart: bool = False
 
     @classmethod
     def of_schema(
@@ -99,6 +103,14 @@ class Corpus:
     servers: Mapping[str, str]
     """Tool id to its server, for the quota."""
     untrusted: frozenset[str] = frozenset()
+    """Tools that are ranked apart: those of servers that are not trusted, and whatever nobody vouches for."""
+    pinned: frozenset[str] = frozenset()
+    """Those of them that a person has pinned: they stand in the collection `tools`, and go before the others."""
+
+    @property
+    def vouched(self) -> int:
+        """How many tools the collection `tools` holds."""
+        return len(self.servers) - len(self.untrusted) + len(self.pinned)
 
 
 def make_corpus(
@@ -122,7 +134,8 @@ def make_corpus(
         tuple(documents),
         MappingProxyType(members),
         MappingProxyType({tool.id: tool.server for tool in by_id.values()}),
-        frozenset(tool.id for tool in by_id.values() if not tool.trusted),
+        frozenset(tool.id for tool in by_id.values() if not tool.trusted or tool.apart),
+        frozenset(tool.id for tool in by_id.values() if tool.trusted and tool.apart),
     )
 
 

@@ -11,7 +11,8 @@ Rules:
    several subjects a tool must stand for itself.
 5. Where the request has a vector, likeness of meaning is blended in (see `meaning`) before history and memory, as far
    as the request is coherent: one vector of several wishes points at none of them.
-6. Untrusted tools come after every trusted one, and at most `untrusted_quota` of each server.
+6. Tools of servers that are not trusted come after every other one, pinned ones first, and at most `untrusted_quota` of
+   each server.
 7. Equal scores are ordered by id.
 """
 
@@ -227,9 +228,9 @@ class Search:
                 owners.setdefault(tool, []).append(bundle)
         return {tool: tuple(sorted(bundles)) for tool, bundles in owners.items()}
 
-    @cached_property
-    def _trusted(self) -> int:
-        return len(self.corpus.servers) - len(self.corpus.untrusted)
+    @property
+    def _vouched(self) -> int:
+        return self.corpus.vouched
 
     def _tiers(self, tools: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
         """The trusted of the tools, the others, and the bundles of the trusted."""
@@ -252,7 +253,7 @@ class Search:
                 self._members.clear()
             self._members[bundles] = tools
         everyone = len(bundles) == len(self.corpus.members)
-        return _Scope(None if everyone else bundles, None if len(tools) == self._trusted else tools)
+        return _Scope(None if everyone else bundles, None if len(tools) == self._vouched else tools)
 
     def _find(self, request: Request, scope: _Scope, *, tools: bool) -> _Found:
         w = self.weights
@@ -372,7 +373,9 @@ class Search:
         if not permitted:
             return []
         weights = self.analyzer.weigh(self.analyzer.terms(request.text), self.weights.tool_scale)
-        hits = self.index.search("untrusted", weights, k=self.weights.depth, within=permitted)
+        depth = self.weights.depth
+        pinned = self.index.search("tools", weights, k=depth, within=permitted & self.corpus.pinned)
+        hits = (*pinned, *self.index.search("untrusted", weights, k=depth, within=permitted))
         taken: dict[str, int] = {}
         kept: list[Scored] = []
         for hit in hits:
