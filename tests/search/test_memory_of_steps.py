@@ -48,6 +48,13 @@ def test_memory_never_brings_in_what_is_not_permitted(search: Search) -> None:
         assert {scored.id for scored in ranking.scored} <= permitted
 
 
+def test_what_is_remembered_of_others_is_no_evidence_for_the_permitted(search: Search) -> None:
+    memory = taught(search, [Label(f"bump the frobnicator {n}", ("workspace.exec",), f"r{n}") for n in range(9)])
+    wish = Request("bump the frobnicator weather")
+    assert search.rank_bundles(wish, ALL, memory).evidence.remembered > 0.5
+    assert search.rank_bundles(wish, ALL - {"workspace.exec"}, memory).evidence.remembered == 0.0
+
+
 def test_memory_may_push_a_bundle_down_but_not_out(search: Search) -> None:
     text = "look at the weather forecast"
     labels = [Label(f"{text} {n}", ("repo.readonly",), f"r{n}") for n in range(40)]

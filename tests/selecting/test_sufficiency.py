@@ -13,7 +13,7 @@ from router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog
 from router.core.models import EFFECTS, Effect
 from router.core.search.evidence import Evidence
 from router.core.search.ranking import Ranking, Scored
-from router.core.sufficiency import CONSERVATIVE, Judgement, is_harmless, judge
+from router.core.sufficiency import CONSERVATIVE, REMEMBERED, Judgement, is_harmless, judge
 from tests.selecting.catalogs import BUNDLES, catalog, step
 
 GOOD = Evidence(strength=2.0, known=1.0, coverage=0.9, margin=0.6, entropy=0.2, agreement=1.0, relevance=0.9)
@@ -40,6 +40,17 @@ def test_what_fits_nothing_is_novel_however_far_ahead_it_is(evidence: Evidence, 
     found = judged(ranking(("docs.fetch", 1.0), evidence=evidence))
     assert (found.use.verdict, found.ids, found.stand_in) == ("novel", (), None)
     assert why in found.use.why
+
+
+@pytest.mark.parametrize(
+    ("remembered", "verdict"), [(0.0, "novel"), (REMEMBERED - 0.01, "novel"), (REMEMBERED, "union"), (4.0, "union")]
+)
+def test_what_past_steps_speak_for_is_not_novel_and_never_enough_by_that_alone(remembered: float, verdict: str) -> None:
+    unheard_of = replace(GOOD, relevance=0.1, coverage=0.0, remembered=remembered)
+    found = judged(ranking(("docs.fetch", 1.0), evidence=unheard_of))
+    assert found.use.verdict == verdict
+    writes = judged(ranking(("issues.write", 1.0), evidence=unheard_of))
+    assert writes.ids == ()
 
 
 def test_an_empty_ranking_is_novel() -> None:

@@ -42,7 +42,7 @@ class Evidence:
     `margin`: how far the second is behind the first. `entropy`: how evenly the score is spread (1: all alike).
     `agreement`: share of the scorers (own text, best tool, meaning, and all together with memory) that put the same
     bundle first.
-    `remembered`: the most that memory adds for any bundle (0 and up). `relevance`: how likely any bundle fits at all.
+    `remembered`: the most that memory adds for any permitted one (0 and up). `relevance`: how likely any bundle fits.
     `likeness`: the cosine of the request and the nearest bundle, where an embedder was heard (0: words alone).
     """
 

@@ -187,7 +187,8 @@ class Search:
         found = self._find(request, scope, tools=False)
         features = self._features(request, memory)
         fused = _with_memory(found.bundles, memory, features, permitted)
-        remembered = memory.scores(features) if memory is not None else {}
+        learned = memory.scores(features) if memory is not None else {}
+        remembered = {id_: score for id_, score in learned.items() if id_ in permitted}
         ranked = order(fused)
         scored = tuple(
             Scored(
