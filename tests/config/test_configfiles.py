@@ -20,7 +20,7 @@ from bundles.workspace.grammar import Accepted, match, problems
 from router.adapters.configfiles import fingerprint, read_config, scaffold, shipped_folder
 from router.core.catalog import Card
 from router.core.ceiling import ceiling_of
-from router.core.config import FILE_NAMES, check, load
+from router.core.config import FILE_NAMES, check, from_bytes, load
 from router.core.config.schema import schema, schema_texts
 from router.core.models import Facts
 from router.core.policy import verdict
@@ -259,6 +259,31 @@ def test_the_schema_accepts_the_shipped_file_and_refuses_an_unknown_key_at_every
         else:
             first = next(iter(value))
             assert not validator.is_valid({**data, key: {first: {**value[first], "unknwon": 1}}})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("policy.toml", "[[policies]]\nname = 'p'\nallow = []\n"),
+        ("policy.toml", "[[policies]]\nname = 'p'\nrole = 'x'\n"),
+        ("policy.toml", "[[policies]]\nname = 'p'\nrole = '{a,b}'\ndeny = ['*']\n"),
+        ("policy.toml", "[[policies]]\nname = 'p'\nrole = ['a', 'a']\ndeny = ['*']\n"),
+        ("policy.toml", "[[policies]]\nname = 'p'\ndeny = ['*', '*']\n"),
+        ("policy.toml", "[[policies]]\nname = 'p'\neffects = []\n"),
+        ("routes.toml", "[[routes]]\nname = 'r'\nrole = 'x'\n"),
+        ("routes.toml", "[[routes]]\nname = 'r'\nrole = []\nbundles = []\n"),
+        ("routes.toml", "[[routes]]\nname = 'r'\nstep = ['[ab]*']\nbundles = []\n"),
+        ("routes.toml", "[[routes]]\nname = 'r'\nask = []\n"),
+        ("bundles.toml", "[bundles.x]\ndescription = 'x'\n"),
+        ("bundles.toml", "[bundles.x]\ndescription = 'x'\ntools = ['repo.read_file']\n"),
+        ("bundles.toml", "[bundles.x]\ntools = ['repo.read_file']\neffects = ['read']\n"),
+    ],
+)
+def test_what_a_schema_can_say_it_says_where_check_does(name: str, text: str, cards: Mapping[str, Card]) -> None:
+    shipped = read_config() if name == "bundles.toml" else [file for file in read_config() if file.name != name]
+    said = check([*shipped, from_bytes(name, name, text.encode(), "project")], cards=cards)
+    assert name in {problem.file for problem in said if problem.level == "error"}
+    assert not jsonschema.Draft7Validator(schema(name)).is_valid(tomllib.loads(text))
 
 
 @pytest.mark.parametrize("name", FILE_NAMES)

@@ -7,6 +7,7 @@ from typing import Final
 
 from router.core.catalog import Policy, Route
 from router.core.config.bundles import BundleResolver
+from router.core.config.globs import check_globs
 from router.core.config.overlay import Written
 from router.core.config.positions import Path
 from router.core.config.reading import Entry
@@ -24,6 +25,7 @@ def resolve_routes(written: Written, resolver: BundleResolver, report: Report) -
     routes = []
     for entry in written.routes:
         form = entry.form
+        check_globs(entry, "ask", form.ask or (), report)
         if entry.whole and form.bundles is None and form.ask is None:
             hint = "add bundles = [...]; bundles = [] gives a step nothing"
             report.add(entry.file, entry.path, "says neither 'bundles' nor 'ask'", hint)
@@ -61,6 +63,8 @@ def resolve_policies(
             report.add(entry.file, (*entry.path, "allow"), "an empty list allows nothing", hint)
         if entry.whole and form.allow is None and not form.deny and form.min_trust is None and form.effects is None:
             report.add(entry.file, entry.path, "says nothing", "add allow, deny, min_trust or effects")
+        check_globs(entry, "allow", form.allow or (), report)
+        check_globs(entry, "deny", form.deny, report)
         targets = _Targets(entry, written, resolver, local_tools, report)
         workflow, role, step = _address(entry, report)
         policies.append(
@@ -146,6 +150,8 @@ def _address(
     entry: Entry[WrittenRoute] | Entry[WrittenPolicy], report: Report
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     form = entry.form
+    for key in ("workflow", "role", "step"):
+        check_globs(entry, key, getattr(form, key) or (), report)
     workflow, role, step = tuple(form.workflow or ()), tuple(form.role or ()), tuple(form.step or ())
     if max(1, len(workflow)) * max(1, len(role)) * max(1, len(step)) > MAX_ADDRESSES:
         message = f"lists more than {MAX_ADDRESSES:,} combinations of workflow, role and step"

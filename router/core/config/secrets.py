@@ -3,7 +3,7 @@
 Rules:
 1. `${NAME}` is the only reference. `$NAME`, `${}` and `${a b}` are mistakes, and are refused rather than sent.
 2. A header or variable with a name that credentials have must get its value from a reference. So must any value that
-   has the shape of a known token, whatever its name.
+   has the shape of a known token, whatever its name, and any that does not look like a plain setting.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ _CREDENTIAL_NAME: Final = re.compile(
     r"auth|cookie|token|secret|passw|credential|api[-_]?key|access[-_]?key|private[-_]?key|(?:^|[-_])key$",
     re.IGNORECASE,
 )
+_BETWEEN: Final = re.compile(r"[^A-Za-z0-9]+")
+_SETTING: Final = re.compile(r"(?=.{1,30}\Z)(?:[0-9]{1,6}|[a-z]+|[A-Z]{1,20}|(?:[A-Z]?[a-z]+){1,3}|[A-Za-z0-9]{1,6})")
+"""One run of letters and digits in a value that is no secret: a number, a word, up to three words run together."""
 _SCHEME: Final = re.compile(r"\s*(?:bearer|basic|token|apikey|digest)?\s*", re.IGNORECASE)
 _TOKEN_SHAPE: Final = re.compile(
     r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}|xox[abeoprs]-[\w-]{8,}"
@@ -47,6 +50,12 @@ def is_credential_name(name: str) -> bool:
 def looks_secret(text: str) -> bool:
     """Whether the text has the shape of a well-known kind of token."""
     return _TOKEN_SHAPE.search(text) is not None
+
+
+def plainly_harmless(value: str) -> bool:
+    """Whether a literal value says by its looks that it is a setting (`true`, `repos,issues`, `application/json`,
+    `C.UTF-8`): words, short numbers, versions, paths, and nothing that could be a key."""
+    return all(_SETTING.fullmatch(part) for part in _BETWEEN.split(value) if part)
 
 
 def literal_secret(name: str, value: str) -> bool:

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from router.core.admission import VolatileError, volatile_paths
 from router.core.catalog import Server
+from router.core.config.globs import check_globs
 from router.core.config.positions import Path
 from router.core.config.reading import Entry
 from router.core.config.report import Report
@@ -18,6 +19,7 @@ from router.core.config.secrets import (
     literal_secret,
     looks_secret,
     malformed_reference,
+    plainly_harmless,
     references,
 )
 from router.core.config.written import WrittenServer
@@ -38,6 +40,8 @@ def resolve_server(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[st
     """The server as the catalog has it. What is wrong with it goes to the report; the value then is not to be used."""
     form = entry.form
     _check_keys(entry, report)
+    check_globs(entry, "include", form.include or (), report)
+    check_globs(entry, "exclude", form.exclude, report)
     if form.transport in _HTTP:
         _check_url(entry, report)
         _check_values(entry, "headers", form.headers or {}, report)
@@ -164,6 +168,9 @@ def _check_values(entry: Entry[WrittenServer], key: str, pairs: Mapping[str, str
             report.add(entry.file, where, "holds a '$' that is not a reference", "write '${NAME}'")
         elif literal_secret(name, value):
             report.add(entry.file, where, "looks like a secret written out", _ADVICE)
+        elif not references(value) and not plainly_harmless(value):
+            message = "is written out, and nothing shows that it is no secret: only references may be"
+            report.add(entry.file, where, message, _ADVICE)
 
 
 def _check_command(entry: Entry[WrittenServer], report: Report) -> None:

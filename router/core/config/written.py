@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from router.core.catalog import MIN_LABELS, AnswerMode, Durability, FallbackStage, Transport
@@ -21,6 +22,11 @@ class Form(BaseModel):
     """Base of the written forms. TOML has types, so nothing needs coercing; only the files read are compiled."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
+
+
+def _needs_one_of(*keys: str) -> JsonDict:
+    """What stage 2 asks for, said for editors as well: that one of the keys is there."""
+    return {"anyOf": [{"required": [key]} for key in keys]}
 
 
 def _as_list(value: Any) -> Any:
@@ -58,17 +64,21 @@ def _without_repetition(value: list[str]) -> list[str]:
 
 Line = Annotated[str, Field(min_length=1, max_length=2000)]
 Word = Annotated[str, Field(min_length=1, max_length=200)]
-Words = Annotated[list[Word], Field(max_length=1000), AfterValidator(_without_repetition)]
+_ONCE: Final[JsonDict] = {"uniqueItems": True}
+_IS_PATTERN: Final[JsonDict] = {"pattern": r"^[^!\[\]{}|][^\[\]{}|]*$"}
+Words = Annotated[list[Word], Field(max_length=1000, json_schema_extra=_ONCE), AfterValidator(_without_repetition)]
 BundleId = Annotated[str, AfterValidator(_bundle_id)]
 BundleIds = Annotated[list[BundleId], Field(max_length=1000), AfterValidator(_without_repetition)]
 ServerName = Annotated[str, AfterValidator(_server_name)]
 EnvName = Annotated[str, Field(max_length=200), AfterValidator(_env_name)]
 EnvNames = Annotated[list[EnvName], Field(max_length=100), AfterValidator(_without_repetition)]
+_Pattern = Annotated[str, Field(min_length=1, max_length=200, json_schema_extra=_IS_PATTERN)]
+_NameOrNames = _Pattern | Annotated[list[_Pattern], Field(min_length=1, max_length=100, json_schema_extra=_ONCE)]
 Names = Annotated[
     list[Word],
     Field(min_length=1, max_length=100),
     AfterValidator(_without_repetition),
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    BeforeValidator(_as_list, json_schema_input_type=_NameOrNames),
 ]
 """One name or glob, or a list of them."""
 Effects = Annotated[list[Effect], Field(min_length=1, max_length=4), AfterValidator(_without_repetition)]
@@ -132,6 +142,10 @@ class WrittenRequires(Form):
 
 
 class WrittenBundle(Form):
+    model_config = ConfigDict(
+        json_schema_extra={**_needs_one_of("tools", "bundles"), "dependencies": {"tools": ["effects"]}}
+    )
+
     description: Line = Field(
         description="In your words: what it is for. The router's model reads this, and only this."
     )
@@ -191,6 +205,8 @@ class _Addressed(Form):
 
 
 class WrittenRoute(_Addressed):
+    model_config = ConfigDict(json_schema_extra=_needs_one_of("bundles", "ask"))
+
     bundles: Words | None = Field(default=None, description="What the step gets, in this order. [] gives it nothing.")
     ask: Annotated[Words, Field(min_length=1)] | None = Field(
         default=None, description="Bundles (ids or globs) that search and the model may add to those."
@@ -207,8 +223,12 @@ class RoutesFile(Form):
 
 
 class WrittenPolicy(_Addressed):
+    model_config = ConfigDict(json_schema_extra=_needs_one_of("allow", "deny", "min_trust", "effects"))
+
     allow: Words | None = Field(
-        default=None, description="What may be seen at most: 'bundle:docs.*', 'tool:docs.fetch'. Absent: only narrows."
+        default=None,
+        json_schema_extra={"minItems": 1},
+        description="What may be seen at most: 'bundle:docs.*', 'tool:docs.fetch'. Absent: only narrows.",
     )
     deny: Words = Field(
         default_factory=list, description="What may never be seen. Deny beats allow, whatever the order."
