@@ -103,7 +103,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--attempts", type=int, default=100_000)
     options = parser.parse_args()
-    openers = {"walk": open_by_walk}
+    openers: dict[str, Opener] = {"walk": open_by_walk}
     if best_opener() is open_by_openat2:
         openers["openat2"] = open_by_openat2
     results = [race(name, opener, options.seconds, options.attempts) for name, opener in openers.items()]

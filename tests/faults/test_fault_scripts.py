@@ -12,7 +12,10 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("name", ["kill9", "two_writers", "disk_full", "gone_directory", "syscall_faults", "thousand_questions"])
+NAMES = ("kill9", "two_writers", "disk_full", "gone_directory", "syscall_faults", "thousand_questions")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_promised_under_this_fault_holds(name: str) -> None:
     command = [sys.executable, str(HERE / f"{name}.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -61,7 +61,7 @@ def act(exchange: Exchange) -> None:
 
 def descriptors() -> Counter[str]:
     """What is open, by kind: addresses and numbers of sockets and pipes are left out."""
-    found = (os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+    found = (str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
     return Counter(target.partition(":[")[0] for target in found)
 
 
@@ -109,6 +109,10 @@ async def run(folder: Path, count: int) -> dict[str, object]:
         for number in range(count):
             await router.close_run(f"r-{number}")
         await router.close()
+        async with asyncio.timeout(10):
+            # Its threads are in this process, and still have to hear that we are gone. They have no loop to tell.
+            while server.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         after = descriptors()
     if after - before:
         broken.append(f"open since: {dict(after - before)}")
