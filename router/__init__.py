@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from router.calls import Result
     from router.core.catalog import Catalog
     from router.core.exposure import Toolset
-    from router.core.models import Decision, LocalTool, Step, StepPolicy, ToolContext, ToolOutput
+    from router.core.models import Data, Decision, LocalTool, Media, Step, StepPolicy, Text, ToolContext, ToolOutput
     from router.errors import ConfigError, CorruptRun, RequestError, RouterError, StorageError, ToolFailure
     from router.wiring import Router, load_catalog
 
@@ -26,8 +26,10 @@ _HOMES = {
     "Catalog": "router.core.catalog",
     "ConfigError": "router.errors",
     "CorruptRun": "router.errors",
+    "Data": "router.core.models",
     "Decision": "router.core.models",
     "LocalTool": "router.core.models",
+    "Media": "router.core.models",
     "RequestError": "router.errors",
     "Result": "router.calls",
     "Router": "router.wiring",
@@ -35,6 +37,7 @@ _HOMES = {
     "Step": "router.core.models",
     "StepPolicy": "router.core.models",
     "StorageError": "router.errors",
+    "Text": "router.core.models",
     "ToolContext": "router.core.models",
     "ToolFailure": "router.errors",
     "ToolOutput": "router.core.models",
@@ -46,8 +49,10 @@ __all__ = [
     "Catalog",
     "ConfigError",
     "CorruptRun",
+    "Data",
     "Decision",
     "LocalTool",
+    "Media",
     "RequestError",
     "Result",
     "Router",
@@ -55,6 +60,7 @@ __all__ = [
     "Step",
     "StepPolicy",
     "StorageError",
+    "Text",
     "ToolContext",
     "ToolFailure",
     "ToolOutput",
