@@ -146,7 +146,7 @@ def admit_call(
     run: Run,
     names: Mapping[str, str],
     name: str,
-    arguments: Mapping[str, Any] | str,
+    given: Arguments,
     *,
     via: str = "",
     joins: bool = True,
@@ -157,7 +157,6 @@ def admit_call(
     """
     started = deps.clock.monotonic_ns()
     asked = _name(name)
-    given = read_arguments(deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
     with run.lock:
         current = run.current
         if current is None:

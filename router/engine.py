@@ -24,11 +24,14 @@ from router.core.catalog import Catalog
 from router.core.decide import Question
 from router.core.exposure import FORMATS, Format, Toolset, exposed_names
 from router.core.folders import TOP, relative_folder
+from router.core.handles import PREFIX
 from router.core.metatools import NAMES, Call, parse, resolve
 from router.core.models import Activation, Decision, Facts, Reply, Step
 from router.core.records import activation_from, decision_from, facts_from, step_from
+from router.core.shaping.forms import media_form
 from router.core.steppolicy import refuse_unknown
 from router.errors import RequestError, StorageError, UnknownRun
+from router.handles import fill
 from router.metacalls import answer
 from router.openruns import OpenRuns
 from router.ports import Capabilities, RunStore, Scope
@@ -387,7 +390,9 @@ class Engine:
         await self._verify(run, ceiling, name)
         facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
         catalog, names = surface.catalog, surface.canonical
-        taken = admit_call(self._deps, catalog, facts, ceiling, run, names, name, arguments, via=via, joins=joins)
+        given = read_arguments(self._deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
+        given = await fill(self._deps, surface, run, name, given)
+        taken = admit_call(self._deps, catalog, facts, ceiling, run, names, name, given, via=via, joins=joins)
         if isinstance(taken, Admitted):
             return await perform(self._deps, catalog, run, taken)
         await on_disk(run)
@@ -441,6 +446,15 @@ class Engine:
             return run.artifacts.get(sha256) if run is not None else self._store.read_artifact(run_id, sha256)
         except KeyError:
             raise RequestError(f"run {run_id!r} has no artifact {uri!r}") from None
+
+    def media(self, run_id: str, uri: str, form: str, *, link: bool) -> dict[str, Any]:
+        """See `Router.media`. Blocks for as long as reading takes."""
+        if form not in FORMATS:
+            raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
+        data = self.artifact(run_id, uri)
+        chosen: Format = form
+        whole = f"{PREFIX}{uri.removeprefix('artifact:').removeprefix('sha256:')}"
+        return media_form(whole, data, self._deps.describe(data), chosen, link=link)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -522,6 +523,32 @@ class Router:
         Raises UnknownRun, RequestError (no such artifact in this run), CorruptRun (they are not what was stored).
         """
         return self._engine.artifact(run_id, uri)
+
+    async def media(
+        self,
+        run_id: str,
+        uri: str,
+        *,
+        format: str = "openai",  # noqa: A002 - the contract's word
+        link: bool = False,
+    ) -> dict[str, Any]:
+        """An artifact as a part of a message in a provider's form: OpenAI `image_url`, `input_audio` or `file`,
+        Anthropic `image` or `document`, MCP blocks (`link`: a resource link). What a provider does not take, is empty
+        or too large, becomes a text part that says so. Raises as `artifact`.
+        """
+        return await asyncio.to_thread(self._engine.media, run_id, uri, format, link=link)
+
+    def media_sync(
+        self,
+        run_id: str,
+        uri: str,
+        *,
+        format: str = "openai",  # noqa: A002 - the contract's word
+        link: bool = False,
+    ) -> dict[str, Any]:
+        """As `media`, for engines without an event loop."""
+        refuse_running_loop("media_sync()", "await router.media(...)")
+        return self._engine.media(run_id, uri, format, link=link)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 

@@ -24,9 +24,11 @@ LAYERS: dict[str, set[str]] = {
     "calls": {"ancestry", "run", "ports", "core", "errors"},
     "openruns": {"run", "errors"},
     "surface": {"calls", "run", "ports", "core", "errors"},
+    "handles": {"surface", "calls", "run", "core", "errors"},
     "metacalls": {"surface", "calls", "run", "ports", "core", "errors"},
     "servers": {"ports", "core", "errors"},
     "engine": {
+        "handles",
         "metacalls",
         "surface",
         "servers",

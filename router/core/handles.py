@@ -1,0 +1,116 @@
+"""Artifact handles as arguments: where a tool's schema wants bytes, `artifact:sha256:…` stands for an artifact's.
+
+Rules:
+1. Only a string that is nothing but a handle, at a place whose schema says that it holds bytes: base64 by
+   `contentEncoding` or `format` (`byte`, `binary`, `base64`), or a data URL by `format` (`data-url`, `data-uri`).
+   Everywhere else a handle is text like any other.
+2. What is recorded of the call is the handle.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Want = Literal["base64", "data_url"]
+PREFIX: Final = "artifact:sha256:"
+MAX_DEPTH: Final = 20
+MAX_HANDLES: Final = 20
+_HANDLE: Final = re.compile(r"artifact:sha256:([0-9a-f]{64})")
+_BYTES: Final = frozenset(("byte", "binary", "base64"))
+_URLS: Final = frozenset(("data-url", "data-uri"))
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """One handle in the arguments: where it stands, and what has to stand there."""
+
+    place: tuple[str | int, ...]
+    sha256: str
+    want: Want
+
+
+def handles_in(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[Handle, ...]:
+    """The handles that stand for bytes, at most `MAX_HANDLES`."""
+    found: list[Handle] = []
+    for handle in _walk(arguments, schema, schema, ()):
+        found.append(handle)
+        if len(found) == MAX_HANDLES:
+            break
+    return tuple(found)
+
+
+def filled(arguments: Mapping[str, Any], texts: Mapping[tuple[str | int, ...], str]) -> dict[str, Any]:
+    """A copy of the arguments with other texts at these places."""
+    copy: dict[str, Any] = _replaced(arguments, (), texts)
+    return copy
+
+
+def encoded(data: bytes, want: Want, mime_type: str) -> str:
+    """The bytes as the argument that is wanted."""
+    text = base64.b64encode(data).decode("ascii")
+    return text if want == "base64" else f"data:{mime_type.partition(';')[0]};base64,{text}"
+
+
+def _walk(value: Any, schema: Any, root: Mapping[str, Any], place: tuple[str | int, ...]) -> Iterator[Handle]:
+    if len(place) > MAX_DEPTH:
+        return
+    shapes = list(_shapes(schema, root, 0))
+    if isinstance(value, str):
+        found = _HANDLE.fullmatch(value)
+        want = next((w for shape in shapes if (w := _want(shape)) is not None), None)
+        if found is not None and want is not None:
+            yield Handle(place, found[1], want)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _walk(inner, _either(_property(shape, key) for shape in shapes), root, (*place, key))
+    elif isinstance(value, list):
+        items = _either(shape.get("items") for shape in shapes)
+        for index, inner in enumerate(value):
+            yield from _walk(inner, items, root, (*place, index))
+
+
+def _either(parts: Iterable[Any]) -> dict[str, Any]:
+    return {"anyOf": [part for part in parts if isinstance(part, Mapping)]}
+
+
+def _property(shape: Mapping[str, Any], key: str) -> Any:
+    properties = shape.get("properties")
+    known = properties.get(key) if isinstance(properties, Mapping) else None
+    return known if known is not None else shape.get("additionalProperties")
+
+
+def _shapes(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
+    """The schema and its alternatives, references followed; a bounded number of them."""
+    if not isinstance(schema, Mapping) or depth > 4:
+        return
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        target: Any = root
+        for part in reference[2:].split("/")[:8]:
+            target = target.get(part) if isinstance(target, Mapping) else None
+        yield from _shapes(target, root, depth + 1)
+    yield schema
+    for key in ("anyOf", "oneOf", "allOf"):
+        parts = schema.get(key)
+        for part in parts[:8] if isinstance(parts, list) else ():
+            yield from _shapes(part, root, depth + 1)
+
+
+def _want(shape: Mapping[str, Any]) -> Want | None:
+    if str(shape.get("contentEncoding", "")).lower() == "base64" or shape.get("format") in _BYTES:
+        return "base64"
+    return "data_url" if shape.get("format") in _URLS else None
+
+
+def _replaced(value: Any, place: tuple[str | int, ...], texts: Mapping[tuple[str | int, ...], str]) -> Any:
+    if place in texts:
+        return texts[place]
+    if isinstance(value, Mapping):
+        return {key: _replaced(inner, (*place, key), texts) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_replaced(inner, (*place, index), texts) for index, inner in enumerate(value)]
+    return value
