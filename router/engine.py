@@ -37,7 +37,7 @@ from router.openruns import OpenRuns
 from router.ports import Capabilities, RunStore, Scope
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
 from router.servers import Availability, Servers
-from router.surface import Surface
+from router.surface import Surface, View
 
 NO_CEILING: Final = Ceiling()
 MAX_PRINCIPALS: Final = 1_024
@@ -340,13 +340,13 @@ class Engine:
             raise UnknownRun(f"run {run_id!r} has no decision yet", advice="call route() for its first step")
         return current, activation, parent_id
 
-    async def tools(self, run_id: str, form: str, *, native: bool = False) -> Toolset:
+    async def tools(self, run_id: str, form: str, *, native: bool = False, fixed: bool = False) -> Toolset:
         """As `toolset`, after servers were asked that show nothing before, and without holding the event loop."""
         current, _, _ = self._stands(run_id)
         await self._discover(run_id, current)
         if self._surface_for(current).may_ask(current):
-            return await asyncio.to_thread(self.toolset, run_id, form, native=native)
-        return self.toolset(run_id, form, native=native)
+            return await asyncio.to_thread(self.toolset, run_id, form, native=native, fixed=fixed)
+        return self.toolset(run_id, form, native=native, fixed=fixed)
 
     def needs_discovery(self, run_id: str) -> bool:
         """Whether the run's tools can't be shown before servers were asked for them."""
@@ -364,14 +364,14 @@ class Engine:
         shown = (self.catalog.bundle(id_) for id_ in current.decision.bundle_ids)
         return {server for bundle in shown if bundle is not None for server in bundle.servers}
 
-    def toolset(self, run_id: str, form: str, *, native: bool = False) -> Toolset:
+    def toolset(self, run_id: str, form: str, *, native: bool = False, fixed: bool = False) -> Toolset:
         """See `Router.tools`. Blocks where search has to be asked; shows of servers what is known of them."""
         if form not in FORMATS:
             raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
         current, activation, parent_id = self._stands(run_id)
         facts = replace(self.facts(current.step.principal), grants=self._ceiling(parent_id).grants)
         chosen: Format = form
-        return self._surface_for(current).toolset(facts, current, activation, chosen, native=native)
+        return self._surface_for(current).toolset(facts, current, activation, View(chosen, native, fixed))
 
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
         """See `Router.call`. `joins`: whether a deferred tool joins the array when it is found or called; an MCP

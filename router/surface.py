@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from router.calls import exposed_now
@@ -38,6 +39,16 @@ from router.run import Current
 KEPT: Final = 256
 """Decisions whose ranking is remembered."""
 RANKED: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a surface is asked for: the provider's form, whether the provider defers by itself, and `fixed`: a list that
+    only another decision changes."""
+
+    form: Format
+    native: bool = False
+    fixed: bool = False
 
 
 class Surface:
@@ -83,13 +94,14 @@ class Surface:
                 self._ranked.popitem(last=False)
         return known
 
-    def toolset(self, facts: Facts, current: Current, activation: Activation, form: Format, *, native: bool) -> Toolset:
+    def toolset(self, facts: Facts, current: Current, activation: Activation, view: View) -> Toolset:
         """See `Router.tools`."""
-        shelf = self.shelf(facts, current, activation)
+        form, native = view.form, view.native
+        shelf = self.shelf(facts, current, current.decision.after if view.fixed else activation)
         placement, cards = shelf.placement, self.catalog.cards
         by_provider = native and form in NATIVE
         ours = Placement(placement.direct, (), placement.meta) if by_provider else placement
-        own, at = _meta_names(ours)
+        own, at = (NAMES, 0) if view.fixed else _meta_names(ours)
         direct = [cards[row.name] for row in placement.direct]
         listed = listing(direct, self.exposed, form)
         tools = (*listed[:at], *meta_definitions(own, form), *listed[at:])

@@ -479,15 +479,17 @@ class Router:
         *,
         format: str = "openai",  # noqa: A002 - the contract's name
         native: bool = False,
+        fixed: bool = False,
     ) -> Toolset:
         """What the run's current decision shows, as definitions for `openai`, `anthropic` or `mcp`, and what the model
         should be told besides.
 
         Ask again after a call whose `joined` is not empty. `native` leaves deferred tools to the provider: their
         definitions are in the array with `defer_loading`, beside its own search tool (`openai`: in the form of the
-        Responses API, a namespace for each bundle). Raises UnknownRun, RequestError.
+        Responses API, a namespace for each bundle). `fixed` gives the list as MCP wants it: with all of the router's
+        own tools, and changed by nothing but another `route`. Raises UnknownRun, RequestError.
         """
-        return await self._engine.tools(run_id, format, native=native)
+        return await self._engine.tools(run_id, format, native=native, fixed=fixed)
 
     def tools_sync(
         self,
@@ -495,27 +497,29 @@ class Router:
         *,
         format: str = "openai",  # noqa: A002 - the contract's name
         native: bool = False,
+        fixed: bool = False,
     ) -> Toolset:
         """As `tools`, for engines without an event loop."""
         refuse_running_loop("tools_sync()", "await router.tools(...)")
         if self._engine.needs_discovery(run_id):
-            return self._portal.run(self._engine.tools(run_id, format, native=native))
-        return self._engine.toolset(run_id, format, native=native)
+            return self._portal.run(self._engine.tools(run_id, format, native=native, fixed=fixed))
+        return self._engine.toolset(run_id, format, native=native, fixed=fixed)
 
-    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str) -> Result:
+    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
         """Calls a tool by its canonical (`server.tool`) or exposed name, if the run's current decision holds it; or one
         of the router's own (`search_tools`, `call_tool`, `read_artifact` …), which look no further either.
 
-        `arguments` is an object, or the JSON text of one, as some providers hand it over. What the agent can see fail
-        is a `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no decision yet) and StorageError
+        `arguments` is an object, or the JSON text of one, as some providers hand it over. `joins=False` lets nothing
+        that is found or called join the array: for agents whose list of tools is `fixed`. What the agent can see fail is
+        a `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no decision yet) and StorageError
         (the call's record could not be written).
         """
-        return await self._engine.call(run_id, name, arguments)
+        return await self._engine.call(run_id, name, arguments, joins=joins)
 
-    def call_sync(self, run_id: str, name: str, arguments: Mapping[str, Any] | str) -> Result:
+    def call_sync(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
         """As `call`, for engines without an event loop."""
         refuse_running_loop("call_sync()", "await router.call(...)")
-        return self._portal.run(self._engine.call(run_id, name, arguments))
+        return self._portal.run(self._engine.call(run_id, name, arguments, joins=joins))
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """The bytes behind `artifact:sha256:…`, as they came, checked against their digest.

@@ -215,22 +215,33 @@ def test_a_deferred_tool_can_be_called_without_searching_and_joins_the_array() -
         assert (second["tool"], second["via"], second["bundle"]) == ("list_issues", "call_tool", "hub")
 
 
-def test_where_the_array_may_not_change_nothing_joins_it() -> None:
-    import asyncio
+def test_a_fixed_list_holds_all_meta_tools_and_only_another_decision_changes_it() -> None:
+    with opened(step="near", results={"files.read": RawResult((Text("x" * 30_000),))}) as router:
+        fixed = router.tools_sync("r", format="mcp", fixed=True)
+        assert [tool["name"] for tool in fixed.tools] == [*NAMES, "files__read", "files__roots"]
+        assert router.call_sync("r", "files.read", {"path": "x"}, joins=False).joined == ()
+        assert router.tools_sync("r", format="mcp", fixed=True) == fixed
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="all"))
+        fixed = router.tools_sync("r", format="mcp", fixed=True)
+        router.call_sync("r", "search_tools", {"query": "issue"})
+        assert router.tools_sync("r", format="mcp", fixed=True) == fixed, "also where the run has another array"
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="all"))
+        assert "hub__get_issue" in [tool["name"] for tool in router.tools_sync("r", format="mcp", fixed=True).tools]
 
+
+def test_where_the_array_may_not_change_nothing_joins_it() -> None:
     with opened() as router:
-        engine = router._engine
         for name, arguments in (
             ("search_tools", {"query": "issue"}),
             ("hub.get_issue", {"repo": "x"}),
             ("get_tool_details", {"name": "hub.get_issue"}),
-        ):  # fmt: skip
+        ):
             before = shown(router)
-            result = asyncio.run(engine.call("r", name, arguments, joins=False))
+            result = router.call_sync("r", name, arguments, joins=False)
             assert result.ok
             assert result.joined == ()
             assert shown(router) == before
-        assert "call_tool" in asyncio.run(engine.call("r", "search_tools", {"query": "issue"}, joins=False)).text
+        assert "call_tool" in router.call_sync("r", "search_tools", {"query": "issue"}, joins=False).text
 
 
 @pytest.mark.parametrize(
