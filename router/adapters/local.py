@@ -250,7 +250,7 @@ class LocalSessions:
             advice = f"; {failure.advice}" if failure.advice else ""
             outcome: Outcome = "timeout" if failure.code == "timeout" else "tool_error"
             return RawResult((Text(failure.message + advice),), outcome, failure.code)
-        except (Exception, SystemExit) as defect:  # noqa: BLE001 - the boundary of rule 3; a tool may not end us
+        except BaseException as defect:  # noqa: BLE001 - the boundary of rule 3; a tool may not end us, or our loop
             return self._crashed(entry, defect)
         if size > self._limits.max_result_bytes:
             text = f"The result has {size:,} bytes, at most {self._limits.max_result_bytes:,} are taken. Ask for less."

@@ -365,3 +365,24 @@ def test_an_artifact_is_read_without_opening_its_run(open_with: Opened, tmp_path
             router.artifact("r-2", stored.uri)
         with pytest.raises(RequestError, match="no artifact"):
             router.artifact("r-1", "artifact:sha256:" + "0" * 64)
+
+
+@pytest.mark.parametrize(
+    "raised", [KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, SystemExit, StopIteration]
+)
+def test_whatever_a_tool_raises_ends_its_own_call_and_nothing_else(
+    open_with: Opened, tmp_path: Path, raised: type[BaseException]
+) -> None:
+    """An interrupt out of a tool once ended the loop that calls run on: every later call waited for ever."""
+
+    def burst(arguments: Nothing, context: ToolContext) -> ToolOutput:
+        raise raised
+
+    fine = tool("fine", lambda arguments, context: ToolOutput((Text("fine"),)))
+    with open_with(tool("burst", burst), fine) as router:
+        router.route_sync(step())
+        with ThreadPoolExecutor(1) as threads:
+            result = threads.submit(router.call_sync, "r-1", "mine.burst", {}).result(20)
+        assert (result.outcome, result.code) == ("tool_error", "crashed")
+        assert router.call_sync("r-1", "mine.fine", {}).ok
+    assert list(ends(tmp_path)) == [("tool_error", "crashed"), ("ok", "")]
