@@ -6,6 +6,8 @@ Rules:
 2. A run's parent stands in its `run.json` from the moment it exists, so that it can't be shed, by whatever is left out
    later.
 3. An ancestor that can't be looked up has nothing to give: its sub-agents are refused.
+4. An ancestor's folder lies in the workspace of the router that it was routed by: a sub-agent that another router, with
+   a wider workspace, is asked to route gets no more than that.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from router.core.folders import TOP, is_beneath, relative_folder
+from router.core.folders import TOP, is_beneath, seen_from
 from router.core.models import Activation, Grant, Step
 from router.errors import RequestError
 
@@ -27,11 +29,13 @@ NOTHING: Final = Activation()
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a run stands: the step it was last routed for, what is sticky, and whose sub-agent it is."""
+    """Where a run stands: the step it was last routed for, what is sticky, whose sub-agent it is, and the workspace
+    (`root`) that its step's folder is beneath."""
 
     step: Step
     activation: Activation
     parent_id: str | None
+    root: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +72,11 @@ def ceiling_of(parent_id: str | None, root: str, standing: Callable[[str], Stand
         if len(grants) >= MAX_ANCESTORS:
             raise RequestError(f"run {parent_id!r} is {MAX_ANCESTORS} sub-agents up; nesting ends there")
         at = standing(parent_id)
-        folder = relative_folder(root, at.step.workspace)
+        folder = seen_from(root, at.root, at.step.workspace)
         if folder is None:
             raise RequestError(
-                f"the parent run {parent_id!r} works in {at.step.workspace!r}, which is not inside {root!r}",
+                f"the parent run {parent_id!r} works in {at.step.workspace or TOP!r} of {at.root!r}, which is not "
+                f"inside {root!r}",
                 advice="open the router with the workspace that the parent was routed in",
             )
         grants.append(Grant(at.step.workflow, at.step.role, at.step.step, at.step.policy))

@@ -25,6 +25,7 @@ from router.core.decide import Question
 from router.core.exposure import FORMATS, Format, Toolset, exposed_names
 from router.core.folders import TOP, relative_folder
 from router.core.handles import PREFIX
+from router.core.header import workspace_of
 from router.core.metatools import NAMES, Call, parse, resolve
 from router.core.models import Activation, Decision, Facts, Reply, Step
 from router.core.records import activation_from, decision_from, facts_from, step_from
@@ -133,13 +134,15 @@ class Engine:
         return self._runs.open(run_id, lambda: self._opened(run_id, step))
 
     def _opened(self, run_id: str, step: Step | None) -> Run:
-        header = self._store.header(run_id)
-        if header is None and step is None:
-            raise UnknownRun(f"no run {run_id!r} here", advice="call route() for its first step")
-        if header is not None:
-            parent_id = header.get("parent_run_id")
-        else:
+        header, record = self._store.header(run_id), None
+        if header is None:  # a new run, or one whose `run.json` power loss took: its decisions name its parent too
+            record = self._store.last_decision(run_id)
+            if record is None and step is None:
+                raise UnknownRun(f"no run {run_id!r} here", advice="call route() for its first step")
+        if header is None and record is None:
             parent_id = step.parent_run_id if step is not None else None
+        else:
+            parent_id = _parent_id(header, record)
         if parent_id == run_id:
             raise RequestError(f"run {run_id!r} can't be its own parent")
         if step is not None:  # what would be refused is refused before anything is written
@@ -186,7 +189,7 @@ class Engine:
         if run is not None:
             with run.lock:
                 if run.current is not None:
-                    return Standing(run.current.step, run.activation, run.parent_id)
+                    return Standing(run.current.step, run.activation, run.parent_id, run.root)
         record, header = self._store.last_decision(run_id), self._store.header(run_id)
         if record is None or header is None:
             raise UnknownRun(
@@ -194,7 +197,8 @@ class Engine:
                 advice="route the parent's step first",
             )
         activation = activation_from(record["activation"]["after"])
-        return Standing(step_from(record), activation, header.get("parent_run_id"))
+        root = workspace_of(header) or self._workspace
+        return Standing(step_from(record), activation, header.get("parent_run_id"), root)
 
     def _ceiling(self, parent_id: str | None) -> Ceiling:
         """What the ancestors leave. Raises RequestError while the policy of one is not understood: another config may
@@ -335,7 +339,7 @@ class Engine:
                 current, activation, parent_id = run.current, run.activation, run.parent_id
         elif (record := self._store.last_decision(run_id)) is not None:
             current, activation = _current(record), activation_from(record["activation"]["after"])
-            parent_id = (self._store.header(run_id) or {}).get("parent_run_id")
+            parent_id = _parent_id(self._store.header(run_id), record)
         if current is None:
             raise UnknownRun(f"run {run_id!r} has no decision yet", advice="call route() for its first step")
         return current, activation, parent_id
@@ -486,6 +490,14 @@ class Engine:
 
 def _scope(run_id: str, current: Current) -> Scope:
     return Scope(run_id, current.step.principal)
+
+
+def _parent_id(header: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> str | None:
+    """Whose sub-agent a run is: its header says it, and, where that was lost, its last decision."""
+    if header is not None:
+        found: str | None = header.get("parent_run_id")
+        return found
+    return step_from(record).parent_run_id if record is not None else None
 
 
 def _current(record: Mapping[str, Any]) -> Current:

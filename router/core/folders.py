@@ -32,4 +32,14 @@ def relative_folder(root: str, recorded: str | None) -> str | None:
     return None if ".." in parts else "/".join(parts) or TOP
 
 
-__all__ = ["TOP", "is_beneath", "relative_folder"]
+def seen_from(root: str, other: str, recorded: str | None) -> str | None:
+    """The folder that a step names in the workspace `other`, for one who works in `root`: relative to it, or `.` where
+    all of `root` lies in that folder. None where it lies elsewhere, so that nobody may say what is open in it."""
+    folder = relative_folder(other, recorded)
+    if folder is None or other == root:
+        return folder
+    place = other if folder == TOP else f"{other.rstrip('/')}/{folder}"
+    return TOP if relative_folder(place, root) is not None else relative_folder(root, place)
+
+
+__all__ = ["TOP", "is_beneath", "relative_folder", "seen_from"]

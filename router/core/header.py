@@ -21,6 +21,15 @@ CHANGING: Final = frozenset(
 """The fields that later writings of the file add or change."""
 
 
+def workspace_of(header: Mapping[str, Any]) -> str | None:
+    """The workspace that the run was last opened with; None for a run of before it was recorded."""
+    stated = [
+        header.get("workspace"),
+        *(again.get("workspace") for again in header.get("reopened", ()) if isinstance(again, dict)),
+    ]
+    return next((place for place in reversed(stated) if isinstance(place, str)), None)
+
+
 def opening_digest(header: Mapping[str, Any]) -> str:
     """The digest of what was stated when the run was opened."""
     return digest_of({name: value for name, value in header.items() if name not in CHANGING})

@@ -412,3 +412,61 @@ def test_recent_steps_are_told_and_restored(tmp_path: Path, workspace: Path) -> 
     assert [recent.goal for recent in told[0]] == ["first"]
     assert [recent.goal for recent in told[1]][-1] == "second"
     assert len(told[1]) > 1, "the second process knows what went before it"
+
+
+# --- several workspaces ---------------------------------------------------------------------------------------------
+
+
+def test_a_sub_agent_routed_in_a_wider_workspace_stays_in_its_parents(tmp_path: Path, workspace: Path) -> None:
+    (workspace / "sub/note.txt").write_text("in sub\n", encoding="utf-8")
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace / "sub") as narrow:
+        narrow.route_sync(step("top"))
+        with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as wide:
+            wide.route_sync(step("leaf", parent_run_id="top"))
+            assert "in sub" in read(wide, "leaf")
+            assert "leads outside" in read(wide, "leaf", "../note.txt")
+            with pytest.raises(RequestError, match="not a folder inside"):
+                wide.route_sync(step("leaf", workspace="../sub-other"))
+        with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace / "sub/inner") as narrower:
+            narrower.route_sync(step("lowest", parent_run_id="top"))
+            assert "in sub/inner" in read(narrower, "lowest")
+        with (
+            Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace / "sub-other") as beside,
+            pytest.raises(RequestError, match="not inside"),
+        ):
+            beside.route_sync(step("stray", parent_run_id="top"))
+
+
+def test_a_run_that_goes_on_in_another_workspace_says_so_and_takes_its_sub_agents_along(
+    tmp_path: Path, workspace: Path
+) -> None:
+    (workspace / "sub/note.txt").write_text("in sub\n", encoding="utf-8")
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as wide:
+        wide.route_sync(step("top"))
+        wide.route_sync(step("leaf", parent_run_id="top"))
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace / "sub") as narrow:
+        assert "in sub" in read(narrow, "top")
+    header = json.loads((tmp_path / "runs/top/run.json").read_bytes())
+    assert header["workspace"] == str(workspace)
+    assert [again["workspace"] for again in header["reopened"]] == [str(workspace / "sub")]
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as wide:
+        assert "not open to it" in read(wide, "leaf")
+        wide.route_sync(step("leaf"))
+        assert "in sub" in read(wide, "leaf")
+
+
+def test_a_run_whose_header_was_lost_keeps_its_parent(tmp_path: Path, workspace: Path) -> None:
+    """Power loss may leave `run.json` empty; its decisions say whose sub-agent it is."""
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
+        router.route_sync(step("top", policy=StepPolicy(deny=("tool:repo.read_file",))))
+        router.route_sync(step("leaf", parent_run_id="top"))
+    (tmp_path / "runs/leaf/run.json").write_bytes(b"")
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
+        assert "repo.read_file" not in names(router, "leaf")
+        router.route_sync(step("leaf"))
+        assert router.call_sync("leaf", "repo.read_file", {"path": "note.txt"}).code == "policy_denied"
+        router.close_run_sync("leaf")
+        (tmp_path / "runs/leaf/run.json").write_bytes(b"")
+        assert "repo.read_file" not in names(router, "leaf")
+        assert router.call_sync("leaf", "repo.read_file", {"path": "note.txt"}).code == "policy_denied"
+    assert json.loads((tmp_path / "runs/leaf/run.json").read_bytes())["parent_run_id"] == "top"

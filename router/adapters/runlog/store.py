@@ -139,7 +139,7 @@ class DiskRunStore:
             )
             undo.pop_all()  # they are the log's now
             try:
-                self._write_start(directory, path, log, head, kept, header["catalog_revision"], catalog)
+                self._write_start(directory, path, log, head, kept, header, catalog)
             except BaseException:
                 log.release()
                 raise
@@ -200,11 +200,11 @@ class DiskRunStore:
         log: DiskRunLog,
         head: dict[str, Any],
         kept: dict[str, Any] | None,
-        revision: str,
+        header: Mapping[str, Any],
         catalog: str,
     ) -> None:
         """The catalog, where it is not there yet; then `run.json`. Changes `head`, which the log writes at the end."""
-        clean = "closed" in head
+        clean, revision = "closed" in head, header["catalog_revision"]
         if kept is not None and clean and (head.get("count"), head.get("head")) != (log.next_seq, log.head):
             advice = "look at it with `bundle-router runs verify`, and use a new run id"
             raise CorruptRun(f"{path} does not end as it did when it was closed", advice=advice)
@@ -219,6 +219,7 @@ class DiskRunStore:
             head["catalogs"] = [*head["catalogs"], {"revision": revision, "file": name}]
         if kept is not None:
             again = {"time": self._clock.now(), "clean": clean, "seq": log.next_seq, "catalog_revision": revision}
+            again |= {"workspace": header["workspace"]} if "workspace" in header else {}  # its folders lie there now
             head["reopened"] = [*head["reopened"], again]
         healed = [{"file": h.file, "saved": h.saved, "bytes": h.bytes} for h in log.healed]
         write_header(self._storage, directory, {**head, "healed": head["healed"] + healed}, path, durable=self._durable)
