@@ -81,8 +81,8 @@ def test_runs_are_listed_newest_first_with_their_state(runs: Any) -> None:
     (runs.path / "link").symlink_to("closed")
     (runs.path / ".gitkeep").touch()
     assert [(run.run_id, run.state, run.records) for run in runs.archive.runs()] == [
-        ("open", "open", None),
-        ("ended", "ended", None),
+        ("open", "open", 0),
+        ("ended", "ended", 6),
         ("closed", "closed", 6),
         ("bad", "unreadable", None),
     ]
