@@ -116,9 +116,10 @@ async def answer(
         )
         with run.lock:
             joined = _join(run, current, said.asked) if joins else ()
+            own = replace(own, call_id=f"{run.id}.{run.log.next_seq}")
             result = finish_call(deps, run, own, said.outcome, said.code, shaped, stored, joined=joined)
             for refused in said.refused:
-                gap = replace(own, tool=refused.tool, via=name)
+                gap = replace(own, call_id=f"{run.id}.{run.log.next_seq}", tool=refused.tool, via=name)
                 finish_call(
                     deps, run, gap, "denied", refused.code, shape((Text(refused.text),), cap, deps.describe), ()
                 )

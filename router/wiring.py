@@ -510,8 +510,8 @@ class Router:
         of the router's own (`search_tools`, `call_tool`, `read_artifact` …), which look no further either.
 
         `arguments` is an object, or the JSON text of one, as some providers hand it over. `joins=False` lets nothing
-        that is found or called join the array: for agents whose list of tools is `fixed`. What the agent can see fail is
-        a `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no decision yet) and StorageError
+        that is found or called join the array: for agents whose list of tools is `fixed`. What the agent can see fail
+        is a `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no decision yet) and StorageError
         (the call's record could not be written).
         """
         return await self._engine.call(run_id, name, arguments, joins=joins)

@@ -116,6 +116,7 @@ def router(tmp_path: Path) -> Iterator[Router]:
         '[bundles.art]\ndescription = "Art."\ntools = ["art.*"]\neffects = ["read"]\n', "utf-8"
     )
     (config / "routes.toml").write_text('[[routes]]\nname = "art"\nbundles = ["art"]\n', "utf-8")
+    (config / "router.toml").write_text("[limits]\nmax_result_bytes = 1024\n", "utf-8")
     (config / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["*"]\n', "utf-8")
     with Router.open(config, runs=tmp_path / "runs", workspace=tmp_path, local={"art": TOOLS}) as opened:
         for run_id in ("r", "other"):
@@ -142,6 +143,13 @@ def test_a_handle_of_another_run_or_of_nothing_is_refused(router: Router) -> Non
         result = router.call_sync(run_id, "art.weigh", {"image": uri})
         assert (result.outcome, result.code) == ("invalid_arguments", "not_found")
         assert "which this run does not have" in result.text
+
+
+def test_artifacts_of_more_bytes_than_a_result_may_have_are_not_taken(router: Router) -> None:
+    (drawn,) = router.call_sync("r", "art.draw", {}).artifacts
+    result = router.call_sync("r", "art.weigh", {"image": drawn.uri, "more": [drawn.uri] * 19})
+    assert (result.outcome, result.code) == ("invalid_arguments", "too_large")
+    assert "over 1,024 bytes" in result.text
 
 
 def test_media_is_given_on_request_and_only_of_the_run(router: Router) -> None:

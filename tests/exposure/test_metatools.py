@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from router import Step
+from router.core.activation import MAX_ASKED, apply, ask_for
 from router.core.catalog import ActivationSettings, Bundle, Card, Catalog, Policy, Route, Server, Settings
+from router.core.learning.steps import past_steps
 from router.core.metatools import NAMES, READERS
-from router.core.models import Mode, Text
+from router.core.models import Activation, Mode, Text
 from router.ports import RawResult
 from router.testing import FakeRouter, fake_router, small_catalog
 
@@ -367,6 +369,7 @@ def test_an_artifact_is_searched_by_line_with_context() -> None:
         assert "nowhere in its 401 lines" in nothing.text
         many = router.call_sync("r", "search_artifact", {"uri": stored.uri, "pattern": "line"})
         assert len(many.text) < 12_500
+        assert many.artifacts == (), "what is found fits the answer, and is not cut a second time"
         assert "[400 of 401 lines, the first shown" in many.text
 
 
@@ -385,3 +388,59 @@ def test_without_stickiness_the_readers_are_always_there_and_nothing_is_lost() -
         assert router.call_sync("r", "call_tool", {"name": "hub.get_issue", "arguments": {"repo": "x"}}).ok
     with opened(catalog(sticky=False), step="near") as router:
         assert shown(router)[-2:] == list(READERS)
+
+
+# --- bounds --------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_answer_stays_short_however_long_the_definitions_are() -> None:
+    tools = [f"s.tool{n}" for n in range(40)]
+    made = small_catalog({"many": Bundle("many", "Many.", tuple(sorted(tools)), effects=("read",), mode="deferred")},
+                         routes=[Route("all", bundles=("many",))])  # fmt: skip
+    wide = {f"parameter_number_{n}": {"type": "integer"} for n in range(30)}
+    cards = {name: card(name, "Counts things. " + "Very long words. " * 200, wide, wide) for name in tools}
+    with opened(replace(made, cards=cards)) as router:
+        result = router.call_sync("r", "search_tools", {"query": "counts things"})
+        assert len(result.text) < 2_600
+        assert 0 < len(result.joined) < 10
+        assert "38 tools are not listed here" in result.text
+
+
+def test_no_more_tools_are_asked_for_at_a_time_than_the_bound() -> None:
+    activation = apply(Activation(), [("b", "mapped")], lambda _: (), 24).after
+    for start in (0, 100, 200):
+        activation = ask_for(activation, "b", [f"s.t{n}" for n in range(start, start + 100)])
+    assert len(activation.entries[0].tools) == MAX_ASKED
+
+
+def test_the_steps_own_budget_bounds_what_joins_the_array() -> None:
+    with fake_router(catalog()) as router:
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="all", max_tokens=300))
+        router.call_sync("r", "search_tools", {"query": "issue issues"})
+        toolset = router.tools_sync("r")
+        assert len(toolset.active) == 3, "files.read, files.roots and one that was found: 100 tokens each"
+        assert len(toolset.deferred) == 2
+
+
+def test_what_became_available_after_the_decision_is_neither_shown_nor_found() -> None:
+    made = small_catalog(
+        {"two": Bundle("two", "Two.", ("near.issue", "far.issue"), effects=("read",), mode="deferred")},
+        routes=[Route("all", bundles=("two",))],
+        servers=[Server("far", "local", "trusted", env_names=("TOKEN",))],
+    )
+    with opened(made) as router:
+        router.fakes.capabilities.names.add("env:TOKEN")
+        assert router.tools_sync("r").deferred == ("near.issue",)
+        assert "far__issue" not in router.call_sync("r", "search_tools", {"query": "issue"}).text
+        assert router.call_sync("r", "get_tool_details", {"name": "far.issue"}).outcome == "denied"
+
+
+def test_searching_is_not_using_a_bundle_and_a_refusal_is_a_gap_for_learning() -> None:
+    with opened() as router:
+        router.call_sync("r", "search_tools", {"query": "issue"})
+        router.call_sync("r", "get_tool_details", {"name": "secret.wipe"})
+        router.call_sync("r", "hub.get_issue", {"repo": "x"})
+        (past,) = past_steps(router.fakes.records("r"))
+        assert past.called == (("hub", "hub.get_issue"),)
+        ids = [record["call_id"] for record in calls(router)]
+        assert len(set(ids)) == len(ids)

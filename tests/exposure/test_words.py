@@ -53,6 +53,13 @@ def test_a_schema_becomes_a_signature(properties: dict[str, Any], required: list
     assert signature("t", card(schema)) == says
 
 
+def test_even_a_thousand_required_parameters_make_a_short_signature() -> None:
+    many = {f"parameter{n}": {"type": "integer"} for n in range(1_000)}
+    text = signature("t", card({"properties": many, "required": list(many)}))
+    assert text.endswith(", +960)")
+    assert len(text) < 1_000
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: (

@@ -65,7 +65,7 @@ def found_text(shelf: Shelf, ranked: Sequence[str]) -> Answered:
     told: list[str] = []
     room = ANSWER_CHARS
     for position, tool in enumerate(known):
-        row = _row(shelf, tool, places[tool], ABOUT_CHARS if position < 4 else SHORT_ABOUT_CHARS)
+        row = _row(shelf, tool, places[tool], ABOUT_CHARS if position < 4 else SHORT_ABOUT_CHARS)[:ANSWER_CHARS]
         if rows and len(row) > room:
             break
         room -= len(row) + 1

@@ -14,6 +14,8 @@ from router.core.catalog import Card
 
 MAX_DESCRIPTION: Final = 300
 MAX_PARAMETERS: Final = 12
+MAX_REQUIRED: Final = 40
+"""Parameters that are named: so many of any kind, and so many if they are required."""
 MAX_ENUM: Final = 60
 """Characters of an enum's values that are written out."""
 
@@ -28,7 +30,7 @@ def signature(name: str, card: Card) -> str:
     required = _required(schema)
     properties = _properties(schema)
     ordered = sorted(properties, key=lambda key: (key not in required, list(properties).index(key)))
-    room = max(MAX_PARAMETERS, sum(key in required for key in properties))
+    room = min(MAX_REQUIRED, max(MAX_PARAMETERS, sum(key in required for key in properties)))
     parts = [_parameter(key, properties[key], key in required, schema) for key in ordered[:room]]
     if len(ordered) > room:
         parts.append(f"+{len(ordered) - room}")
