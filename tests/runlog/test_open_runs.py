@@ -56,6 +56,33 @@ with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[2]) as router
 """
 
 
+OUT_OF_FILES = """
+import os, resource, sys
+from router import Router, Step
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+taken = []
+with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[2]) as router:
+    router.route_sync(Step(run_id="r-1", workflow="feature", role="planner", step="plan"))
+    router.call_sync("r-1", "no.such", {})
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    print(router.call_sync("r-1", "no.such", {}).call_id, router.call_sync("r-1", "no.such", {}).call_id)
+"""
+
+
+def test_a_call_that_took_the_last_descriptor_still_gets_its_end(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    command = [sys.executable, "-c", OUT_OF_FILES, str(ROOT / "config"), str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["r-1.2", "r-1.3"]
+    lines = (tmp_path / "runs/r-1/tool-calls.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3]
+
+
 def test_about_a_thousand_runs_are_open_under_the_usual_limit_and_the_limit_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     command = [sys.executable, "-c", SIDE_BY_SIDE, str(ROOT / "config"), str(tmp_path / "runs")]

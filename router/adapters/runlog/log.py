@@ -136,7 +136,13 @@ class DiskRunLog:
         segment = self._segments[file]
         if segment.fd >= 0:
             return self._append(segment, record)
-        with self._opened():
+        try:
+            with self._opened():
+                return self._append(segment, record)
+        except StorageError as error:
+            if error.kind != "out_of_files":
+                raise
+        with SPARE.lent(), self._opened():  # a call that took the last descriptor still gets its end
             return self._append(segment, record)
 
     def _append(self, segment: Segment, record: dict[str, Any]) -> tuple[int, str]:

@@ -78,7 +78,7 @@ def from_os(doing: str, path: str, error: OSError) -> StorageError:
 
 
 class Spare:
-    """Two descriptors kept back, so that runs can still be closed when the process has no other left."""
+    """Two descriptors kept back, so that calls and runs can still be ended when the process has no other left."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
