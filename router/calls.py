@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from router.ancestry import Ceiling
@@ -26,7 +26,7 @@ from router.core.decide import permitted_tools, plan_for
 from router.core.exposure import waits
 from router.core.folders import TOP, relative_folder
 from router.core.metatools import READERS, Resolved, resolve, takes_nothing
-from router.core.models import Code, Facts, Outcome, Text
+from router.core.models import Activation, Code, Facts, Outcome, Text
 from router.core.records import CALL_SCHEMA
 from router.core.shaping import Blob, Shaped, shape
 from router.errors import CorruptRun, RequestError, StorageError
@@ -81,7 +81,7 @@ class Arguments:
 class Admitted:
     """A call that passed exposure, policy and validation, and whose `call.started` is on disk. `arguments` is what is
     recorded of them, `given` what the tool gets; `folder` is the step's, beneath the run's root; `via` names the
-    meta-tool it came through; `joins` says whether the call may change the array."""
+    meta-tool it came through; `joins` says whether the call may change the array, `joined` what its start added to it."""
 
     call_id: str
     decision_id: str
@@ -94,6 +94,7 @@ class Admitted:
     started_ns: int
     via: str = ""
     joins: bool = True
+    joined: tuple[str, ...] = ()
 
 
 # --- what a run may call now ---------------------------------------------------------------------------------------
@@ -189,18 +190,23 @@ def admit_call(
             return finish_call(deps, run, admitted, outcome, code, shaped, ())
         run.log.append("calls", _call_record(deps, run, "call.started", admitted))
         run.activation = sticky_set.touch(run.activation, admitted.bundle)
-        if joins:
-            _join(catalog, run, admitted)
         run.leases += 1
-        return admitted
+        return replace(admitted, joined=_join(catalog, run, admitted)) if joins else admitted
 
 
-def _join(catalog: Catalog, run: Run, admitted: Admitted) -> None:
-    """A deferred tool that is called joins the array, with its bundle's companions."""
-    bundle = catalog.bundles[admitted.bundle]
+def _join(catalog: Catalog, run: Run, admitted: Admitted) -> tuple[str, ...]:
+    """A deferred tool that is called joins the array, with its bundle's companions. Gives those that were not in it."""
+    bundle, before = catalog.bundles[admitted.bundle], run.activation
     if waits(catalog, bundle, admitted.tool):
         companions = [tool for tool in bundle.companions if waits(catalog, bundle, tool)]
-        run.activation = sticky_set.ask_for(run.activation, bundle.id, (admitted.tool, *companions))
+        run.activation = sticky_set.ask_for(before, bundle.id, (admitted.tool, *companions))
+    return _added(before, run.activation)
+
+
+def _added(before: Activation, after: Activation) -> tuple[str, ...]:
+    """The tools that were asked for in between."""
+    known = {tool.name for entry in before.entries for tool in entry.tools}
+    return tuple(tool.name for entry in after.entries for tool in entry.tools if tool.name not in known)
 
 
 def _refusal(
@@ -365,7 +371,7 @@ def finish_call(
     joined: tuple[str, ...] = (),
 ) -> Result:
     """Records the end of a call. The caller holds the run's lock."""
-    joined += _readers(run, admitted, shaped)
+    joined = (*admitted.joined, *joined, *_readers(run, admitted, shaped))
     elapsed_ms = (deps.clock.monotonic_ns() - admitted.started_ns) / 1e6
     code = _name(code)[:MAX_CODE]
     record = _call_record(deps, run, "call.finished", admitted)
@@ -407,8 +413,7 @@ def _readers(run: Run, admitted: Admitted, shaped: Shaped) -> tuple[str, ...]:
         return ()
     before = run.activation
     run.activation = sticky_set.ask_for(before, admitted.bundle, READERS)
-    known = {tool.name for entry in before.entries for tool in entry.tools}
-    return () if run.activation is before or known.issuperset(READERS) else READERS
+    return _added(before, run.activation)
 
 
 def _is_readable(blob: Blob) -> bool:

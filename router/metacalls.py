@@ -45,7 +45,7 @@ from router.core.metatools import (
 )
 from router.core.models import Activation, Facts, Outcome, Text
 from router.core.shaping import shape
-from router.errors import RequestError
+from router.errors import CorruptRun, RequestError, StorageError
 from router.ports import RawResult, Scope
 from router.run import Current, Deps, Run, on_disk
 from router.surface import Surface
@@ -184,6 +184,9 @@ def _artifact(view: _View, wanted: Page | Lines, cap: int) -> Said:
         data = view.run.artifacts.get(wanted.sha256)
     except KeyError:
         return Said(f"This run has no artifact {uri}.", "tool_error", "not_found")
+    except (CorruptRun, StorageError) as trouble:
+        view.deps.diagnostics.event("error", "artifact.unread", run_id=view.run.id, uri=uri, error=trouble)
+        return Said(f"The artifact {uri} can't be read; the operator's log says why.", "tool_error", "storage")
     facts = view.deps.describe(data)
     text = text_of(data, facts)
     if text is None:

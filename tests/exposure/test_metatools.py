@@ -316,6 +316,25 @@ def test_what_was_asked_for_stays_for_the_next_step_and_goes_with_its_bundle() -
         assert [tool["name"] for tool in entry["tools"]] == ["hub.get_issue"]
 
 
+def test_a_tool_that_joins_by_being_called_is_named_in_the_result_and_in_the_record() -> None:
+    with opened(catalog(companions=("hub.list_issues",))) as router:
+        before = shown(router)
+        result = router.call_sync("r", "hub.get_issue", {"repo": "x"})
+        assert result.joined == ("hub.get_issue", "hub.list_issues")
+        assert shown(router) == [*before, "hub__get_issue", "hub__list_issues"]
+        assert calls(router)[-1]["joined"] == list(result.joined)
+        assert router.call_sync("r", "hub.get_issue", {"repo": "x"}).joined == ()
+
+
+def test_each_record_of_the_routers_own_tools_has_a_call_id_of_its_own() -> None:
+    with opened() as router:
+        results = [router.call_sync("r", "search_tools", {"query": query}) for query in ("issue", "select:hub.x,hub.y")]
+        ids = [record["call_id"] for record in calls(router)]
+        assert ids == [f"r.{record['seq']}" for record in calls(router)]
+        assert {result.call_id for result in results} <= set(ids)
+        assert len(ids) == 4, "an answer, and a gap for each name that is not there"
+
+
 # --- artifacts -----------------------------------------------------------------------------------------------------
 
 LONG = "".join(f"line {n}: {'x' * 60}\n" for n in range(400)) + "the needle is here\n"
@@ -444,3 +463,15 @@ def test_searching_is_not_using_a_bundle_and_a_refusal_is_a_gap_for_learning() -
         assert past.called == (("hub", "hub.get_issue"),)
         ids = [record["call_id"] for record in calls(router)]
         assert len(set(ids)) == len(ids)
+
+
+def test_an_artifact_that_was_altered_is_an_answer_to_the_agent_and_a_record_not_a_crash() -> None:
+    with long_result() as router:
+        uri = router.call_sync("r", "files.read", {"path": "x"}).artifacts[0].uri
+        kept = router.fakes.store.log("r").artifacts().bytes
+        kept[uri.rpartition(":")[2]] = b"something else"
+        for name, arguments in (("read_artifact", {}), ("search_artifact", {"pattern": "needle"})):
+            result = router.call_sync("r", name, {"uri": uri, **arguments})
+            assert (result.outcome, result.code) == ("tool_error", "storage")
+            assert calls(router)[-1]["call_id"] == result.call_id
+        assert {name for _, name, _ in router.fakes.diagnostics.events} == {"artifact.unread"}
