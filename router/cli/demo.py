@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from router.cli.arguments import add_config, add_runs, config_folder
+from router.cli.demo_mcp import run_mcp
 from router.cli.local import local_servers
 from router.cli.output import heading, say, table
 from router.cli.route import new_run_id
@@ -25,6 +26,9 @@ SUMMARY = "run a small workflow end to end and show what happened"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mcp", action="store_true", help="real tool servers from npm and PyPI instead, where installed"
+    )
     add_config(parser)
     add_runs(parser)
 
@@ -32,6 +36,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from router.wiring import load_catalog
 
+    if arguments.mcp:
+        return run_mcp(arguments.runs)
     run_id = f"demo-{new_run_id()}"
     local = local_servers(arguments)
     load_catalog(config_folder(arguments), local=local)  # what is wrong with it is said of the user's own files

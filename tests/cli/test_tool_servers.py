@@ -189,3 +189,18 @@ def test_wrappers_are_written_of_pins_and_said_to_be_stale_when_these_change(pro
     path.write_text("# mine\n")
     assert "is not the wrapper of server 'mail'" in run(project, "vendor", "mail", code=3).stderr
     assert "has no pins" in run(project, "vendor", "github", code=3).stderr
+
+
+# --- the demo ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_demo_of_servers_says_what_to_install_where_there_is_none(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "router", "demo", "--mcp"],
+        cwd=tmp_path, env={"PATH": "/nonexistent", "PYTHONPATH": str(FAULT_SERVER.parents[2])},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if done.returncode == 0:
+        pytest.skip("servers that the demo knows are installed beside this Python")
+    assert done.returncode == 4
+    assert "npm install" in done.stderr

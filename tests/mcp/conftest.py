@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from router import Router, Step, load_catalog
 from router.adapters.mcp import McpSessions, open_mcp_sessions
 from router.adapters.mcp.supervision import descendants
+from router.adapters.pinfile import PinFiles
 from router.core.catalog import Server
 from router.core.models import Text
+from router.core.pins import approve
 from router.ports import EVERYONE, RawResult
-from router.testing import FakeClock
+from router.testing import FakeClock, FakeDiagnostics
 
 T = TypeVar("T")
 
@@ -36,6 +41,69 @@ def _load() -> Any:
 
 
 FAULTS = _load()
+
+
+SMALL = 'tools = ["s.echo", "s.blocks", "s.pid", "s.crash", "s.count", "s.gone"]'
+
+
+@dataclass
+class Project:
+    """A folder with a config that knows one tool server, `s`."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+    def write(self, server: str, tools: str = SMALL, trust: str = "trusted", more: str = "") -> None:
+        self.config.mkdir(exist_ok=True)
+        (self.config / "servers.toml").write_text(f'[servers.s]\ntrust = "{trust}"\n{server}\n{more}')
+        (self.config / "bundles.toml").write_text(
+            f'[bundles.faults]\ndescription = "Tools that fail."\n{tools}\neffects = ["read"]\n'
+        )
+        (self.config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["faults"]\n')
+        (self.config / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["bundle:*"]\n')
+
+    def stdio(self, *flags: str, tools: str = SMALL, more: str = "", **keys: Any) -> None:
+        args = json.dumps(["-S", str(FAULT_SERVER), *(f"--{flag}" for flag in flags)])
+        rest = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+        self.write(f'transport = "stdio"\ncommand = "{sys.executable}"\nargs = {args}\n{rest}', tools, more=more)
+
+    def http(self, url: str, tools: str = SMALL, trust: str = "trusted", more: str = "", **keys: Any) -> None:
+        rest = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+        self.write(f'url = "{url}"\n{rest}', tools, trust, more)
+
+    def pin(self) -> None:
+        """Approves the servers as they are now."""
+        servers = {s.name: s for s in load_catalog(self.config).servers.values() if s.transport != "local"}
+        servers.pop("github")
+
+        async def review() -> None:
+            sessions = open_mcp_sessions(
+                servers, clock=FakeClock(), diagnostics=FakeDiagnostics(), development=True, workspace=self.root
+            )
+            try:
+                for name, server in servers.items():
+                    listing = await sessions.definitions(name)
+                    PinFiles(self.root / "bundles" / "pins").write(approve(server, listing.admitted))
+            finally:
+                await sessions.close()
+
+        asyncio.run(review())
+
+    @staticmethod
+    def step(run_id: str = "r", **more: Any) -> Step:
+        return Step(run_id=run_id, workflow="w", role="r", step="s", **more)
+
+    def open(self, **options: Any) -> Router:
+        return Router.open(
+            self.config, runs=self.root / "runs", workspace=self.root, **{"development": True, **options}
+        )
+
+    def records(self, run_id: str = "r", file: str = "tool-calls.jsonl") -> list[dict[str, Any]]:
+        lines = (self.root / "runs" / run_id / file).read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
 
 class Events:
@@ -124,3 +192,9 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    yield Project(tmp_path)
+    assert descendants(os.getpid()) == [], "no process is left"

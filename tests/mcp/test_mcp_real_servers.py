@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +143,18 @@ def test_six_servers_of_both_eras_open_side_by_side_and_close_without_a_trace(be
         assert sum(len(status.pids) for status in sessions.status()) == len(servers)
 
     bench.run(main, *servers)
+
+
+def test_the_demo_pins_and_calls_what_is_installed_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    npm("everything")
+    pypi("time")
+    done = subprocess.run(
+        [sys.executable, "-m", "router", "demo", "--mcp"],
+        cwd=tmp_path, env={**os.environ, "BUNDLE_ROUTER_TEST_SERVERS": str(Path(FOLDER).resolve())},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"everything\.get-tiny-image +ok .*artifact image/png \d+x\d+, [\d,]+ bytes", done.stdout)
+    assert re.search(r"time\.get_current_time +ok", done.stdout), "a stranger's tool, through call_tool"
+    assert re.search(r"everything\.echo +denied: pin_drift", done.stdout)
+    assert "Processes left behind: none" in done.stdout

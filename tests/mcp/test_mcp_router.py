@@ -2,109 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from router import RequestError, Router, Step, load_catalog
-from router.adapters.mcp import open_mcp_sessions
+from router import RequestError, Router, Step
 from router.adapters.mcp.supervision import descendants
-from router.adapters.pinfile import PinFiles
-from router.core.pins import approve
-from router.testing import FakeClock, FakeDiagnostics
-
-FAULT_SERVER = Path(__file__).with_name("fault_server.py")
-SMALL = 'tools = ["s.echo", "s.blocks", "s.pid", "s.crash", "s.count", "s.gone"]'
-
-
-@dataclass
-class Project:
-    """A folder with a config that knows one tool server, `s`."""
-
-    root: Path
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config"
-
-    def write(self, server: str, tools: str = SMALL, trust: str = "trusted") -> None:
-        self.config.mkdir(exist_ok=True)
-        (self.config / "servers.toml").write_text(f'[servers.s]\ntrust = "{trust}"\n{server}\n')
-        (self.config / "bundles.toml").write_text(
-            f'[bundles.faults]\ndescription = "Tools that fail."\n{tools}\neffects = ["read"]\n'
-        )
-        (self.config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["faults"]\n')
-        (self.config / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["bundle:*"]\n')
-
-    def stdio(self, *flags: str, tools: str = SMALL, **keys: Any) -> None:
-        args = json.dumps(["-S", str(FAULT_SERVER), *(f"--{flag}" for flag in flags)])
-        rest = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
-        self.write(f'transport = "stdio"\ncommand = "{sys.executable}"\nargs = {args}\n{rest}', tools)
-
-    def http(self, url: str, tools: str = SMALL, **keys: Any) -> None:
-        rest = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
-        self.write(f'url = "{url}"\n{rest}', tools)
-
-    def pin(self) -> None:
-        """Approves the server as it is now."""
-        server = load_catalog(self.config).servers["s"]
-
-        async def review() -> None:
-            sessions = open_mcp_sessions(
-                {"s": server}, clock=FakeClock(), diagnostics=FakeDiagnostics(), development=True, workspace=self.root
-            )
-            try:
-                listing = await sessions.definitions("s")
-                PinFiles(self.root / "bundles" / "pins").write(approve(server, listing.admitted))
-            finally:
-                await sessions.close()
-
-        asyncio.run(review())
-
-    def open(self, **options: Any) -> Router:
-        return Router.open(
-            self.config, runs=self.root / "runs", workspace=self.root, **{"development": True, **options}
-        )
-
-    def records(self, run_id: str = "r", file: str = "tool-calls.jsonl") -> list[dict[str, Any]]:
-        lines = (self.root / "runs" / run_id / file).read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    yield Project(tmp_path)
-    assert descendants(os.getpid()) == [], "no process is left"
-
-
-def step(run_id: str = "r", **more: Any) -> Step:
-    return Step(run_id=run_id, workflow="w", role="r", step="s", **more)
 
 
 def names(router: Router, run_id: str = "r") -> list[str]:
     return [tool.name for tool in router.tools_sync(run_id).active]
 
 
-def left_out(router: Router, run_id: str = "r") -> dict[str, str]:
+def left_out(router: Router, step: Step) -> dict[str, str]:
     """Code by tool, or by bundle where all of it is left out."""
-    return {row.tool or row.id: row.code for row in router.route_sync(step(run_id)).left_out}
+    return {row.tool or row.id: row.code for row in router.route_sync(step).left_out}
 
 
 # --- a call, end to end -----------------------------------------------------------------------------------------------
 
 
-def test_a_pinned_server_is_shown_unstarted_called_and_gone_when_the_run_ends(project: Project) -> None:
+def test_a_pinned_server_is_shown_unstarted_called_and_gone_when_the_run_ends(project: Any) -> None:
     project.stdio()
     project.pin()
     with project.open() as router:
-        assert router.route_sync(step()).bundle_ids == ["faults"]
+        assert router.route_sync(project.step()).bundle_ids == ["faults"]
         assert names(router) == ["s.blocks", "s.count", "s.crash", "s.echo", "s.pid"], "nobody has reviewed s.gone"
         assert descendants(os.getpid()) == [], "routing and showing start nothing"
         result = router.call_sync("r", "s.echo", {"text": "hello"})
@@ -116,12 +39,12 @@ def test_a_pinned_server_is_shown_unstarted_called_and_gone_when_the_run_ends(pr
     assert [row["outcome"] for row in project.records() if row["type"] == "call.finished"] == ["ok", "ok"]
 
 
-def test_media_of_a_server_are_artifacts_of_the_run(project: Project, bench: Any) -> None:
+def test_media_of_a_server_are_artifacts_of_the_run(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url)
         project.pin()
         with project.open(development=False) as router:
-            router.route_sync(step())
+            router.route_sync(project.step())
             result = router.call_sync("r", "s.blocks", {})
     image = result.artifacts[0]
     assert (image.mime_type, image.width, image.height) == ("image/png", 1, 1)
@@ -129,25 +52,25 @@ def test_media_of_a_server_are_artifacts_of_the_run(project: Project, bench: Any
     assert "iVBORw0KGgo" not in result.text
 
 
-def test_arguments_are_held_against_the_pinned_schema_before_anything_is_called(project: Project, bench: Any) -> None:
+def test_arguments_are_held_against_the_pinned_schema_before_anything_is_called(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url)
         project.pin()
         with project.open() as router:
-            router.route_sync(step())
+            router.route_sync(project.step())
             result = router.call_sync("r", "s.echo", {"text": 7})
         assert server.faults.calls == 0
     assert result.outcome == "invalid_arguments"
     assert '"required":["text"]' in result.text
 
 
-def test_runs_share_no_process_and_a_router_leaves_none(project: Project) -> None:
+def test_runs_share_no_process_and_a_router_leaves_none(project: Any) -> None:
     project.stdio()
     project.pin()
     with project.open() as router:
         pids = []
         for run_id in ("a", "b"):
-            router.route_sync(step(run_id))
+            router.route_sync(project.step(run_id))
             pids.append(router.call_sync(run_id, "s.pid", {}).text)
         assert len(set(pids)) == 2
 
@@ -155,11 +78,11 @@ def test_runs_share_no_process_and_a_router_leaves_none(project: Project) -> Non
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_a_process_is_started_only_where_the_caller_permits_development(project: Project) -> None:
+def test_a_process_is_started_only_where_the_caller_permits_development(project: Any) -> None:
     project.stdio()
     project.pin()
     with project.open(development=False) as router:
-        decision = router.route_sync(step())
+        decision = router.route_sync(project.step())
         (row,) = [row for row in decision.left_out if row.tool is None]
         assert (row.id, row.code) == ("faults", "server_unavailable")
         assert "development" in row.detail
@@ -168,11 +91,11 @@ def test_a_process_is_started_only_where_the_caller_permits_development(project:
     assert descendants(os.getpid()) == []
 
 
-def test_a_server_that_nobody_pinned_is_not_usable_and_not_contacted(project: Project, bench: Any) -> None:
+def test_a_server_that_nobody_pinned_is_not_usable_and_not_contacted(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url)
         with project.open() as router:
-            decision = router.route_sync(step())
+            decision = router.route_sync(project.step())
             (row,) = [row for row in decision.left_out if row.tool is None]
             assert (row.code, "bundle-router pin" in row.detail) == ("pin_drift", True)
             assert names(router) == []
@@ -182,47 +105,47 @@ def test_a_server_that_nobody_pinned_is_not_usable_and_not_contacted(project: Pr
     assert {"server": "s", "tool": "*"} in facts["drifted"], "one row, however many tools"
 
 
-def test_skipping_pins_takes_the_callers_word_and_development(project: Project, bench: Any) -> None:
+def test_skipping_pins_takes_the_callers_word_and_development(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url)
         with pytest.raises(RequestError, match="development"):
             project.open(development=False, pins="trusted-may-skip")
         with project.open(pins="trusted-may-skip") as router:
-            assert router.route_sync(step()).bundle_ids == ["faults"]
+            assert router.route_sync(project.step()).bundle_ids == ["faults"]
             assert server.seen == [], "routing contacts nobody"
             assert names(router) == ["s.blocks", "s.count", "s.crash", "s.echo", "s.pid"]
             assert router.call_sync("r", "s.echo", {"text": "x"}).text == "x"
 
 
-def test_a_glob_over_a_server_without_pins_is_what_it_lists(project: Project, bench: Any) -> None:
+def test_a_glob_over_a_server_without_pins_is_what_it_lists(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.*o*"]')
         with project.open(pins="trusted-may-skip") as router:
-            router.route_sync(step())
+            router.route_sync(project.step())
             assert names(router) == ["s.blocks", "s.count", "s.echo", "s.rpc_error"]
             assert router.call_sync("r", "s.echo", {"text": "x"}).ok
             assert router.call_sync("r", "s.pid", {}).outcome == "denied"
 
 
-def test_a_glob_over_a_pinned_server_is_what_was_pinned(project: Project, bench: Any) -> None:
+def test_a_glob_over_a_pinned_server_is_what_was_pinned(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.*"]')
         project.pin()
         server.faults.extra_tools.append(bench.faults.tool("novel"))
         with project.open() as router:
-            router.route_sync(step())
+            router.route_sync(project.step())
             assert router.call_sync("r", "s.echo", {"text": "x"}).ok
             assert "s.novel" not in names(router)
             assert router.call_sync("r", "s.novel", {}).outcome == "denied"
 
 
-def test_a_server_without_tools_makes_its_bundle_unavailable_and_says_so(project: Project, bench: Any) -> None:
+def test_a_server_without_tools_makes_its_bundle_unavailable_and_says_so(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.*"]', include=["none_of_these"])
         with project.open(pins="trusted-may-skip") as router:
-            router.route_sync(step())
+            router.route_sync(project.step())
             assert names(router) == []
-            (row,) = router.route_sync(step()).left_out
+            (row,) = router.route_sync(project.step()).left_out
     assert (row.id, row.code, row.detail) == ("faults", "server_unavailable", "server 's': it lists no tools")
 
 
@@ -240,37 +163,37 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("field", CHANGES)
-def test_what_changed_between_runs_is_neither_shown_nor_callable(project: Project, bench: Any, field: str) -> None:
+def test_what_changed_between_runs_is_neither_shown_nor_callable(project: Any, bench: Any, field: str) -> None:
     with bench.faults.serving() as server:
         project.http(server.url)
         project.pin()
         server.faults.overlay["echo"] = CHANGES[field]
         with project.open() as router:
-            router.route_sync(step())
+            router.route_sync(project.step())
             result = router.call_sync("r", "s.echo", {"text": "x"})
             assert (result.outcome, result.code, server.faults.calls) == ("denied", "pin_drift", 0)
             assert "s.echo" not in names(router)
-            assert left_out(router)["s.echo"] == "pin_drift"
+            assert left_out(router, project.step())["s.echo"] == "pin_drift"
             assert router.call_sync("r", "s.blocks", {}).ok, "its other tools are as they were"
 
 
-def test_changed_instructions_stop_the_whole_server(project: Project, bench: Any) -> None:
+def test_changed_instructions_stop_the_whole_server(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url)
         project.pin()
         server.faults.options["instructions"] = "always call echo first"
         with project.open() as router:
-            router.route_sync(step())
+            router.route_sync(project.step())
             assert router.call_sync("r", "s.echo", {"text": "x"}).code == "pin_drift"
             assert names(router) == []
         assert server.faults.calls == 0
 
 
-def test_what_a_server_announces_mid_run_holds_from_the_next_call_on(project: Project) -> None:
+def test_what_a_server_announces_mid_run_holds_from_the_next_call_on(project: Any) -> None:
     project.stdio("also=change", tools='tools = ["s.echo", "s.pid", "s.change"]', ttl_s=3600)
     project.pin()
     with project.open() as router:
-        router.route_sync(step())
+        router.route_sync(project.step())
         assert names(router) == ["s.change", "s.echo", "s.pid"]
         assert router.call_sync("r", "s.echo", {"text": "x"}).ok
         fields = {"description": "Echoes, and sends a copy to us."}
@@ -282,25 +205,25 @@ def test_what_a_server_announces_mid_run_holds_from_the_next_call_on(project: Pr
         assert router.call_sync("r", "s.echo", {"text": "x"}).ok, "as it was reviewed again"
 
 
-def test_order_alone_is_no_change(project: Project, bench: Any) -> None:
+def test_order_alone_is_no_change(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url)
         project.pin()
         bench.faults.TOOLS.reverse()
         try:
             with project.open() as router:
-                router.route_sync(step())
+                router.route_sync(project.step())
                 assert router.call_sync("r", "s.echo", {"text": "x"}).ok
         finally:
             bench.faults.TOOLS.reverse()
 
 
-def test_a_server_started_in_another_way_than_was_reviewed_is_not_started(project: Project) -> None:
+def test_a_server_started_in_another_way_than_was_reviewed_is_not_started(project: Any) -> None:
     project.stdio()
     project.pin()
     project.stdio("noise")
     with project.open() as router:
-        router.route_sync(step())
+        router.route_sync(project.step())
         assert router.call_sync("r", "s.echo", {"text": "x"}).code == "pin_drift"
         assert descendants(os.getpid()) == []
 
@@ -308,11 +231,11 @@ def test_a_server_started_in_another_way_than_was_reviewed_is_not_started(projec
 # --- a server in trouble ----------------------------------------------------------------------------------------------
 
 
-def test_a_crash_in_a_call_costs_that_call(project: Project) -> None:
+def test_a_crash_in_a_call_costs_that_call(project: Any) -> None:
     project.stdio()
     project.pin()
     with project.open() as router:
-        router.route_sync(step())
+        router.route_sync(project.step())
         crashed = router.call_sync("r", "s.crash", {})
         assert (crashed.outcome, crashed.code) == ("unavailable", "connection_lost")
         assert router.call_sync("r", "s.echo", {"text": "again"}).text == "again"
@@ -320,7 +243,7 @@ def test_a_crash_in_a_call_costs_that_call(project: Project) -> None:
 
 @pytest.mark.parametrize("trouble", ["hangs", "refuses"])
 def test_a_server_whose_tools_cant_be_listed_is_unavailable_until_they_can(
-    project: Project, bench: Any, trouble: str
+    project: Any, bench: Any, trouble: str
 ) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, timeout_s=1)
@@ -330,26 +253,24 @@ def test_a_server_whose_tools_cant_be_listed_is_unavailable_until_they_can(
         else:
             server.statuses["tools/list"] = 503
         with project.open() as router:
-            router.route_sync(step())
+            router.route_sync(project.step())
             result = router.call_sync("r", "s.echo", {"text": "x"})
             assert (result.outcome, result.code, server.faults.calls) == ("unavailable", "server_unavailable", 0)
             assert "gave no list of its tools" in result.text
-            assert left_out(router)["faults"] == "server_unavailable"
+            assert left_out(router, project.step())["faults"] == "server_unavailable"
             server.statuses.clear()
             server.faults.options.clear()
 
 
-def test_a_server_that_keeps_failing_is_left_out_of_decisions_until_it_is_tried_again(
-    project: Project, bench: Any
-) -> None:
+def test_a_server_that_keeps_failing_is_left_out_of_decisions_until_it_is_tried_again(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url)
         project.pin()
         with project.open() as router:
-            router.route_sync(step())
+            router.route_sync(project.step())
             assert router.call_sync("r", "s.echo", {"text": "x"}).ok
             server.statuses["tools/call"] = 503
             for _ in range(5):
                 assert router.call_sync("r", "s.echo", {"text": "x"}).outcome == "unavailable"
-            (row,) = [row for row in router.route_sync(step()).left_out if row.tool is None]
+            (row,) = [row for row in router.route_sync(project.step()).left_out if row.tool is None]
             assert (row.code, "left alone" in row.detail) == ("server_unavailable", True)

@@ -1,0 +1,135 @@
+"""`bundle-router demo --mcp`: real tool servers from npm and PyPI, reviewed, pinned, called and gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+from router.calls import Result
+from router.cli.output import heading, say, table
+from router.cli.reviewing import Review, remote_servers, review
+from router.cli.route import new_run_id
+from router.core.admission import admit
+from router.core.exposure import Toolset
+from router.core.models import Decision, Step
+from router.core.pins import approve
+from router.demo.repository import make
+from router.demo.servers import INSTALL, DemoServer, find_servers, write_config
+from router.errors import NotInstalled
+
+
+def run_mcp(runs: str) -> int:
+    """Gives the exit status. Raises NotInstalled where no server is found."""
+    from router.wiring import local_cards, open_pins, read_catalog
+
+    with tempfile.TemporaryDirectory(prefix="bundle-router-demo-") as name:
+        folder = Path(name).resolve()
+        repository = make(folder / "slug")
+        servers = find_servers(repository.root, repository.image)
+        if not servers:
+            raise NotInstalled("no tool server that the demo knows is installed", advice="\n  ".join(INSTALL))
+        config = folder / "config"
+        write_config(config, servers)
+        catalog, pins = read_catalog(config, local_cards()[1])
+        asked = remote_servers(catalog, [server.name for server in servers])
+        rows = review(catalog, pins, asked, development=True)
+        for row in rows:
+            if row.admitted is not None:
+                open_pins(config).write(approve(row.server, row.admitted))
+        _show_review(servers, rows)
+        run_id = f"demo-mcp-{new_run_id()}"
+        decision, toolset, results = asyncio.run(_run(config, runs, run_id, repository.root, servers))
+        _show_run(decision, toolset, results)
+        _show_change(config, runs, run_id, repository.root, servers[0])
+    _show_end(runs, run_id)
+    return 4 if any(row.admitted is None for row in rows) or not all(result.ok for result in results) else 0
+
+
+async def _run(
+    config: Path, runs: str, run_id: str, workspace: Path, servers: list[DemoServer]
+) -> tuple[Decision, Toolset, list[Result]]:
+    from router.wiring import Router
+
+    async with Router.open(config, runs=runs, workspace=workspace, development=True) as router:
+        decision = await router.route(Step(run_id=run_id, workflow="demo", role="agent", step="look"))
+        toolset = await router.tools(run_id)
+        direct = {tool.name for tool in toolset.active}
+        results = []
+        for server in servers:
+            for tool, given in server.calls:
+                name = f"{server.name}.{tool}"
+                if name in direct:
+                    results.append(await router.call(run_id, name, given))
+                else:
+                    results.append(await router.call(run_id, "call_tool", {"name": name, "arguments": dict(given)}))
+    return decision, toolset, results
+
+
+def _show_review(servers: list[DemoServer], rows: list[Review]) -> None:
+    heading(f"{len(servers)} real servers, started, reviewed and pinned (you would read this first: `pin`)")
+    say()
+    packages = {server.name: server.package for server in servers}
+    lines = []
+    for row in rows:
+        tools = row.admitted.tools if row.admitted is not None else ()
+        tokens = sum(tool.card.tokens for tool in tools)
+        said = row.error or ", ".join(light.tool for light in row.lights) or "-"
+        lines.append((row.server.name, packages[row.server.name], row.server.trust, len(tools), f"{tokens:,}", said))
+    table(("server", "from", "trust", "tools>", "tokens>", "warning light"), lines)
+    say()
+
+
+def _show_run(decision: Decision, toolset: Toolset, results: list[Result]) -> None:
+    heading("One step: its bundles, what its agent is shown of them, and what its calls gave")
+    say()
+    say(f"bundles: {', '.join(decision.bundle_ids)}")
+    shown = ", ".join(tool.name for tool in toolset.active) or "none"
+    say(f"shown directly: {shown}; behind call_tool: {', '.join(toolset.meta) or 'none'}")
+    say(f"{toolset.tokens:,} tokens in the array, of {toolset.all_tokens:,} for every tool there is")
+    say()
+    table(("call", "outcome", "ms>", "what came back"), [_line(result) for result in results])
+    say()
+
+
+def _line(result: Result) -> tuple[object, ...]:
+    came = " ".join(result.text.split())[:60]
+    for artifact in result.artifacts:
+        size = f" {artifact.width}x{artifact.height}" if artifact.width else ""
+        came += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes, {artifact.uri[:27]}…"
+    outcome = result.outcome if result.ok or not result.code else f"{result.outcome}: {result.code}"
+    return result.tool, outcome, f"{result.elapsed_ms:.0f}", came
+
+
+def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: DemoServer) -> None:
+    """A tool that was approved with other words than it has now, as after a bad release: it is not called."""
+    from router.wiring import Router, local_cards, open_pins, read_catalog
+
+    files, (tool, given) = open_pins(config), server.calls[0]
+    pins, entry = files.read(server.name), read_catalog(config, local_cards()[1])[0].servers[server.name]
+    if pins is None:
+        return
+    definitions = pins.definitions()
+    for definition in definitions:
+        if definition["name"] == tool:
+            definition["description"] = "What a person read and approved."
+    files.write(approve(entry, admit(entry, definitions, pins.instructions)))
+    with Router.open(config, runs=runs, workspace=workspace, development=True) as router:
+        router.route_sync(Step(run_id=f"{run_id}-changed", workflow="demo", role="agent", step="look"))
+        result = router.call_sync(f"{run_id}-changed", f"{server.name}.{tool}", given)
+    heading(f"The same call, where {server.name}.{tool} was approved with another description than it has")
+    say()
+    table(("call", "outcome", "ms>", "what came back"), [_line(result)])
+    say()
+
+
+def _show_end(runs: str, run_id: str) -> None:
+    from router.adapters.mcp.supervision import descendants
+
+    left = descendants(os.getpid())
+    say(f"Processes left behind: {len(left) or 'none'}")
+    elsewhere = "" if runs == "runs" else f" --runs {runs}"
+    say(f"Everything above is on disk: {Path(runs, run_id)}")
+    say("Try next:")
+    say(f"  bundle-router runs show {run_id}{elsewhere}")
