@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from router.calls import Result
+from router import Result
 from router.cli.output import heading, say, table
 from router.cli.reviewing import Review, remote_servers, review
 from router.cli.route import new_run_id
