@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ MAX_NAME: Final = 200
 MAX_CODE: Final = 100
 MAX_NAMED: Final = 20
 """Tools that a refusal names."""
+Joined = tuple[tuple[str, str], ...]
+"""Tools that joined the array, each with the bundle it was asked for in the name of."""
 HEAD: Final = 1_000
 """Characters kept of arguments that are too large to be taken."""
 INLINE_BYTES: Final = 32_768
@@ -81,7 +83,7 @@ class Arguments:
 class Admitted:
     """A call that passed exposure, policy and validation, and whose `call.started` is on disk. `arguments` is what is
     recorded of them, `given` what the tool gets; `folder` is the step's, beneath the run's root; `via` names the
-    meta-tool it came through; `joins` says whether the call may change the array, `joined` what its start added to it."""
+    meta-tool it came through; `joins` says whether the call may change the array, `joined` how it did when it began."""
 
     call_id: str
     decision_id: str
@@ -94,7 +96,7 @@ class Admitted:
     started_ns: int
     via: str = ""
     joins: bool = True
-    joined: tuple[str, ...] = ()
+    joined: Joined = ()
 
 
 # --- what a run may call now ---------------------------------------------------------------------------------------
@@ -188,25 +190,39 @@ def admit_call(
             outcome, code, text = refusal
             shaped = shape((Text(text),), catalog.settings.limits.max_result_chars, deps.describe)
             return finish_call(deps, run, admitted, outcome, code, shaped, ())
+        activation = sticky_set.touch(run.activation, admitted.bundle)
+        if joins:
+            activation, joined = _with_called(catalog, activation, admitted)
+            admitted = replace(admitted, joined=joined)
         run.log.append("calls", _call_record(deps, run, "call.started", admitted))
-        run.activation = sticky_set.touch(run.activation, admitted.bundle)
+        run.activation = activation
         run.leases += 1
-        return replace(admitted, joined=_join(catalog, run, admitted)) if joins else admitted
+        return admitted
 
 
-def _join(catalog: Catalog, run: Run, admitted: Admitted) -> tuple[str, ...]:
-    """A deferred tool that is called joins the array, with its bundle's companions. Gives those that were not in it."""
-    bundle, before = catalog.bundles[admitted.bundle], run.activation
-    if waits(catalog, bundle, admitted.tool):
-        companions = [tool for tool in bundle.companions if waits(catalog, bundle, tool)]
-        run.activation = sticky_set.ask_for(before, bundle.id, (admitted.tool, *companions))
-    return _added(before, run.activation)
+def _with_called(catalog: Catalog, activation: Activation, admitted: Admitted) -> tuple[Activation, Joined]:
+    """A deferred tool that is called joins the array, with its bundle's companions."""
+    bundle = catalog.bundles[admitted.bundle]
+    if not waits(catalog, bundle, admitted.tool):
+        return activation, ()
+    companions = [tool for tool in bundle.companions if waits(catalog, bundle, tool)]
+    return ask_for(activation, ((bundle.id, (admitted.tool, *companions)),))
 
 
-def _added(before: Activation, after: Activation) -> tuple[str, ...]:
-    """The tools that were asked for in between."""
-    known = {tool.name for entry in before.entries for tool in entry.tools}
-    return tuple(tool.name for entry in after.entries for tool in entry.tools if tool.name not in known)
+def ask_for(activation: Activation, asked: Iterable[tuple[str, Iterable[str]]]) -> tuple[Activation, Joined]:
+    """The activation after tools of bundles were asked for, and those that are new in it."""
+    before = frozenset(_asked_for(activation))
+    for bundle, tools in asked:
+        activation = sticky_set.ask_for(activation, bundle, tools)
+    return activation, tuple(pair for pair in _asked_for(activation) if pair not in before)
+
+
+def _asked_for(activation: Activation) -> Iterator[tuple[str, str]]:
+    return ((entry.id, tool.name) for entry in activation.entries for tool in entry.tools)
+
+
+def _rows(joined: Joined) -> list[dict[str, str]]:
+    return [{"bundle": bundle, "tool": tool} for bundle, tool in joined]
 
 
 def _refusal(
@@ -368,7 +384,7 @@ def finish_call(
     shaped: Shaped,
     stored: tuple[Stored, ...],
     *,
-    joined: tuple[str, ...] = (),
+    joined: Joined = (),
 ) -> Result:
     """Records the end of a call. The caller holds the run's lock."""
     joined = (*admitted.joined, *joined, *_readers(run, admitted, shaped))
@@ -389,7 +405,7 @@ def finish_call(
             "rule": shaped.rule,
             "flags": list(shaped.flags),
         },
-        "joined": list(joined),
+        "joined": _rows(joined),
         "elapsed_ms": round(elapsed_ms, 3),
         "cached": False,
     }
@@ -403,17 +419,17 @@ def finish_call(
         decision_id=admitted.decision_id,
         tool=admitted.tool,
         elapsed_ms=elapsed_ms,
-        joined=joined,
+        joined=tuple(tool for _, tool in joined),
     )
 
 
-def _readers(run: Run, admitted: Admitted, shaped: Shaped) -> tuple[str, ...]:
+def _readers(run: Run, admitted: Admitted, shaped: Shaped) -> Joined:
     """With the first result that can be read on, the tools that read it join the array."""
     if not admitted.joins or not any(_is_readable(blob) for blob in shaped.blobs):
         return ()
-    before = run.activation
-    run.activation = sticky_set.ask_for(before, admitted.bundle, READERS)
-    return _added(before, run.activation)
+    known = {tool for _, tool in _asked_for(run.activation)}
+    run.activation, joined = ask_for(run.activation, ((admitted.bundle, READERS),))
+    return tuple(pair for pair in joined if pair[1] not in known)
 
 
 def _is_readable(blob: Blob) -> bool:

@@ -172,8 +172,13 @@ class Engine:
         # Asked of the log and not of the directory: nobody else can write the run any more.
         record = log.last_decision()
         if record is not None:
-            run.restore(_current(record), activation_from(record["activation"]["after"]))
+            run.restore(_current(record), self._resumed(run_id, record))
         return run
+
+    def _resumed(self, run_id: str, decided: Mapping[str, Any]) -> Activation:
+        """The activation of a run as its records leave it: that of its last decision, and what its calls made of it."""
+        after = activation_from(decided["activation"]["after"])
+        return sticky_set.resumed(after, self._store.calls_since(run_id, decided["seq"]))
 
     def _check_parent(self, run_id: str, parent_id: str | None, step: Step) -> None:
         if step.parent_run_id is not None and step.parent_run_id != parent_id:
@@ -196,7 +201,7 @@ class Engine:
                 f"the parent run {run_id!r} has no decision, so there is nothing its sub-agent may have",
                 advice="route the parent's step first",
             )
-        activation = activation_from(record["activation"]["after"])
+        activation = self._resumed(run_id, record)
         root = workspace_of(header) or self._workspace
         return Standing(step_from(record), activation, header.get("parent_run_id"), root)
 
@@ -338,7 +343,7 @@ class Engine:
             with run.lock:
                 current, activation, parent_id = run.current, run.activation, run.parent_id
         elif (record := self._store.last_decision(run_id)) is not None:
-            current, activation = _current(record), activation_from(record["activation"]["after"])
+            current, activation = _current(record), self._resumed(run_id, record)
             parent_id = _parent_id(self._store.header(run_id), record)
         if current is None:
             raise UnknownRun(f"run {run_id!r} has no decision yet", advice="call route() for its first step")

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from router.calls import Admitted, Arguments, Result, finish_call, shape_result, why_not
-from router.core import activation as sticky_set
+from router.calls import Admitted, Arguments, Joined, Result, ask_for, finish_call, shape_result, why_not
 from router.core.folders import TOP
 from router.core.metatools import (
     META_SERVER,
@@ -115,7 +114,9 @@ async def answer(
             "", current.decision.decision_id, f"{META_SERVER}.{name}", "", {}, given.text, TOP, scope, started
         )
         with run.lock:
-            joined = _join(run, current, said.asked) if joins else ()
+            joined: Joined = ()
+            if joins and run.current is current:  # else the run has gone on to another step meanwhile
+                run.activation, joined = ask_for(run.activation, said.asked)
             own = replace(own, call_id=f"{run.id}.{run.log.next_seq}")
             result = finish_call(deps, run, own, said.outcome, said.code, shaped, stored, joined=joined)
             for refused in said.refused:
@@ -201,13 +202,3 @@ def _artifact(view: _View, wanted: Page | Lines, cap: int) -> Said:
             text = f"The pattern can't be searched for: {wrong}. For plain text leave 'regex' out."
             return Said(text, "invalid_arguments", "bad_pattern")
     return Said(search_lines(wanted, text, find, cap))
-
-
-def _join(run: Run, current: Current, asked: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
-    """Activates what was found, unless the run has gone on to another step meanwhile. The caller holds its lock."""
-    if run.current is not current:
-        return ()
-    for bundle, tools in asked:
-        run.activation = sticky_set.ask_for(run.activation, bundle, tools)
-    active = {tool.name for entry in run.activation.entries for tool in entry.tools}
-    return tuple(tool for _, tools in asked for tool in tools if tool in active)

@@ -155,6 +155,9 @@ class RunStore(Protocol):
     def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
         """The last decision of a run that some process wrote, read without locking; None if there is no such run."""
 
+    def calls_since(self, run_id: str, seq: int) -> Sequence[Mapping[str, Any]]:
+        """The records of a run's calls after the one of that number, in their order, read without locking."""
+
     def read_artifact(self, run_id: str, sha256: str) -> bytes:
         """The bytes of an artifact of a run that some process wrote, read without opening or locking the run.
 

@@ -196,6 +196,10 @@ class MemoryRunStore:
         log = self._logs.get(run_id)
         return log.last_decision() if log else None
 
+    def calls_since(self, run_id: str, seq: int) -> Sequence[Mapping[str, Any]]:
+        log = self._logs.get(run_id)
+        return [record for file, record in log.lines if file == "calls" and record["seq"] > seq] if log else []
+
     def read_artifact(self, run_id: str, sha256: str) -> bytes:
         if run_id not in self._logs:
             raise UnknownRun(f"there is no run {run_id!r}")

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from router.core.history import from_messages as from_messages
 from router.core.models import Activation, Asked, Entry, Reason
@@ -77,6 +77,24 @@ def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activatio
             known[name] = Asked(name, _next_place(activation) + len(known) - len(entry.tools), tick)
     changed = replace(entry, used=tick, tools=tuple(known.values()))
     return Activation(tuple(changed if other is entry else other for other in activation.entries))
+
+
+def resumed(after: Activation, calls: Iterable[Mapping[str, Any]]) -> Activation:
+    """The activation of a run that is gone on with: what its last decision left, and what its calls (records in their
+    order) made of it since."""
+    activation = after
+    for record in calls:
+        if record.get("type") == "call.started":
+            bundle, tool = record["bundle"], f"{record['server']}.{record['tool']}"
+            activation = touch(activation, bundle)
+            if any(tool == asked.name for entry in activation.entries for asked in entry.tools):
+                activation = ask_for(activation, bundle, (tool,))
+        groups: dict[str, list[str]] = {}
+        for row in record.get("joined", ()):
+            groups.setdefault(row["bundle"], []).append(row["tool"])
+        for bundle, tools in groups.items():
+            activation = ask_for(activation, bundle, tools)
+    return activation
 
 
 def _next_place(activation: Activation) -> int:

@@ -181,3 +181,26 @@ def test_tools_are_ranked_among_the_permitted_alone(router: Router) -> None:
     permitted = frozenset({"kit.send_email", "kit.resize_image", "kit.unheard_of"})
     query = "convert currency, resize pictures, send mail"
     assert set(ranked.rank_tools(router.catalog, query, permitted, 10) or ()) == permitted - {"kit.unheard_of"}
+
+
+def test_another_process_sees_what_the_run_asked_for(router: Router, tmp_path: Path) -> None:
+    router.route_sync(step("later"))
+    assert router.call_sync("r", "kit.translate_text", {"topic": "x"}).joined == ("kit.translate_text", *READERS)
+    router.call_sync("r", "search_tools", {"query": "send mail"})
+    router.call_sync("r", "kit.translate_text", {"topic": "again"})
+    here = router.tools_sync("r")
+    local = {"kit": TOOLS, "strange": STRANGE, "bare": BARE}
+
+    def other() -> Router:
+        return Router.open(tmp_path / "config", runs=tmp_path / "runs", workspace=tmp_path, local=local)
+
+    with other() as reader:
+        assert reader.tools_sync("r") == here
+    router.close_run_sync("r")
+    with other() as later:
+        activation = later.route_sync(step("later")).before
+    assert {tool.name for entry in activation.entries for tool in entry.tools} == {
+        "kit.translate_text", "kit.send_email", *READERS,
+    }  # fmt: skip
+    uses = {tool.name: tool.used for entry in activation.entries for tool in entry.tools}
+    assert uses["kit.translate_text"] > uses["kit.send_email"], "the last call counts as use"

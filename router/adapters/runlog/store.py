@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import stat
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,7 @@ from router.adapters.runlog.log import HEADER_FILE, DiskRunLog, Held, write_head
 from router.adapters.runlog.segment import Segment
 from router.adapters.runlog.storage import POSIX, SPARE, Storage, failed, from_os, translated
 from router.core.catalog import Durability
-from router.core.chain import FILES, BadLine, boundary, lines_backward, unseal
+from router.core.chain import FILES, BadLine, File, boundary, lines_backward, unseal
 from router.core.header import SCHEMA, is_edited
 from router.core.models import RUN_ID
 from router.errors import CorruptRun, RequestError, UnknownRun
@@ -242,20 +243,13 @@ class DiskRunStore:
 
     def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
         """The last decision of a run, read from the end of its file without locking; None if there is no such run."""
-        if not RUN_ID.fullmatch(run_id):
-            return None
-        path = self._runs / run_id / FILES["routing"]
-        try:
-            fd = self._storage.open(str(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise from_os("read", str(path), error) from error
-        try:
-            with translated("read", str(path)):
-                return self._last_decision(fd, path)
-        finally:
-            self._drop(fd)
+        with contextlib.closing(self._backward(run_id, "routing")) as records:
+            return next((record for record in records if record.get("type") == "route.decided"), None)
+
+    def calls_since(self, run_id: str, seq: int) -> Sequence[Mapping[str, Any]]:
+        """The records of a run's calls after that number, in their order, read from the end of their file."""
+        with contextlib.closing(self._backward(run_id, "calls")) as records:
+            return list(itertools.takewhile(lambda record: record["seq"] > seq, records))[::-1]
 
     def read_artifact(self, run_id: str, sha256: str) -> bytes:
         """The bytes of an artifact of any run, open or not, checked against their digest; takes no lock.
@@ -269,7 +263,24 @@ class DiskRunStore:
             )
         return self._artifacts(str(path)).get(sha256)
 
-    def _last_decision(self, fd: int, path: Path) -> Mapping[str, Any] | None:
+    def _backward(self, run_id: str, file: File) -> Generator[dict[str, Any]]:
+        """The records of one file of a run, last first; none where there is no such file. Takes no lock."""
+        if not RUN_ID.fullmatch(run_id):
+            return
+        path = self._runs / run_id / FILES[file]
+        try:
+            fd = self._storage.open(str(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise from_os("read", str(path), error) from error
+        try:
+            with translated("read", str(path)):
+                yield from self._records(fd, path)
+        finally:
+            self._drop(fd)
+
+    def _records(self, fd: int, path: Path) -> Iterator[dict[str, Any]]:
         def read(offset: int, length: int) -> bytes:
             return self._storage.pread(fd, length, offset)
 
@@ -278,10 +289,7 @@ class DiskRunStore:
             raise CorruptRun(f"{path} is not a regular file", advice="remove the run directory")
         try:
             for line in lines_backward(read, boundary(read, found.st_size)):
-                record = unseal(line).record
-                if record.get("type") == "route.decided":
-                    return record
+                yield unseal(line).record
         except BadLine as error:
             advice = "look at it with `bundle-router runs verify`"
             raise CorruptRun(f"{path}: near its end is a line that is no record: {error}", advice=advice) from error
-        return None
