@@ -251,6 +251,9 @@ class Engine:
 
     def _accepted(self, asked: Step) -> Step:
         """The step as it may be recorded. Raises RequestError for what can't be understood, before anything is done."""
+        if not isinstance(asked, Step):
+            advice = "from router import Step; Step(run_id=..., workflow=..., role=..., step=...)"
+            raise RequestError(f"route() takes a Step, not {type(asked).__name__}", advice=advice)
         step = self._redacted(asked)
         refuse_unknown(self.catalog, step.policy)
         return step

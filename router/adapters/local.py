@@ -83,11 +83,13 @@ def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
 def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, int]) -> dict[str, Card]:
     """The cards of all local tools by canonical name.
 
-    Raises RequestError for a name that is none or is listed twice, and for a description that is too long.
+    Raises RequestError for what is no LocalTool, for a name that is none or is listed twice, and for a description that
+    is too long.
     """
     cards: dict[str, Card] = {}
     for server, tools in servers.items():
         for tool in tools:
+            _check_form(server, tool)
             if not TOOL_NAME.fullmatch(tool.name):
                 advice = f"it must match {TOOL_NAME.pattern}"
                 raise RequestError(f"local server {server!r}: {tool.name!r} is not a tool name", advice=advice)
@@ -101,6 +103,20 @@ def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, in
                 raise RequestError(f"local server {server!r} has two tools named {tool.name!r}")
             cards[made.name] = made
     return cards
+
+
+def _check_form(server: str, tool: object) -> None:
+    """An engine's code hands tools over, typed or not: said here, before a call finds it out."""
+    wrong = ""
+    if not isinstance(tool, LocalTool):
+        wrong = f"{type(tool).__name__} is not a LocalTool"
+    elif not (isinstance(tool.arguments, type) and issubclass(tool.arguments, BaseModel)):
+        wrong = f"the arguments of {tool.name!r} are not a pydantic model's class"
+    elif not callable(tool.run):
+        wrong = f"{tool.name!r} has no function to run"
+    if wrong:
+        advice = "write LocalTool(name, description, arguments, run), arguments being a subclass of pydantic.BaseModel"
+        raise RequestError(f"local server {server!r}: {wrong}", advice=advice)
 
 
 def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence[str]:

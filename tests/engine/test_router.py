@@ -359,6 +359,35 @@ def test_an_engines_own_tools_are_called_like_any_other(tmp_path: Path) -> None:
         assert "oh" not in crashed.text
 
 
+@pytest.mark.parametrize(
+    ("tool", "wrong"),
+    [
+        ("see", "str is not a LocalTool"),
+        (LocalTool("see", "see", dict, print), "'see' are not a pydantic model's class"),  # type: ignore[arg-type]  # untyped code does this
+        (LocalTool("see", "see", _Nothing, None), "'see' has no function"),  # type: ignore[arg-type]  # as above
+    ],
+)
+def test_a_local_tool_that_is_none_is_refused_when_the_router_opens(tmp_path: Path, tool: Any, wrong: str) -> None:
+    with pytest.raises(RequestError, match=wrong):
+        _open_with(tmp_path, tool)
+
+
+def test_what_is_no_step_is_refused_in_words(router: Router, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"route\(\) takes a Step, not dict"):
+        router.route_sync({"run_id": "r-1"})  # type: ignore[arg-type]  # untyped code does this
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_runs_folder_that_is_a_file_is_said_to_be_one(tmp_path: Path, workspace: Path) -> None:
+    (tmp_path / "runs").write_text("", encoding="utf-8")
+    with (
+        Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router,
+        pytest.raises(StorageError) as raised,
+    ):
+        router.route_sync(step())
+    assert "a file stands where a folder should" in raised.value.advice
+
+
 def test_a_tool_that_exits_returns_rubbish_or_too_much_ends_nothing_but_itself(tmp_path: Path) -> None:
     def leave(arguments: _Nothing, context: ToolContext) -> ToolOutput:
         raise SystemExit(3)

@@ -269,6 +269,15 @@ def test_a_typo_gets_a_suggestion_and_calls_nothing() -> None:
         assert router.fakes.sessions.calls == []
 
 
+def test_a_tool_that_is_refused_by_name_is_no_typo_of_another() -> None:
+    made = small_catalog({"one": ["a.get_item"], "two": ["a.get_items"]}, routes=[Route("all", bundles=("one",))])
+    with opened(made) as router:
+        result = router.call_sync("r", "a.get_items", {})
+        assert (result.outcome, result.code) == ("denied", "not_mapped")
+        assert "Did you mean" not in result.text
+        assert "This step has: a.get_item." in result.text
+
+
 def test_a_name_that_could_mean_several_tools_calls_none() -> None:
     made = small_catalog({"one": ["a.search"], "two": ["b.search"]}, routes=[Route("all", bundles=("one", "two"))])
     with opened(made) as router:

@@ -193,7 +193,7 @@ def _check_local(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[str]
     if tools is None:
         hint = report.suggester.did_you_mean(entry.name, local_tools)
         known = f"there are {', '.join(sorted(local_tools))}" if local_tools else "none come with this installation"
-        own = f"your own come by Router.open(local=...), and here by --local {entry.name}=module:TOOLS"
+        own = f"your own come by Router.open(local=...), on the command line by --local {entry.name}=module:TOOLS"
         report.add(entry.file, entry.path, f"no local tools are called {entry.name!r}", hint or f"{known}; {own}")
         return
     for key, patterns in (("include", entry.form.include or ()), ("exclude", entry.form.exclude)):

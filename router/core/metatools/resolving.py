@@ -40,7 +40,7 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
     if exact in permitted:
         return Resolved(exact, known=True)
     if name in canonical or exact in set(canonical.values()):
-        return Resolved(exact, known=False, alike=_nearest(exact, permitted))
+        return Resolved(exact, known=False)  # no typo, so nothing is like it: another tool would do something else
     wanted = _plain(name)
     for form in (_short, _plain, _plain_short):
         meant = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short else (wanted,)))
