@@ -53,7 +53,9 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
         name = str(path[-1])
-        return path, f"unknown key {name[:80]!r}", _nearest_or_all(name, known_keys(form, path[:-1]), suggester)
+        known = known_keys(form, path[:-1])
+        hint = suggester.did_you_mean(name, known) or _unquoted(path, given, known)
+        return path, f"unknown key {name[:80]!r}", hint or (f"known keys: {', '.join(known)}" if known else "")
     if kind == "missing":
         return path, "is missing", f"add {path[-1]!s} = ..."
     if kind == "literal_error":
@@ -93,9 +95,17 @@ def _choices(expected: str) -> list[str]:
     return [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
 
 
-def _nearest_or_all(name: str, known: tuple[str, ...], suggester: Suggester) -> str:
-    hint = suggester.did_you_mean(name, known)
-    return hint or (f"known keys: {', '.join(known)}" if known else "")
+def _unquoted(path: Path, given: Any, known: tuple[str, ...]) -> str:
+    """What to write for a bundle's id without quotes, whose dots TOML reads as tables inside tables."""
+    if len(path) != 3 or path[0] != "bundles":
+        return ""
+    words = list(map(str, path[1:]))
+    while isinstance(given, dict) and given and not given.keys() & set(known):
+        word, given = next(iter(given.items()))
+        words.append(word)
+    if not isinstance(given, dict) or len(words) > 16:
+        return ""
+    return f'an id with dots needs quotes: [bundles."{".".join(words)}"]'
 
 
 def known_keys(form: type[BaseModel], path: Path) -> tuple[str, ...]:
