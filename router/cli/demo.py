@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
+import shutil
+import sys
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -78,7 +81,9 @@ def _show(taken: list[Taken], repository: Repository) -> None:
         e = item.decision.exposure
         shown = ", ".join(_bundle(c.id, c.reason) for c in item.decision.bundles) or "none"
         who = f"{item.planned.role}{' (sub-agent)' if item.planned.sub_agent else ''}"
-        rows.append((who, item.planned.step, item.decision.source, shown, f"{e.tools} of {e.all_tools}", item.tokens))
+        rows.append(
+            (who, item.planned.step, item.decision.source, shown, f"{e.tools} of {e.all_tools}", f"{e.tokens:,}")
+        )
     table(("role", "step", "source", "bundles", "tools>", "tokens>"), rows)
     say()
     table(("role", "call", "outcome", "ms>", "what came back"), [row for item in taken for row in _calls(item)])
@@ -126,7 +131,17 @@ def _point_on(runs: str, run_id: str) -> None:
     say()
     elsewhere = "" if runs == "runs" else f" --runs {runs}"
     step = "--workflow feature --role reviewer --step review"
+    command = _command()
     say("Try next:")
-    say(f"  bundle-router runs show {run_id}{elsewhere}")
-    say(f"  bundle-router explain --tool workspace.exec {step}")
-    say(f"  bundle-router runs show {run_id}-spike{elsewhere}")
+    say(f"  {command} runs show {run_id}{elsewhere}")
+    say(f"  {command} explain --tool workspace.exec {step}")
+    say(f"  {command} runs show {run_id}-spike{elsewhere}")
+
+
+def _command() -> str:
+    """This program as it can be typed here: by its name where that leads to it, else as it was started."""
+    typed = Path(sys.argv[0])
+    found = shutil.which("bundle-router")
+    if typed.name != "bundle-router" or (found is not None and Path(found).resolve() == typed.resolve()):
+        return "bundle-router"
+    return shlex.quote(str(typed))

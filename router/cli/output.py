@@ -6,12 +6,17 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from router.core.shaping import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+NARROW: Final = 6
+"""Characters that a column of names has at least on a terminal; one of prose has twice that."""
+GAP: Final = 2
 
 
 def print_json(value: Any) -> None:
@@ -36,7 +41,9 @@ def console() -> Console:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table: boxed and coloured on a terminal, aligned columns in a pipe. A column named `…>` is right-aligned."""
+    """A table: boxed and coloured on a terminal, without its empty columns; aligned columns in a pipe.
+
+    A column named `…>` is right-aligned."""
     heads = [name.removesuffix(">") for name in columns]
     right = [name.endswith(">") for name in columns]
     cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in rows]
@@ -47,12 +54,39 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for head, is_right in zip(heads, right, strict=True):
-        made.add_column(Text(head, style="bold"), justify="right" if is_right else "left", overflow="fold")
+    made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    told = [i for i in range(len(heads)) if any(row[i] for row in cells)] or list(range(len(heads)))
+    out = console()
+    widths = _widths([[heads[i], *(row[i] for row in cells)] for i in told], out.width)
+    for i, width in zip(told, widths, strict=True):
+        justify: Literal["right", "left"] = "right" if right[i] else "left"
+        made.add_column(Text(heads[i], style="bold"), justify=justify, overflow="fold", width=width)
     for row in cells:
-        made.add_row(*(Text(cell, style=_style(cell)) for cell in row))
-    console().print(made)
+        made.add_row(*(Text(row[i], style=_style(row[i])) for i in told))
+    out.print(made)
+
+
+def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
+    """What each column gets of a terminal's width: ids, names and numbers, which people copy, stay whole as far as
+    there is room, the first before the others; what is left goes to all that would like more."""
+    names = [i for i, column in enumerate(columns) if not any(" " in cell for cell in column[1:])]
+    full = [max(map(len, column)) for column in columns]
+    have = [min(full[i], NARROW) if i in names else _word(column) for i, column in enumerate(columns)]
+    room = width - GAP * len(columns) - sum(have)
+    for i in names:
+        if full[i] - have[i] <= room:
+            room -= full[i] - have[i]
+            have[i] = full[i]
+    while room > 0 and (short := [i for i in range(len(columns)) if have[i] < full[i]]):
+        for i in short[:room]:
+            have[i] += 1
+        room -= len(short[:room])
+    return have
+
+
+def _word(column: Sequence[str]) -> int:
+    """How wide prose has to be for its words to stay whole, as far as they are words."""
+    return min(2 * NARROW, max((len(word) for cell in column for word in cell.split()), default=1))
 
 
 _GOOD = frozenset(("ok", "yes", "mapping", "mapped", "identical"))

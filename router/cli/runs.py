@@ -171,7 +171,7 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from router.adapters.archive import Archive
+    from router.adapters.archive import UNKEYED, Archive
 
     archive = Archive(arguments.runs)
     reports = [_with_artifacts(archive, archive.verify(run_id)) for run_id in _chosen(arguments)]
@@ -179,7 +179,9 @@ def _verify(arguments: argparse.Namespace) -> int:
         print_json([{**asdict(report), "ok": report.ok} for report in reports])
     else:
         for report in reports:
-            _show_report(report)
+            _show_report(replace(report, notes=tuple(note for note in report.notes if note != UNKEYED)))
+        if reports:
+            say(f"({UNKEYED})")
         say(f"{sum(r.ok for r in reports)} of {len(reports)} runs are as they were written")
     return 0 if all(report.ok for report in reports) else 5
 

@@ -131,12 +131,13 @@ def test_search_ranks_bundles_and_tools_and_says_what_it_makes_of_them(tmp_path:
     assert "docs.fetch" in run(tmp_path, "search", "how does asyncio.timeout behave when nested").stdout
 
 
-def test_the_demo_is_pleasant_on_a_terminal(tmp_path: Path) -> None:
+def _on_a_terminal(cwd: Path, *words: str, columns: int) -> bytes:
+    """What a command that succeeds prints on a terminal of so many columns."""
     parent, child = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "router", "demo"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "120"},
+        [sys.executable, "-m", "router", *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": str(columns)},
         stdout=child,
         stderr=child,
         stdin=subprocess.DEVNULL,
@@ -153,9 +154,54 @@ def test_the_demo_is_pleasant_on_a_terminal(tmp_path: Path) -> None:
         shown += block
     os.close(parent)
     assert process.wait(60) == 0
+    return shown
+
+
+def _widest(shown: bytes) -> int:
+    return max(len(re.sub(rb"\x1b\[[0-9;]*m", b"", line).decode()) for line in shown.splitlines())
+
+
+def test_the_demo_is_pleasant_on_a_terminal(tmp_path: Path) -> None:
+    shown = _on_a_terminal(tmp_path, "demo", columns=120)
     assert b"\x1b[1m" in shown, "headings are bold"
     assert b"\x1b[32m" in shown, "what went well is green"
-    assert max(len(re.sub(rb"\x1b\[[0-9;]*m", b"", line).decode()) for line in shown.splitlines()) <= 121
+    assert _widest(shown) <= 121
+
+
+def test_an_id_that_people_copy_stays_whole_on_a_narrow_terminal(demo: tuple[Path, str, str]) -> None:
+    folder, run_id, _ = demo
+    shown = _on_a_terminal(folder, "runs", "list", columns=80)
+    assert f"{run_id}-spike" in shown.decode()
+    assert _widest(shown) <= 81
+    folded = "".join(
+        line.split()[-1] for line in re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()[3:] if line.split()
+    )
+    assert run_id in folded, "and what is folded loses nothing"
+    assert "problem" not in shown.decode(), "a column without a word in it takes no room"
+
+
+def test_what_the_demo_shows_is_what_the_records_say(demo: tuple[Path, str, str]) -> None:
+    folder, run_id, printed = demo
+    reviewer = json_of(folder, "runs", "show", run_id, "--seq", "20")["records"][0]
+    assert reviewer["step"]["role"] == "reviewer"
+    row = next(line for line in printed.splitlines() if line.startswith("reviewer"))
+    assert row.split()[-1] == f"{reviewer['exposure']['tokens']:,}"
+
+
+def test_what_the_demo_points_to_can_be_typed(tmp_path: Path) -> None:
+    program = tmp_path / "my venv" / "bin" / "bundle-router"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!{sys.executable}\nfrom router.cli import main\nraise SystemExit(main())\n", encoding="utf-8")
+    program.chmod(0o755)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([program, "demo"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    typed = next(line for line in done.stdout.splitlines() if " runs show demo-" in line)
+    again = subprocess.run(typed, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert "feature / planner / plan" in again.stdout
+
+
+def test_verify_says_once_what_holds_of_every_run(demo: tuple[Path, str, str]) -> None:
+    assert run(demo[0], "runs", "verify").stdout.count("the chain has no key") == 1
 
 
 def test_runs_can_be_listed_shown_verified_and_replayed(demo: tuple[Path, str, str]) -> None:

@@ -11,6 +11,6 @@ from __future__ import annotations
 
 from router.adapters.archive.files import Torn
 from router.adapters.archive.pruning import Pruned, prune
-from router.adapters.archive.reader import Archive, RunSummary, VerifyReport
+from router.adapters.archive.reader import UNKEYED, Archive, RunSummary, VerifyReport
 
-__all__ = ["Archive", "Pruned", "RunSummary", "Torn", "VerifyReport", "prune"]
+__all__ = ["UNKEYED", "Archive", "Pruned", "RunSummary", "Torn", "VerifyReport", "prune"]

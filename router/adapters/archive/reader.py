@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from router.adapters.archive import files
 from router.adapters.archive.files import ADVICE, Torn
@@ -16,6 +16,9 @@ from router.core.chain import FILES, BadLine, Break, Head, check, lines_backward
 from router.core.header import faults
 from router.core.models import RUN_ID
 from router.errors import CorruptRun, UnknownRun
+
+UNKEYED: Final = "the chain has no key: it finds accidents and careless hands, not a patient forger"
+"""The note of every report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,7 @@ class Archive:
         notes += [f"{t.file} ends in {t.bytes} bytes that are no complete record" for t in torn_ends]
         if head is None:
             notes.append("the run was not closed: whether records are missing at its end can't be known")
-        notes.append("the chain has no key: it finds accidents and careless hands, not a patient forger")
+        notes.append(UNKEYED)
         return VerifyReport(run_id, str(path), state, checked.count, broken, torn_ends, tuple(problems), tuple(notes))
 
     def _verify_header(self, run_id: str, path: Path) -> tuple[Head | None, list[str], list[str]]:
