@@ -385,6 +385,8 @@ class Router:
         from router.adapters.patterns import compile_pattern
         from router.errors import RequestError
 
+        if pins not in ("required", "trusted-may-skip"):
+            raise RequestError(f"pins={pins!r} is not known", advice="use 'required' or 'trusted-may-skip'")
         if pins != "required" and not development:
             raise RequestError(
                 f"pins={pins!r} is for development only", advice="pass development=True, or pin the servers"

@@ -9,6 +9,8 @@ from router.cli.arguments import add_config, add_development, add_json, config_f
 from router.cli.local import local_servers
 from router.cli.output import print_json, say
 from router.cli.reviewing import Review, json_of, lines_of, remote_servers, review
+from router.core.catalog import Catalog
+from router.core.imports import bundle_text
 from router.core.pins import Pins, approve
 from router.errors import RequestError
 
@@ -48,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
             written[row.server.name] = str(files.write(_approve(row, arguments.tool)))
             if not arguments.json:
                 say(f"{row.server.name}: pinned in {written[row.server.name]}")
+                _show_bundle(row, catalog)
     if arguments.json:
         print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
     elif not rows:
@@ -55,6 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
     if any(row.admitted is None for row in rows):
         return 4
     return 0 if all(row.clean or row.server.name in written for row in rows) else 1
+
+
+def _show_bundle(row: Review, catalog: Catalog) -> None:
+    """A first bundle, where no bundle holds the server's tools yet."""
+    if row.admitted is None or any(row.server.name in bundle.servers for bundle in catalog.bundles.values()):
+        return
+    say("no bundle holds its tools yet; in bundles.toml, with the tools that you want:")
+    for line in bundle_text(row.server.name, [tool.card.tool for tool in row.admitted.tools]).splitlines():
+        say(f"  {line}")
 
 
 def _approve(row: Review, only: list[str] | None) -> Pins:

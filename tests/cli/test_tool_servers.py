@@ -80,6 +80,9 @@ def test_imported_servers_are_untrusted_named_to_fit_and_hold_no_secret(folder: 
     assert 'API_KEY = "${' in text
     assert "bundle-router pin --development mail-box" in done.stdout
     run(folder, "check")
+    pinned = run(folder, "pin", "--development", "mail-box", "--yes", code=4).stdout
+    assert "can't be reviewed" in pinned
+    assert "its credential" in pinned
     again = json_of(folder, "import", ".mcp.json")
     assert (again["servers"], again["written"]) == ([], []), "twice adds nothing"
     assert (folder / "config" / "servers.toml").read_text() == text
@@ -144,6 +147,18 @@ def test_a_change_is_shown_field_by_field_with_what_hides_in_it_and_takes_approv
     run(project, "pin", "--development", "mail", "--yes")
     run(project, "check", "--live", "--development")
     assert "[poisoned-text]" in run(project, "check").stdout, "approved, and still said"
+
+
+def test_what_no_bundle_holds_yet_is_offered_as_a_bundle(project: Path) -> None:
+    bundles, pins = project / "config" / "bundles.toml", project / "bundles" / "pins" / "mail.json"
+    pins.unlink()
+    bundles.write_text("[bundles]\n")
+    (project / "config" / "routes.toml").unlink()
+    printed = run(project, "pin", "--development", "mail", "--yes").stdout
+    text = printed.partition("the tools that you want:\n")[2]
+    bundles.write_text(text)
+    assert "mail.echo" in text
+    run(project, "check")
 
 
 def test_one_tool_can_be_approved_alone(project: Path) -> None:

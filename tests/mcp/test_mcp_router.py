@@ -110,6 +110,8 @@ def test_skipping_pins_takes_the_callers_word_and_development(project: Any, benc
         project.http(server.url)
         with pytest.raises(RequestError, match="development"):
             project.open(development=False, pins="trusted-may-skip")
+        with pytest.raises(RequestError, match="is not known"):
+            project.open(pins="never")
         with project.open(pins="trusted-may-skip") as router:
             assert router.route_sync(project.step()).bundle_ids == ["faults"]
             assert server.seen == [], "routing contacts nobody"
@@ -274,3 +276,17 @@ def test_a_server_that_keeps_failing_is_left_out_of_decisions_until_it_is_tried_
                 assert router.call_sync("r", "s.echo", {"text": "x"}).outcome == "unavailable"
             (row,) = [row for row in router.route_sync(project.step()).left_out if row.tool is None]
             assert (row.code, "left alone" in row.detail) == ("server_unavailable", True)
+
+
+def test_an_agent_that_may_write_files_can_t_write_pins(project: Any) -> None:
+    project.stdio(tools='tools = ["s.echo", "workspace.write_file"]')
+    project.pin()
+    pins = project.root / "bundles" / "pins" / "s.json"
+    before = pins.read_bytes()
+    with project.open() as router:
+        router.route_sync(project.step())
+        for path in ("bundles/pins/s.json", "bundles/pins/new.json"):
+            result = router.call_sync("r", "workspace.write_file", {"path": path, "content": "{}"})
+            assert (result.outcome, result.code) == ("tool_error", "protected"), result
+    assert pins.read_bytes() == before
+    assert [path.name for path in pins.parent.iterdir()] == ["s.json"]
