@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,9 +34,11 @@ from router.ports import (
 from router.run import Deps
 
 if TYPE_CHECKING:
+    from router.adapters.embeddings import VectorStore
     from router.adapters.pinfile import PinFiles
     from router.asking import ModelSelector
     from router.core.admission import Admitted
+    from router.core.corpus import Texts
     from router.core.pins import Pins, PinSetting
     from router.core.search.memory import Memory
     from router.core.search.ranking import Search
@@ -186,6 +188,14 @@ def open_store(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redac
     return DiskRunStore(runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability)
 
 
+def _searched(catalog: Catalog) -> Texts:
+    """What search may read. Cards of servers elsewhere are in a catalog because a person pinned them."""
+    from router.core.corpus import texts_of
+
+    reviewed = {name for name, card in catalog.cards.items() if catalog.servers[card.server].transport != "local"}
+    return texts_of(catalog, reviewed)
+
+
 def make_search(catalog: Catalog) -> Search:
     """The search over a catalog, its index from the user's cache where making it anew takes longer.
 
@@ -193,7 +203,7 @@ def make_search(catalog: Catalog) -> Search:
     """
     from router.adapters.indexcache import IndexCache, cache_folder
     from router.adapters.ranking import LexicalIndex, english_stemmer
-    from router.core.corpus import corpus_of, outline_of, texts_of
+    from router.core.corpus import corpus_of, outline_of
     from router.core.search.ranking import Search
     from router.core.search.text import Analyzer
     from router.errors import NotInstalled
@@ -202,8 +212,7 @@ def make_search(catalog: Catalog) -> Search:
         made_with = [f"{name} {version(name)}" for name in SEARCH_LIBRARIES]
     except PackageNotFoundError as missing:
         raise NotInstalled(f"search needs {missing.name}", advice="install bundle-router anew") from None
-    reviewed = {name for name, card in catalog.cards.items() if catalog.servers[card.server].transport != "local"}
-    texts, analyzer = texts_of(catalog, reviewed), Analyzer(english_stemmer())
+    texts, analyzer = _searched(catalog), Analyzer(english_stemmer())
     revision = texts.revision(*made_with)
     cache = IndexCache(cache_folder() if len(texts.bundles) + len(texts.tools) >= MIN_CACHED else None)
     index = cache.load(revision, lambda folder: LexicalIndex.load(folder, revision=revision))
@@ -252,14 +261,46 @@ def open_embedder(catalog: Catalog) -> Embedder | None:
 def make_vectors(catalog: Catalog, embedder: Embedder) -> Vectors | Embedding:
     """The vectors of a catalog's texts, from the user's cache where a text is unchanged. Blocks, for minutes when
     thousands of texts are new."""
-    from router.adapters.embeddings import VectorStore, vectors_for
-    from router.adapters.indexcache import cache_folder
-    from router.core.corpus import texts_of
+    from router.adapters.embeddings import vectors_for
     from router.core.search.meaning import passages_of
 
-    texts, folder = texts_of(catalog), cache_folder()
-    store = VectorStore(folder.parent / "embeddings" if folder is not None else None, embedder.revision)
-    return vectors_for(passages_of(texts.bundles, texts.tools), embedder, store)
+    texts = _searched(catalog)
+    return vectors_for(passages_of(texts.bundles, texts.tools), embedder, _vector_store(embedder))
+
+
+def _vector_store(embedder: Embedder) -> VectorStore:
+    from router.adapters.embeddings import VectorStore
+    from router.adapters.indexcache import cache_folder
+
+    folder = cache_folder()
+    return VectorStore(folder.parent / "embeddings" if folder is not None else None, embedder.revision)
+
+
+def make_search_for(catalog: Catalog, requests: Iterable[str]) -> Search:
+    """`make_search` for requests that are known beforehand, such as past steps: it understands exactly these, where the
+    config names an embedder. Where that one fails it searches by words alone, as a router would, and warns of it.
+
+    Blocks while what is new is embedded. Raises NotInstalled as `make_search` does.
+    """
+    search, embedder = make_search(catalog), open_embedder(catalog)
+    if embedder is None:
+        return search
+    from router.adapters.embeddings import embed_texts
+    from router.core.search.meaning import passage
+
+    try:
+        vectors = make_vectors(catalog, embedder)
+        passages = {text: passage(text) for text in requests}
+        known = embed_texts(passages.values(), embedder, _vector_store(embedder))
+    finally:
+        embedder.close()
+    if isinstance(vectors, Embedding) or isinstance(known, Embedding):
+        failures = [made for made in (vectors, known) if isinstance(made, Embedding)]
+        diagnostics = open_diagnostics(catalog, open_redactor(catalog))
+        diagnostics.event("warning", "embeddings.unavailable", failure=failures[0].failure, detail=failures[0].detail)
+        return search
+    understood = {text: known[part] for text, part in passages.items() if len(known[part]) == vectors.dimension}
+    return replace(search, vectors=vectors, understood=understood)
 
 
 def open_meanings(catalog: Catalog, clock: Clock, diagnostics: Diagnostics) -> Meanings | None:
@@ -429,7 +470,7 @@ class Router:
 
     async def warm_up(self) -> bool:
         """Makes the search index, and waits (seconds) until models can be asked; gives whether they can be. Contacts
-        nobody.
+        nobody but an embedding model that is elsewhere, which is sent the catalog's texts that are new.
 
         Without it the first questions of a process are answered by `[fallback]`, with `not_ready` in the record.
         """

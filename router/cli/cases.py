@@ -104,11 +104,11 @@ def _measure_all(
     """Each set's figures under the config, with what was learned and accepted, and the bundles it does not have."""
     from router.adapters.learned import load_learned
     from router.core.evaluation import measure, rank_row, unknown_ids
-    from router.wiring import make_search
+    from router.wiring import make_search_for
 
     learned = load_learned(config_folder(arguments)).fitted_to(catalog)
     catalog = learned.applied_to(catalog)
-    search = make_search(catalog)
+    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows])
     done = []
     for path, rows in sets:
         ranked, elapsed = [], []

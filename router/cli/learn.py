@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     now = load_learned(folder).fitted_to(catalog)
     catalog = now.applied_to(catalog)
     read = _read_runs(Archive(arguments.runs))
-    search, missing = _search(catalog)
+    search, missing = _search(catalog, [step.request.text for step in read.steps])
     learning = learn(
         read.steps, read.catalogs, catalog, search, now, calibrating=arguments.calibrate, after=arguments.after
     )
@@ -145,11 +145,11 @@ def _read_run(archive: Archive, run_id: str, catalogs: dict[str, Catalog]) -> li
     return steps
 
 
-def _search(catalog: Catalog) -> tuple[Search | None, str]:
-    from router.wiring import make_search
+def _search(catalog: Catalog, requests: list[str]) -> tuple[Search | None, str]:
+    from router.wiring import make_search_for
 
     try:
-        return make_search(catalog), ""
+        return make_search_for(catalog, requests), ""
     except NotInstalled as error:
         return None, error.message
 

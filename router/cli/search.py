@@ -30,13 +30,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from router.core.corpus import request_of
-    from router.wiring import load_catalog, make_search
+    from router.wiring import load_catalog, make_search_for
 
     placed = _is_placed(arguments)
     step = _step(arguments, placed)
     catalog = load_catalog(config_folder(arguments), local=local_servers(arguments))
-    search = make_search(catalog)
     request = request_of(step, ())
+    search = make_search_for(catalog, [request.text])
     if not placed:
         request = Request(request.text)
     permitted = _permitted(catalog, step) if placed else frozenset(search.corpus.members)

@@ -67,7 +67,7 @@ class StagedSelector:
         return self.search.consider(question, ()).reply
 
     async def warm_up(self, catalog: Catalog) -> Readiness:
-        """Makes the index, loads what models need, and says whether they can be asked. Contacts nobody."""
+        """Makes the index, loads what models need, and says whether they can be asked. Contacts only an embedder."""
         readiness, _ = await asyncio.gather(self._warm_model(), self._warm_search(catalog))
         return readiness
 

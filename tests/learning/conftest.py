@@ -32,6 +32,8 @@ class Turn:
 
 
 Runs = Mapping[str, Sequence[Turn]]
+ARGUMENTS: Mapping[str, Mapping[str, str]] = {"docs.fetch": {"url": "https://docs.python.org/3/"}}
+"""What a tool is called with, where it takes something."""
 
 
 class Deployment:
@@ -55,7 +57,7 @@ class Deployment:
                     workflow, role, step = turn.address
                     router.route_sync(Step(run_id=run_id, workflow=workflow, role=role, step=step, goal=turn.goal))
                     for tool in turn.calls:
-                        router.call_sync(run_id, tool, {})
+                        router.call_sync(run_id, tool, ARGUMENTS.get(tool, {}))
                 self.records[run_id] = router.fakes.records(run_id)
         return self
 

@@ -17,6 +17,7 @@ from router.core.models import Failure
 from router.core.records import catalog_from
 from router.core.replay import replay
 from router.core.search.meaning import fault_in
+from router.core.search.ranking import Request
 from router.scripted import (
     Act,
     ScriptedServer,
@@ -31,6 +32,7 @@ from router.scripted import (
     slow_headers,
     status,
 )
+from router.wiring import load_catalog, make_search_for
 from tests.selecting.embedders import about
 
 SECRET = "sk-canary-8Hs2kQ9vLx4mZ7wB"
@@ -214,3 +216,31 @@ def test_a_router_whose_embedder_is_down_searches_by_words(place: Path) -> None:
     assert (down["search"]["embeddings"], words["search"]["embeddings"]) == ("circuit_open", None)
     assert [row["id"] for row in down["candidates"]] == [row["id"] for row in words["candidates"]]
     assert [row["id"] for row in down["bundles"]] == [row["id"] for row in words["bundles"]]
+
+
+# --- offline: what is known beforehand -----------------------------------------------------------------------------
+
+
+def test_evaluation_understands_its_requests_as_a_router_does(place: Path) -> None:
+    with ScriptedServer([embeds(about)]) as server:
+        catalog = load_catalog(config(place / "config", server.base_url))
+        goals = ["find where the code sets a limit", "open the ticket"]
+        search = make_search_for(catalog, goals)
+        sent = [text for request in server.requests for text in request.json["input"]]
+        everyone = frozenset(search.corpus.members)
+        found = search.rank_bundles(Request(goals[0]), everyone)
+        again = make_search_for(catalog, goals)
+        assert [text for request in server.requests for text in request.json["input"]] == sent, "nothing is new"
+    assert set(goals) <= set(sent)
+    assert found.evidence.likeness > 0.0
+    assert found == again.rank_bundles(Request(goals[0]), everyone)
+    assert search.rank_bundles(Request("never said before"), everyone).evidence.likeness == 0.0
+
+
+def test_evaluation_goes_on_by_words_when_the_embedder_is_down(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer([status(500)]) as server:
+        catalog = load_catalog(config(place / "config", server.base_url))
+        search = make_search_for(catalog, ["find where the code sets a limit"])
+    assert (search.vectors, search.understood) == (None, {})
+    assert search.rank_bundles(Request("find where the code sets a limit"), frozenset(search.corpus.members)).scored
+    capsys.readouterr()

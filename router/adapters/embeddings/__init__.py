@@ -3,9 +3,9 @@
 A model elsewhere is reached through litellm: see `router.adapters.llm.embedding`.
 """
 
-from router.adapters.embeddings.catalogs import vectors_for
+from router.adapters.embeddings.catalogs import embed_texts, vectors_for
 from router.adapters.embeddings.kept import VectorStore
 from router.adapters.embeddings.local import LocalEmbedder
 from router.adapters.embeddings.nearest import DenseVectors
 
-__all__ = ["DenseVectors", "LocalEmbedder", "VectorStore", "vectors_for"]
+__all__ = ["DenseVectors", "LocalEmbedder", "VectorStore", "embed_texts", "vectors_for"]

@@ -1,8 +1,8 @@
-"""The vectors of a catalog's passages: what is kept on disk, and the rest from an embedder, once."""
+"""Vectors of many texts: what is kept on disk, and the rest from an embedder, once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from router.adapters.embeddings.kept import VectorStore
@@ -11,24 +11,35 @@ from router.core.search.index import Collection
 from router.core.search.meaning import Passage, fault_in
 from router.ports import Embedder, Embedding
 
+Vector = tuple[float, ...]
+
 PART: Final = 256
-"""Passages that are embedded, and kept, at a time: a process that ends in the middle loses no more."""
+"""Texts that are embedded, and kept, at a time: a process that ends in the middle loses no more."""
 PART_TIMEOUT_S: Final = 120.0
 
 
 def vectors_for(passages: Sequence[Passage], embedder: Embedder, store: VectorStore) -> DenseVectors | Embedding:
-    """Embeds what is not kept. Blocks for as long as that takes: minutes for thousands of texts on a small machine.
+    """The vectors of a catalog. Blocks for as long as `embed_texts` does, and fails with it: all or none, so that no
+    bundle ranks low for want of a vector."""
+    known = embed_texts([passage.text for passage in passages], embedder, store)
+    if isinstance(known, Embedding):
+        return known
+    rows: dict[Collection, dict[str, Sequence[float]]] = {}
+    for passage in passages:
+        rows.setdefault(passage.collection, {})[passage.id] = known[passage.text]
+    dimension = len(next(iter(known.values()))) if known else 1
+    return DenseVectors(embedder.revision, dimension, rows)
 
-    An `Embedding` with a failure in place of vectors: all or none, so that no bundle ranks low for want of a vector.
-    """
-    texts = list(dict.fromkeys(passage.text for passage in passages))
-    known = store.load(texts)
-    dimension: int | None = None
+
+def embed_texts(texts: Iterable[str], embedder: Embedder, store: VectorStore) -> dict[str, Vector] | Embedding:
+    """The vector of every text. Blocks while what is not kept is embedded: minutes for thousands of texts on a small
+    machine. An `Embedding` with a failure where that fails; what was embedded until then is kept."""
+    wanted = list(dict.fromkeys(texts))
+    known = store.load(wanted)
     if known and fault_in(tuple(known.values()), len(known)):
         known = {}
-    if known:
-        dimension = len(next(iter(known.values())))
-    missing = [text for text in texts if text not in known]
+    dimension = len(next(iter(known.values()))) if known else None
+    missing = [text for text in wanted if text not in known]
     for start in range(0, len(missing), PART):
         part = missing[start : start + PART]
         made = embedder.embed(part, timeout_s=PART_TIMEOUT_S)
@@ -41,7 +52,4 @@ def vectors_for(passages: Sequence[Passage], embedder: Embedder, store: VectorSt
         fresh = dict(zip(part, made.vectors, strict=True))
         store.save(fresh)
         known.update(fresh)
-    rows: dict[Collection, dict[str, Sequence[float]]] = {}
-    for passage in passages:
-        rows.setdefault(passage.collection, {})[passage.id] = known[passage.text]
-    return DenseVectors(embedder.revision, dimension or 1, rows)
+    return known

@@ -174,6 +174,8 @@ class Search:
     weights: Weights = Weights()
     relevance: Logistic = RELEVANCE
     vectors: Vectors | None = None
+    understood: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
+    """Vectors of requests by their text, where these were known beforehand: for those that bring none."""
     _members: dict[frozenset[str], frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
     _tiers_of: dict[frozenset[str], tuple[frozenset[str], frozenset[str], frozenset[str]]] = field(
         default_factory=dict, repr=False, compare=False
@@ -279,12 +281,13 @@ class Search:
         return _Found(bundles, of_tools, full, coherence, meant)
 
     def _meant(self, request: Request, scope: _Scope) -> _Meant:
-        if request.vector is None or self.vectors is None:
+        vector = request.vector or self.understood.get(request.text)
+        if vector is None or self.vectors is None:
             return WORDS_ALONE
         depth = self.weights.depth
-        near_tools = self.vectors.nearest("tools", request.vector, k=depth, within=scope.tools)
+        near_tools = self.vectors.nearest("tools", vector, k=depth, within=scope.tools)
         by_tool = best_of_tools(near_tools, self._bundles_of)
-        by_text = dict(self.vectors.nearest("bundles", request.vector, k=depth, within=scope.bundles))
+        by_text = dict(self.vectors.nearest("bundles", vector, k=depth, within=scope.bundles))
         share = self.weights.text_share
         both = {
             id_: share * by_text.get(id_, 0.0) + (1.0 - share) * by_tool.get(id_, 0.0)
