@@ -65,7 +65,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
 
 def test_texts_become_vectors_in_their_order(opened: Opened) -> None:
     with ScriptedServer([embeds(about)]) as server:
-        made = opened(server).embed(("source code", "a ticket"), timeout_s=20)
+        made = opened(server).embed(("source code", "a ticket"), timeout_s=60)
         (request,) = server.requests
     assert made.failure is None
     assert made.vectors == (about("source code"), about("a ticket"))
@@ -90,7 +90,7 @@ def shuffled(exchange: Any) -> None:
 
 def test_vectors_are_put_in_the_order_of_their_numbers(opened: Opened) -> None:
     with ScriptedServer([shuffled]) as server:
-        assert opened(server).embed("abc", timeout_s=20).vectors == ((0.0, 1.0), (1.0, 1.0), (2.0, 1.0))
+        assert opened(server).embed("abc", timeout_s=60).vectors == ((0.0, 1.0), (1.0, 1.0), (2.0, 1.0))
 
 
 FAULTS: list[tuple[str, Act, Failure]] = [
@@ -115,7 +115,7 @@ FAULTS: list[tuple[str, Act, Failure]] = [
 @pytest.mark.parametrize(("act", "failure"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
 def test_every_fault_is_a_failure_after_one_request(opened: Opened, act: Act, failure: Failure) -> None:
     with ScriptedServer([act, embeds(about)]) as server:
-        made = opened(server).embed(["source code"], timeout_s=2.0 if failure == "timeout" else 20.0)
+        made = opened(server).embed(["source code"], timeout_s=4.0 if failure == "timeout" else 60.0)
         assert len(server.requests) == 1
     assert (made.vectors, made.failure) == ((), failure)
     assert SECRET not in repr(made)
@@ -124,7 +124,7 @@ def test_every_fault_is_a_failure_after_one_request(opened: Opened, act: Act, fa
 
 def test_how_long_to_wait_is_told(opened: Opened) -> None:
     with ScriptedServer([status(429, {"Retry-After": "7"})]) as server:
-        assert opened(server).embed(["x"], timeout_s=20).retry_after_s == 7.0
+        assert opened(server).embed(["x"], timeout_s=60).retry_after_s == 7.0
 
 
 UNSOUND: list[tuple[str, Act]] = [
@@ -141,7 +141,7 @@ UNSOUND: list[tuple[str, Act]] = [
 @pytest.mark.parametrize("act", [row[1] for row in UNSOUND], ids=[row[0] for row in UNSOUND])
 def test_unsound_vectors_are_found_out(opened: Opened, act: Act) -> None:
     with ScriptedServer([act]) as server:
-        made = opened(server).embed(["one", "three"], timeout_s=20)
+        made = opened(server).embed(["one", "three"], timeout_s=60)
     assert made.failure is not None or fault_in(made.vectors, 2)
 
 
