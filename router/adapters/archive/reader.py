@@ -211,6 +211,8 @@ class Archive:
         state = self.summary(run_id).state
         head, problems, notes = self._verify_header(run_id, path)
         lengths = files.sizes(path)
+        while (again := self._verify_header(run_id, path))[0] != head:  # opened or closed since: not one instant
+            (head, problems, notes), lengths = again, files.sizes(path)
         checked = check({name: files.lines(path / name, lengths[name]) for name in FILES.values()}, run_id, head)
         broken, torn_ends = checked.broken, self.torn(run_id)
         if head is not None and torn_ends and broken is None:
