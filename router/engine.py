@@ -296,19 +296,29 @@ class Engine:
         """See `Router.route`."""
         started = self._deps.clock.monotonic_ns()
         step = self._accepted(asked)
+        run = await self._hold(step.run_id, step)
+        try:
+            facts, step, inherited = self._prepare(run, step)
+            derived = None if messages is None else sticky_set.from_messages(messages, self.catalog)
+            taken = begin_route(self._deps, self.catalog, facts, run, step, inherited, derived)
+            if isinstance(taken, Question):
+                reply = await ask(self._deps, taken, tuple(run.recent))
+                taken = finish_route(self._deps, run, taken, reply, started)
+            if run.durable:
+                await asyncio.to_thread(self._settle, run, taken)
+            return taken
+        finally:
+            run.release()
+
+    async def _hold(self, run_id: str, step: Step | None) -> Run:
+        """The open run, which stays so until it is released, whoever closes it meanwhile."""
         # Opening a run takes disk work, once; everything after it takes microseconds.
-        run = self._runs.get(step.run_id)
-        if run is None:
-            run = await asyncio.to_thread(self._open, step.run_id, step)
-        facts, step, inherited = self._prepare(run, step)
-        derived = None if messages is None else sticky_set.from_messages(messages, self.catalog)
-        taken = begin_route(self._deps, self.catalog, facts, run, step, inherited, derived)
-        if isinstance(taken, Question):
-            reply = await ask(self._deps, taken, tuple(run.recent))
-            taken = finish_route(self._deps, run, taken, reply, started)
-        if run.durable:
-            await asyncio.to_thread(self._settle, run, taken)
-        return taken
+        while True:
+            run = self._runs.get(run_id)
+            if run is None:
+                run = await asyncio.to_thread(self._open, run_id, step)
+            if run.hold():
+                return run
 
     def route_from_thread(
         self, asked: Step, wait: Callable[[Coroutine[Any, Any, Reply]], Reply], messages: Messages | None = None
@@ -316,16 +326,20 @@ class Engine:
         """As `route`, on the calling thread; `wait` runs a coroutine to its end elsewhere, when something is asked."""
         started = self._deps.clock.monotonic_ns()
         step = self._accepted(asked)
-        run = self._runs.get(step.run_id) or self._open(step.run_id, step)
-        facts, step, inherited = self._prepare(run, step)
-        derived = None if messages is None else sticky_set.from_messages(messages, self.catalog)
-        taken = begin_route(self._deps, self.catalog, facts, run, step, inherited, derived)
-        if isinstance(taken, Question):
-            reply = wait(ask(self._deps, taken, tuple(run.recent)))
-            taken = finish_route(self._deps, run, taken, reply, started)
-        if run.durable:
-            self._settle(run, taken)
-        return taken
+        while not (run := self._runs.get(step.run_id) or self._open(step.run_id, step)).hold():
+            pass  # somebody closed it just now
+        try:
+            facts, step, inherited = self._prepare(run, step)
+            derived = None if messages is None else sticky_set.from_messages(messages, self.catalog)
+            taken = begin_route(self._deps, self.catalog, facts, run, step, inherited, derived)
+            if isinstance(taken, Question):
+                reply = wait(ask(self._deps, taken, tuple(run.recent)))
+                taken = finish_route(self._deps, run, taken, reply, started)
+            if run.durable:
+                self._settle(run, taken)
+            return taken
+        finally:
+            run.release()
 
     def _settle(self, run: Run, decision: Decision) -> None:
         """Returns when the decision survives power loss; where it does not, it was not taken."""
@@ -388,9 +402,13 @@ class Engine:
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
         """See `Router.call`. `joins`: whether a deferred tool joins the array when it is found or called; an MCP
         endpoint says no, since a call may not change a list there."""
-        run = self._runs.get(run_id)
-        if run is None:
-            run = await asyncio.to_thread(self._open, run_id, None)
+        run = await self._hold(run_id, None)
+        try:
+            return await self._call(run, name, arguments, joins=joins)
+        finally:
+            run.release()
+
+    async def _call(self, run: Run, name: str, arguments: Mapping[str, Any] | str, *, joins: bool) -> Result:
         ceiling = self._ceiling(run.parent_id)
         via = ""
         if isinstance(name, str) and name in NAMES:
@@ -404,6 +422,10 @@ class Engine:
         catalog, names = surface.catalog, surface.canonical
         given = read_arguments(self._deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
         given = await fill(self._deps, surface, run, name, given)
+        # Meanwhile the run, or an ancestor, may have been routed anew: what counts is what holds when the call begins.
+        ceiling = self._ceiling(run.parent_id)
+        facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
+        catalog, names = surface.catalog, surface.canonical
         taken = admit_call(self._deps, catalog, facts, ceiling, run, names, name, given, via=via, joins=joins)
         if isinstance(taken, Admitted):
             return await perform(self._deps, catalog, run, taken)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from router.calls import Arguments
 from router.core.handles import PREFIX, Handle, encoded, filled, handles_in
 from router.core.metatools import resolve
+from router.errors import CorruptRun, StorageError
 from router.run import Deps, Run
 from router.surface import Surface
 
@@ -35,6 +36,9 @@ def _fill(deps: Deps, run: Run, given: Arguments, found: tuple[Handle, ...], max
             data = run.artifacts.get(handle.sha256)
         except KeyError:
             return replace(given, wrong=("not_found", f"name {PREFIX}{handle.sha256}, which this run does not have."))
+        except (CorruptRun, StorageError) as trouble:
+            deps.diagnostics.event("error", "artifact.unread", run_id=run.id, uri=handle.sha256, error=trouble)
+            return replace(given, wrong=("storage", f"name {PREFIX}{handle.sha256}, which can't be read."))
         total += len(data)
         if total > max_bytes:
             return replace(given, wrong=("too_large", f"stand for over {max_bytes:,} bytes of artifacts."))

@@ -2,8 +2,8 @@
 
 Rules:
 1. Disk work is done under a lock that belongs to the run, so that one slow directory never holds up the others.
-2. A run that ends while calls are under way is let go when the last of them is recorded. Who opens it before that
-   goes on with it: it is never refused because of ourselves.
+2. A run that ends while steps or calls are under way is let go when the last of them is recorded. Who opens it before
+   that goes on with it: it is never refused because of ourselves.
 """
 
 from __future__ import annotations

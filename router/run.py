@@ -106,19 +106,25 @@ class Run:
     # --- its end ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the run; with calls under way, when the last of them has been recorded."""
+        """Ends the run; with steps or calls under way, when the last of them has been recorded."""
         with self.lock:
             self.closing = True
             self._end_if_idle()
 
+    def hold(self) -> bool:
+        """Keeps the run open until `release`; False when its end has come."""
+        with self.lock:
+            self.leases += not self.ended
+            return not self.ended
+
     def reopen(self) -> bool:
-        """Takes the end back while calls are still under way; False when it has come."""
+        """Takes the end back while steps or calls are still under way; False when it has come."""
         with self.lock:
             self.closing = self.closing and self.ended
             return not self.ended
 
     def release(self) -> None:
-        """A call that was admitted has come to its end."""
+        """A step or call that held the run has come to its end."""
         with self.lock:
             self.leases -= 1
             if self.closing:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 
 from router import RequestError, Router, Step, StepPolicy, StorageError
 from router.core.canonical import digest, encode
-from router.core.catalog import Bundle, LogSettings, Route, Server, Settings
+from router.core.catalog import Bundle, Card, LogSettings, Route, Server, Settings
 from router.core.decide import Question
 from router.core.folders import is_beneath, relative_folder
 from router.core.models import Answer, ModelUse, RecentStep, Reply
@@ -470,3 +471,65 @@ def test_a_run_whose_header_was_lost_keeps_its_parent(tmp_path: Path, workspace:
         assert "repo.read_file" not in names(router, "leaf")
         assert router.call_sync("leaf", "repo.read_file", {"path": "note.txt"}).code == "policy_denied"
     assert json.loads((tmp_path / "runs/leaf/run.json").read_bytes())["parent_run_id"] == "top"
+
+
+# --- what happens while something is awaited ------------------------------------------------------------------------
+
+
+def taking_bytes() -> FakeRouter:
+    """A router whose tool `s.a` takes the bytes of an artifact, which are read before the call begins."""
+    schema = '{"type":"object","properties":{"data":{"type":"string","format":"byte"}}}'
+    catalog = small_catalog({"a": ["s.a"]}, routes=[Route("all", bundles=("a",))])
+    return fake_router(replace(catalog, cards={"s.a": Card("s", "a", "takes bytes", schema, "sha256:a", 10)}))
+
+
+def test_what_an_ancestor_loses_before_a_call_begins_is_lost_to_the_call() -> None:
+    with taking_bytes() as router:
+        router.route_sync(step("top"))
+        router.route_sync(step("leaf", parent_run_id="top"))
+        kept = router.fakes.store.log("leaf").artifacts()
+        uri = kept.put(b"bytes").uri
+        get = kept.get
+
+        def narrowing(sha256: str) -> bytes:
+            router.route_sync(step("top", policy=StepPolicy(deny=("bundle:a",))))
+            return get(sha256)
+
+        kept.get = narrowing  # type: ignore[method-assign]  # a fake that is slow enough for the parent to move
+        assert router.call_sync("leaf", "s.a", {"data": uri}).code == "policy_denied"
+        assert router.fakes.sessions.calls == []
+
+
+def test_an_altered_artifact_as_an_argument_is_a_refusal_on_record() -> None:
+    with taking_bytes() as router:
+        router.route_sync(step())
+        kept = router.fakes.store.log("r-1").artifacts()
+        stored = kept.put(b"bytes")
+        kept.bytes[stored.sha256] = b"others"
+        result = router.call_sync("r-1", "s.a", {"data": stored.uri})
+        assert (result.outcome, result.code) == ("invalid_arguments", "storage")
+        assert router.fakes.records("r-1")[-1]["call_id"] == result.call_id
+
+
+def test_a_run_that_is_closed_while_its_step_is_asked_about_ends_after_the_decision() -> None:
+    async def scenario() -> None:
+        asked, go_on = asyncio.Event(), asyncio.Event()
+
+        class Slow:
+            async def select(self, question: Question, recent: Any) -> Reply:
+                asked.set()
+                await go_on.wait()
+                return Reply(answer=Answer(("a",), "model", "model", "picked"))
+
+        catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=[Route("asked", ask=("*",))])
+        router = fake_router(catalog, selector=Slow())
+        routing = asyncio.create_task(router.route(step()))
+        await asked.wait()
+        await router.close_run("r-1")
+        assert not router.fakes.store.log("r-1").closed
+        go_on.set()
+        assert (await routing).bundle_ids == ["a"]
+        assert router.fakes.store.log("r-1").closed
+        await router.close()
+
+    asyncio.run(scenario())
