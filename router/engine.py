@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from router.ancestry import Ceiling, Standing, ceiling_of
-from router.calls import Admitted, Arguments, Result, admit_call, exposed_now, perform, read_arguments
+from router.calls import Admitted, Arguments, Result, admit_call, perform, read_arguments
+from router.contacts import Contacts
 from router.core import activation as sticky_set
 from router.core.canonical import encode
 from router.core.catalog import Catalog
@@ -26,7 +27,7 @@ from router.core.exposure import FORMATS, Format, Toolset, exposed_names
 from router.core.folders import TOP, relative_folder
 from router.core.handles import PREFIX
 from router.core.header import workspace_of
-from router.core.metatools import NAMES, Call, parse, resolve
+from router.core.metatools import NAMES, Call, parse
 from router.core.models import Activation, Decision, Facts, Reply, Step
 from router.core.records import activation_from, decision_from, facts_from, step_from
 from router.core.shaping.forms import media_form
@@ -35,7 +36,7 @@ from router.errors import RequestError, StorageError, UnknownRun
 from router.handles import fill
 from router.metacalls import answer
 from router.openruns import OpenRuns
-from router.ports import Capabilities, RunStore, Scope
+from router.ports import Capabilities, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
 from router.servers import Availability, Servers
 from router.surface import Surface, View
@@ -66,7 +67,7 @@ class Engine:
         self._workspace = workspace
         self._versions = dict(versions)
         self._runs = OpenRuns()
-        self._servers = servers
+        self._contacts = Contacts(catalog, servers)
         self._facts: dict[str, tuple[Availability, Facts]] = {}
         self._adopt(catalog)
 
@@ -81,7 +82,6 @@ class Engine:
         )
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
         self._surface = Surface(catalog, exposed_names(known), self._deps.tools)
-        self._everything = Availability(catalog)
         self._catalog_text = encode(catalog.to_json()) + "\n"
 
     # --- what the shell looks up -----------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Engine:
     def facts(self, principal: str = "") -> Facts:
         """What this machine and its servers can do now, as a value. The same object while nothing changed."""
         present = self._capabilities.present(self._capability_names) if self._capability_names else frozenset()
-        now = self._now(principal)
+        now = self._contacts.now(principal)
         known = self._facts.get(principal)
         if known is None or known[0] is not now or known[1].capabilities != present:
             if len(self._facts) >= MAX_PRINCIPALS:
@@ -101,12 +101,9 @@ class Engine:
             known = self._facts[principal] = (now, made)
         return known[1]
 
-    def _now(self, principal: str) -> Availability:
-        return self._servers.now(principal) if self._servers is not None else self._everything
-
     def _surface_for(self, current: Current | None) -> Surface:
         """The view for whom the run is: more than the router's own where servers that need no pins have answered."""
-        catalog = self._now(current.step.principal).catalog if current is not None else self.catalog
+        catalog = self._contacts.now(current.step.principal).catalog if current is not None else self.catalog
         if catalog is self.catalog:
             return self._surface
         found = catalog.memo.get("surface")
@@ -369,26 +366,15 @@ class Engine:
     async def tools(self, run_id: str, form: str, *, native: bool = False, fixed: bool = False) -> Toolset:
         """As `toolset`, after servers were asked that show nothing before, and without holding the event loop."""
         current, _, _ = self._stands(run_id)
-        await self._discover(run_id, current)
+        await self._contacts.discover(run_id, current)
         if self._surface_for(current).may_ask(current):
             return await asyncio.to_thread(self.toolset, run_id, form, native=native, fixed=fixed)
         return self.toolset(run_id, form, native=native, fixed=fixed)
 
     def needs_discovery(self, run_id: str) -> bool:
         """Whether the run's tools can't be shown before servers were asked for them."""
-        if self._servers is None:
-            return False
         current, _, _ = self._stands(run_id)
-        return self._servers.is_discoverable(self._servers_of(current), _scope(run_id, current))
-
-    async def _discover(self, run_id: str, current: Current) -> None:
-        if self._servers is not None:
-            await self._servers.discover(self._servers_of(current), _scope(run_id, current))
-
-    def _servers_of(self, current: Current) -> set[str]:
-        """The servers that the decision holds tools of."""
-        shown = (self.catalog.bundle(id_) for id_ in current.decision.bundle_ids)
-        return {server for bundle in shown if bundle is not None for server in bundle.servers}
+        return self._contacts.needs_discovery(run_id, current)
 
     def toolset(self, run_id: str, form: str, *, native: bool = False, fixed: bool = False) -> Toolset:
         """See `Router.tools`. Blocks where search has to be asked; shows of servers what is known of them."""
@@ -417,7 +403,11 @@ class Engine:
             if not isinstance(wanted, Call):
                 return await self._answer(run, ceiling, name, given, joins=joins)
             name, arguments, via = wanted.name, wanted.arguments, name
-        await self._verify(run, ceiling, name)
+        current = run.current
+        if current is not None and isinstance(name, str):
+            await self._contacts.verify(
+                run.id, current, name, lambda: (self._surface_for(current), self._facts_now(run, ceiling))
+            )
         facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
         catalog, names = surface.catalog, surface.canonical
         given = read_arguments(self._deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
@@ -439,38 +429,9 @@ class Engine:
     async def _answer(self, run: Run, ceiling: Ceiling, name: str, given: Arguments, *, joins: bool) -> Result:
         """What a meta-tool other than `call_tool` gives."""
         if run.current is not None:
-            await self._discover(run.id, run.current)
+            await self._contacts.discover(run.id, run.current)
         facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
         return await answer(self._deps, surface, facts, run, name, given, joins=joins)
-
-    async def _verify(self, run: Run, ceiling: Ceiling, name: object) -> None:
-        """Has a list that still holds of the server that the call would go to, where the decision showed the tool.
-
-        A name may mean another tool once a list was read, so it is looked up until nothing is left to ask.
-        """
-        servers, current = self._servers, run.current
-        if servers is None or current is None or not isinstance(name, str):
-            return
-        verified: set[str] = set()
-        while todo := self._meant(servers, current, ceiling, name) - verified:
-            server = self.catalog.servers[min(todo)]
-            timeout_s = server.timeout_s or self.catalog.settings.limits.call_timeout_s
-            await servers.verify(server.name, _scope(run.id, current), timeout_s)
-            verified.add(server.name)
-
-    def _meant(self, servers: Servers, current: Current, ceiling: Ceiling, name: str) -> set[str]:
-        """The servers elsewhere of the tools that the name means: as things are known, and as a new list may say."""
-        surface, now = self._surface_for(current), servers.now(current.step.principal)
-        exact = self.catalog.servers.get(surface.canonical.get(name, name).partition(".")[0])
-        if exact is not None and exact.transport == "local":
-            return set()
-        known = replace(self.facts(current.step.principal), grants=ceiling.grants)
-        hopeful = replace(known, unavailable=now.closed, drifted=now.unpinned)
-        meant = (
-            resolve(name, exposed_now(surface.catalog, facts, current), surface.canonical) for facts in (known, hopeful)
-        )
-        found = {one.name.partition(".")[0] for one in meant if one.known}
-        return {server for server in found if self.catalog.servers[server].transport != "local"}
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """See `Router.artifact`."""
@@ -501,13 +462,12 @@ class Engine:
         try:
             self.close_run(run_id)
         finally:
-            if self._servers is not None:
-                await self._servers.close_run(run_id)
+            await self._contacts.close_run(run_id)
 
     @property
     def holds_sessions(self) -> bool:
         """Whether the end of a run may have something to end besides its directory."""
-        return self._servers is not None and self._servers.were_contacted
+        return self._contacts.were_made
 
     async def close(self) -> None:
         """Ends every run and every session."""
@@ -516,10 +476,6 @@ class Engine:
         finally:
             for session in {id(session): session for session in self._deps.sessions.values()}.values():
                 await session.close()
-
-
-def _scope(run_id: str, current: Current) -> Scope:
-    return Scope(run_id, current.step.principal)
 
 
 def _parent_id(header: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> str | None:

@@ -26,8 +26,10 @@ LAYERS: dict[str, set[str]] = {
     "surface": {"calls", "run", "ports", "core", "errors"},
     "handles": {"surface", "calls", "run", "core", "errors"},
     "metacalls": {"surface", "calls", "run", "ports", "core", "errors"},
+    "contacts": {"servers", "surface", "calls", "run", "ports", "core", "errors"},
     "servers": {"ports", "core", "errors"},
     "engine": {
+        "contacts",
         "handles",
         "metacalls",
         "surface",

@@ -1,0 +1,92 @@
+"""When a run's tool servers are contacted: before what needs no pins is shown, before a call, and at the run's end.
+
+Rules:
+1. Only servers that the run's current decision holds tools of, and a call's only where the decision showed its tool.
+2. A name may mean another tool once a list was read, so it is looked up until nothing is left to ask: what is called
+   is what was verified.
+3. What a server does or does not answer is in `Servers.now`; nothing here raises it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from router.calls import exposed_now
+from router.core.catalog import Catalog
+from router.core.metatools import resolve
+from router.core.models import Facts
+from router.ports import Scope
+from router.run import Current
+from router.servers import Availability, Servers
+from router.surface import Surface
+
+Look = Callable[[], tuple[Surface, Facts]]
+"""The view of the run, and the facts it goes by, as they are when it is called."""
+
+
+class Contacts:
+    """The contacts of all runs over one catalog. `servers=None`: there is nobody to contact."""
+
+    def __init__(self, catalog: Catalog, servers: Servers | None) -> None:
+        self._catalog = catalog
+        self._servers = servers
+        self._everything = Availability(catalog)
+
+    def now(self, principal: str) -> Availability:
+        """What may be used now. The same object while nothing changed."""
+        return self._servers.now(principal) if self._servers is not None else self._everything
+
+    def needs_discovery(self, run_id: str, current: Current) -> bool:
+        """Whether `discover` would ask anybody."""
+        servers = self._servers
+        return servers is not None and servers.is_discoverable(self._held(current), _scope(run_id, current))
+
+    async def discover(self, run_id: str, current: Current) -> None:
+        """Before tools are shown: asks the servers that show nothing before."""
+        if self._servers is not None:
+            await self._servers.discover(self._held(current), _scope(run_id, current))
+
+    async def verify(self, run_id: str, current: Current, name: str, look: Look) -> None:
+        """Before a call: has a list that still holds of the server that it would go to."""
+        if self._servers is None:
+            return
+        verified: set[str] = set()
+        while todo := self._meant(current, name, look) - verified:
+            server = self._catalog.servers[min(todo)]
+            timeout_s = server.timeout_s or self._catalog.settings.limits.call_timeout_s
+            await self._servers.verify(server.name, _scope(run_id, current), timeout_s)
+            verified.add(server.name)
+
+    async def close_run(self, run_id: str) -> None:
+        if self._servers is not None:
+            await self._servers.close_run(run_id)
+
+    @property
+    def were_made(self) -> bool:
+        """Whether there may be anything to end."""
+        return self._servers is not None and self._servers.were_contacted
+
+    def _held(self, current: Current) -> set[str]:
+        """The servers that the decision holds tools of."""
+        shown = (self._catalog.bundle(id_) for id_ in current.decision.bundle_ids)
+        return {server for bundle in shown if bundle is not None for server in bundle.servers}
+
+    def _meant(self, current: Current, name: str, look: Look) -> set[str]:
+        """The servers elsewhere of the tools that the name means: as things are known, and as a new list may say."""
+        surface, known = look()
+        servers = self._catalog.servers
+        exact = servers.get(surface.canonical.get(name, name).partition(".")[0])
+        if exact is not None and exact.transport == "local":
+            return set()
+        now = self.now(current.step.principal)
+        hopeful = replace(known, unavailable=now.closed, drifted=now.unpinned)
+        meant = (
+            resolve(name, exposed_now(surface.catalog, facts, current), surface.canonical) for facts in (known, hopeful)
+        )
+        found = {one.name.partition(".")[0] for one in meant if one.known}
+        return {server for server in found if servers[server].transport != "local"}
+
+
+def _scope(run_id: str, current: Current) -> Scope:
+    return Scope(run_id, current.step.principal)
