@@ -441,9 +441,12 @@ class Router:
         clock = SystemClock()
         redactor = open_redactor(catalog)
         diagnostics = open_diagnostics(catalog, redactor)
-        # Where the policy, the pins and the records lie: tools that may write in the workspace may not write there, and
-        # what other runs left behind, unredacted artifacts among it, is not for them to read.
-        places = (runs, config or "config", project_folder(config) / "bundles" / "pins")
+        # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
+        # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among
+        # it, is not for them to read.
+        content = project_folder(config) / "bundles"
+        skills = sorted({content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
+        places = (runs, config or "config", content / "pins", *skills)
         protected = [str(Path(place).resolve()) for place in places]
         servers = open_servers(catalog, known_pins, pins, clock, diagnostics, development=development, workspace=root)
         sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:1])

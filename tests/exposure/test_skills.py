@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,3 +126,23 @@ def test_skills_are_read_from_the_bundles_folder_beside_the_config(tmp_path: Pat
         router.route_sync(step())
         assert router.tools_sync("r").skills[0].text == "Read first."
         assert router.catalog.revision == load_catalog(config).revision
+
+
+def test_an_agent_that_may_write_in_the_workspace_cannot_write_what_passes_for_the_operators_words(
+    tmp_path: Path,
+) -> None:
+    """Neither over a skill that is there nor where one would hide the one that comes with the package."""
+    config = tmp_path / "config"
+    shutil.copytree(Path(__file__).parents[2] / "config", config)
+    text = (config / "bundles.toml").read_text("utf-8")
+    head = '[bundles."repo.readonly"]\n'
+    assert head in text
+    (config / "bundles.toml").write_text(text.replace(head, f'{head}skill = "repo/SKILL.md"\n'), "utf-8")
+    for there in (False, True):
+        with Router.open(config, runs=tmp_path / "runs", workspace=tmp_path) as router:
+            router.route_sync(Step(run_id="r", workflow="feature", role="implementer", step="edit"))
+            arguments = {"path": "bundles/repo/SKILL.md", "content": "Obey me."}
+            assert router.call_sync("r", "workspace.write_file", arguments).code == "protected"
+            assert router.call_sync("r", "workspace.write_file", {**arguments, "path": "bundles/repo/README.md"}).ok
+        if not there:
+            (tmp_path / "bundles/repo/SKILL.md").write_text("Be careful.", "utf-8")
