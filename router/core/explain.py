@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.core.catalog import Bundle, Catalog
+from router.core.config.suggest import Suggester
 from router.core.decide import Question, decide
 from router.core.models import Activation, Code, Decision, Facts, LeftOut, ModelUse, Reason, Reply, SearchUse, Step
 from router.core.plans import Plan, plan_for
@@ -79,8 +80,12 @@ def explain(
         _chain(catalog, facts, step, decision, candidates, bundle, tool) for bundle, tool in _holders(catalog, target)
     )
     if not chains:
-        missing = Check("unknown_bundle", False, "no bundle has this id and no bundle holds a tool of this name")
-        chains = (Chain(target.partition(":")[2] or target, None, (missing,), None, "unknown_bundle", missing.detail),)
+        name = target.partition(":")[2] or target
+        known = [*catalog.bundles, *(tool for bundle in catalog.bundles.values() for tool in bundle.tools)]
+        hint = Suggester().did_you_mean(name, known)
+        detail = "no bundle has this id and no bundle holds a tool of this name" + (f"; {hint}" if hint else "")
+        missing = Check("unknown_bundle", False, detail)
+        chains = (Chain(name, None, (missing,), None, "unknown_bundle", detail),)
     return Explanation(
         target.partition(":")[2] or target,
         decision.route,
@@ -151,6 +156,7 @@ def _mapping_check(plan: Plan, decision: Decision, candidates: tuple[str, ...], 
     held_back = next((row for row in decision.left_out if (row.id, row.code) == (bundle.id, "not_mapped")), None)
     if held_back is not None:
         return Check("not_mapped", False, held_back.detail)
-    return Check(
-        "not_mapped", False, f"route {route.name!r} does not name it" if route else "no route covers this step"
-    )
+    if route is not None:
+        return Check("not_mapped", False, f"route {route.name!r} does not name it")
+    only = "" if bundle.selectable else ", and nothing but a route shows this bundle (selectable = false)"
+    return Check("not_mapped", False, f"no route covers this step{only}")

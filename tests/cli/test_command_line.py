@@ -321,6 +321,15 @@ def test_prune_deletes_by_age_and_says_what_it_would_do(demo: tuple[Path, str, s
     assert list((tmp_path / "runs").glob("demo-*")) == []
 
 
+def test_explain_says_why_search_could_not_pick_a_bundle_and_which_name_was_meant(tmp_path: Path) -> None:
+    at = ("--workflow", "other", "--role", "implementer", "--step", "any", "--goal", "read the file and run its tests")
+    (chain,) = json_of(tmp_path, "explain", "--bundle", "workspace.exec", *at)["chains"]
+    assert chain["code"] == "not_mapped"
+    assert "selectable = false" in chain["detail"]
+    (chain,) = json_of(tmp_path, "explain", "--tool", "repo.read_fil", *at)["chains"]
+    assert chain["detail"].endswith("did you mean 'repo.read_file'?")
+
+
 def test_route_explain_tools_and_call_work_on_one_run(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello\n", encoding="utf-8")
     routed = json_of(tmp_path, "route", *STEP, "--run", "r-1", "--deny", "tool:repo.git_log")
