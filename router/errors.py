@@ -135,7 +135,7 @@ STORAGE_ADVICE: Final = {
     errno.EPERM: "make the directory writable for this user (see its owner, modes and attributes), or choose another",
     errno.ENOENT: "it was deleted or moved: close the run; the next step of the same id starts a new, empty one",
     errno.ESTALE: "it was deleted or moved: close the run; the next step of the same id starts a new, empty one",
-    errno.ENOTDIR: "a file stands where a folder should: move it away, or choose another runs directory",
+    errno.ENOTDIR: "a file stands where a folder should: move it away, or choose another folder",
     errno.EMFILE: "close_run finished runs, or raise the limit of open files (`ulimit -n`) of this process",
     errno.ENFILE: "the whole machine is out of open files: close some, or raise `fs.file-max`",
 }

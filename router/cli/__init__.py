@@ -95,8 +95,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("bundle-router: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader went away (`| head`). What is still buffered has nowhere to go, so the descriptor is replaced
-        # before the interpreter flushes it once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader went away (`| head`)
         return 141
+    except OSError as error:
+        if error.filename is not None:  # no failure of standard output, so a fault of this program
+            raise
+        _drop_output()
+        print(f"bundle-router: what it prints can't be written: {error.strerror}", file=sys.stderr)
+        return RouterError.exit_code
     return status
+
+
+def _drop_output() -> None:
+    """What is still buffered has nowhere to go: replaces the descriptor before the interpreter flushes it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -321,6 +321,16 @@ def test_prune_deletes_by_age_and_says_what_it_would_do(demo: tuple[Path, str, s
     assert list((tmp_path / "runs").glob("demo-*")) == []
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_a_failure_of_the_disk_and_not_a_finding(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "router", "check", "--json"]
+        done = subprocess.run(command, cwd=tmp_path, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 4
+    assert done.stderr == "bundle-router: what it prints can't be written: No space left on device\n"
+
+
 def test_explain_says_why_search_could_not_pick_a_bundle_and_which_name_was_meant(tmp_path: Path) -> None:
     at = ("--workflow", "other", "--role", "implementer", "--step", "any", "--goal", "read the file and run its tests")
     (chain,) = json_of(tmp_path, "explain", "--bundle", "workspace.exec", *at)["chains"]
