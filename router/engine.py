@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from router.errors import RequestError, StorageError, UnknownRun
 from router.handles import fill
 from router.metacalls import answer
 from router.openruns import OpenRuns
-from router.ports import Capabilities, RunStore
+from router.ports import Capabilities, RunLog, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
 from router.servers import Availability, Servers
 from router.surface import Surface, View
@@ -155,6 +156,15 @@ class Engine:
             "workspace": self._workspace,
         }
         log = self._store.open(run_id, header=header, catalog=self._catalog_text)
+        try:
+            return self._taken_up(run_id, log)
+        except BaseException:
+            with contextlib.suppress(StorageError):  # what is raised says why; the lock has to go in any case
+                log.close()
+            raise
+
+    def _taken_up(self, run_id: str, log: RunLog) -> Run:
+        """The run of a log that was just opened, where its records left it."""
         for torn in log.healed:
             self._deps.diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
         run = Run(

@@ -533,3 +533,20 @@ def test_a_run_that_is_closed_while_its_step_is_asked_about_ends_after_the_decis
         await router.close()
 
     asyncio.run(scenario())
+
+
+def test_a_run_that_could_not_be_taken_up_is_let_go() -> None:
+    with fake() as router:
+        router.route_sync(step())
+        router.close_run_sync("r-1")
+        store = router.fakes.store
+        calls_since = store.calls_since
+
+        def failing(run_id: str, seq: int) -> Any:
+            raise StorageError("the disk does not answer", kind="io_error")
+
+        store.calls_since = failing  # type: ignore[method-assign]  # a disk that fails at the last step of opening
+        with pytest.raises(StorageError, match="does not answer"):
+            router.route_sync(step())
+        store.calls_since = calls_since  # type: ignore[method-assign]  # and is well again
+        assert router.route_sync(step()).seq == 1
