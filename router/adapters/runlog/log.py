@@ -202,7 +202,7 @@ class DiskRunLog:
                 self._storage.ftruncate(segment.fd, segment.size)
         except OSError as second:
             error.message += f"; and it could not be cut back to the last record ({second.strerror})"
-            advice = "close the run and open it again: it goes on from what is on disk then, with or without this record"
+            advice = "close the run and open it again: it goes on from what is on disk then, maybe with this record"
             return self._refuse_from_now_on(StorageError(error.message, kind=error.kind, advice=advice))
         self._interrupted = False
         return error
