@@ -22,11 +22,13 @@ from typing import Any
 from router.core.canonical import digest
 from router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
 from router.core.chain import File, genesis, parse, seal
+from router.core.config.suggest import Suggester
 from router.core.decide import Question
 from router.core.models import Answer, Failure, RecentStep, Reply, Text
+from router.core.patterns import matches
 from router.core.shaping import MediaFacts
 from router.engine import Engine
-from router.errors import CorruptRun, RunInUse, StorageError, UnknownRun
+from router.errors import CorruptRun, RequestError, RunInUse, StorageError, UnknownRun
 from router.ports import EVERYONE, Healed, RawResult, Scope, Selector, Stored
 from router.run import Deps
 from router.wiring import Router, shipped_argument_problems
@@ -338,8 +340,15 @@ def fake_router(
 ) -> FakeRouter:
     """A Router over `catalog` with every effect faked. `script` (or a `selector`) answers questions; `results` calls.
 
-    Load a real config with `router.load_catalog("config")`, or build a `Catalog` by hand.
+    Load a real config with `router.load_catalog("config")`, or build a `Catalog` by hand. Raises RequestError for a
+    result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.
     """
+    held = {tool for bundle in catalog.bundles.values() for tool in bundle.tools}
+    globs = [pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns]
+    for name in results or ():
+        if name not in held and not any(matches(pattern, name) for pattern in globs):
+            hint = Suggester().did_you_mean(name, held)
+            raise RequestError(f"results: no bundle holds a tool {name!r}", advice=hint or "name it 'server.tool'")
     redactor = FakeRedactor(tuple(secrets))
     fakes = Fakes(
         clock=FakeClock(),

@@ -623,6 +623,12 @@ def test_a_hundred_thousand_decisions_would_not_leak_descriptors(tmp_path: Path)
         assert not fake.fakes.store._open
 
 
+def test_a_fake_router_refuses_a_result_of_a_tool_that_is_not_there() -> None:
+    with pytest.raises(RequestError, match=r"no bundle holds a tool 'repo\.read_fil'") as raised:
+        fake_router(load_catalog(CONFIG), results={"repo.read_fil": "# Hello"})
+    assert raised.value.advice == "did you mean 'repo.read_file'?"
+
+
 def test_a_fake_router_refuses_arguments_that_a_first_party_tool_would() -> None:
     with fake_router(load_catalog(CONFIG)) as router:
         router.route_sync(step())
