@@ -37,7 +37,7 @@ from router.errors import RequestError, StorageError, UnknownRun
 from router.handles import fill
 from router.metacalls import answer
 from router.openruns import OpenRuns
-from router.ports import Capabilities, RunLog, RunStore
+from router.ports import Capabilities, Diagnostics, RunLog, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
 from router.servers import Availability, Servers
 from router.surface import Surface, View
@@ -69,6 +69,7 @@ class Engine:
         self._versions = dict(versions)
         self._runs = OpenRuns()
         self._contacts = Contacts(catalog, servers)
+        self._watchers: tuple[Callable[[str], None], ...] = ()
         self._facts: dict[str, tuple[Availability, Facts]] = {}
         self._adopt(catalog)
 
@@ -84,6 +85,10 @@ class Engine:
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
         self._surface = Surface(catalog, exposed_names(known), self._deps.tools)
         self._catalog_text = encode(catalog.to_json()) + "\n"
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        return self._deps.diagnostics
 
     # --- what the shell looks up -----------------------------------------------------------------------------------
 
@@ -313,6 +318,7 @@ class Engine:
                 taken = finish_route(self._deps, run, taken, reply, started)
             if run.durable:
                 await asyncio.to_thread(self._settle, run, taken)
+            self._tell(run.id)
             return taken
         finally:
             run.release()
@@ -344,9 +350,23 @@ class Engine:
                 taken = finish_route(self._deps, run, taken, reply, started)
             if run.durable:
                 self._settle(run, taken)
+            self._tell(run.id)
             return taken
         finally:
             run.release()
+
+    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
+        """See `Router.watch`."""
+        self._watchers = (*self._watchers, heard)
+
+        def end() -> None:
+            self._watchers = tuple(other for other in self._watchers if other is not heard)
+
+        return end
+
+    def _tell(self, run_id: str) -> None:
+        for heard in self._watchers:
+            heard(run_id)
 
     def _settle(self, run: Run, decision: Decision) -> None:
         """Returns when the decision survives power loss; where it does not, it was not taken."""
@@ -380,6 +400,14 @@ class Engine:
         if self._surface_for(current).may_ask(current):
             return await asyncio.to_thread(self.toolset, run_id, form, native=native, fixed=fixed)
         return self.toolset(run_id, form, native=native, fixed=fixed)
+
+    async def decision_id(self, run_id: str) -> str:
+        """See `Router.decision_id`. Reads the run's directory only where it is not open here."""
+        run = self._runs.get(run_id)
+        if run is not None and (current := run.current) is not None:
+            return current.decision.decision_id
+        stands, _, _ = await asyncio.to_thread(self._stands, run_id)
+        return stands.decision.decision_id
 
     def needs_discovery(self, run_id: str) -> bool:
         """Whether the run's tools can't be shown before servers were asked for them."""

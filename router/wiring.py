@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -566,6 +566,19 @@ class Router:
         """As `call`, for engines without an event loop."""
         refuse_running_loop("call_sync()", "await router.call(...)")
         return self._portal.run(self._engine.call(run_id, name, arguments, joins=joins))
+
+    async def decision_id(self, run_id: str) -> str:
+        """The id of the run's current decision. Raises UnknownRun where there is none."""
+        return await self._engine.decision_id(run_id)
+
+    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
+        """Calls `heard` with the run's id after each decision, on the thread that took it; it must neither block nor
+        raise. Returns what ends it."""
+        return self._engine.watch(heard)
+
+    def report(self, level: str, event: str, **fields: object) -> None:
+        """An event in the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
+        self._engine.diagnostics.event(level, event, **fields)
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """The bytes behind `artifact:sha256:…`, as they came, checked against their digest.
