@@ -1,0 +1,335 @@
+"""Who is let in (S-01 to S-04): over real sockets, since what counts is the bytes that arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from router.errors import RequestError
+from router.serving import Keys, key_from_env, new_key
+from router.serving.gate import MAX_BODY_BYTES, METHODS, run_of
+
+pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
+
+HOSTS = (
+    "evil.com", "127.0.0.1", "localhost", "127.0.0.1:1", "localhost:@evil.com", "127.0.0.1:{port}.evil.com",
+    "x/?", "x#", "a@b", "127.0.0.1:{port}@evil.com", "evil.com:{port}", "127.0.0.1:{port}, evil.com", "[::1]:{port}",
+    "0.0.0.0:{port}", "LOCALHOST.:{port}", "127.1:{port}",
+)  # fmt: skip
+ORIGINS = (
+    "null", "http://evil.com", "http://localhost:evil.com", "http://localhost:{port}.evil.com", "https://localhost:{port}",
+    "http://localhost", "http://localhost:{port}/", "file://", "http://127.0.0.1:{port}, http://evil.com", "",
+)  # fmt: skip
+TARGETS = (
+    "/", "/mcp/", "//mcp/runs/r", "/mcp/runs//r", "/mcp//runs/r", "/mcp/runs/r/", "/mcp%2fruns%2fr", "/mcp/runs%2fr",
+    "/mcp/runs/%72", "/mcp/runs/../runs/r", "/mcp/runs/r/..", "/mcp/runs/..", "/mcp/runs/.", "/mcp/runs/",
+    "/MCP/runs/r", "http://127.0.0.1:1/mcp/runs/r", "http://evil.com/mcp/runs/r", "/mcp/runs/r;x",
+    "/mcp/runs/" + "r" * 129, "*",
+)  # fmt: skip
+
+
+def test_a_request_that_names_another_host_is_refused_before_its_token_is_looked_at(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        for host in HOSTS:
+            for token in (None, "wrong"):
+                sent = site.request(endpoint, host=host.format(port=endpoint.port), token=token)
+                answer = await site.raw(endpoint.port, sent)
+                assert answer.status in (400, 421), host  # 400: no HTTP host at all
+        for host in ("127.0.0.1", "localhost"):
+            answer = await site.raw(endpoint.port, site.request(endpoint, host=f"{host}:{endpoint.port}"))
+            assert answer.status not in (400, 421) or "Session" in answer.body or "session" in answer.body, answer.body
+
+    site.serve(work)
+
+
+def test_two_hosts_or_none_are_refused(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        own = f"Host: 127.0.0.1:{endpoint.port}"
+        for more in (own, "Host: evil.com"):
+            assert (await site.raw(endpoint.port, site.request(endpoint, more=more))).status == 400
+        none = site.request(endpoint).replace(own.encode() + b"\r\n", b"")
+        assert (await site.raw(endpoint.port, none)).status == 400
+        old = none.replace(b"HTTP/1.1", b"HTTP/1.0")
+        assert (await site.raw(endpoint.port, old)).status == 421
+
+    site.serve(work)
+
+
+def test_pages_of_other_origins_and_sites_are_refused_whatever_they_know(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        for origin in ORIGINS:
+            more = f"Origin: {origin.format(port=endpoint.port)}"
+            answer = await site.raw(endpoint.port, site.request(endpoint, more=more))
+            assert answer.status == 403, origin
+        for place in ("cross-site", "same-site", "cross-origin"):
+            for method in (*METHODS, "OPTIONS"):
+                sent = site.request(endpoint, method=method, more=f"Sec-Fetch-Site: {place}")
+                assert (await site.raw(endpoint.port, sent)).status == 403
+        twice = f"Origin: http://localhost:{endpoint.port}\r\nOrigin: http://localhost:{endpoint.port}"
+        assert (await site.raw(endpoint.port, site.request(endpoint, more=twice))).status == 403
+
+    site.serve(work)
+
+
+def test_no_answer_lets_another_origin_read_it(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        preflight = "Origin: http://evil.com\r\nAccess-Control-Request-Method: POST"
+        own = f"Origin: http://localhost:{endpoint.port}"
+        for method in ("OPTIONS", "POST"):
+            for more in (preflight, own):
+                answer = await site.raw(endpoint.port, site.request(endpoint, method=method, more=more))
+                assert not [name for name in answer.headers if name.startswith("access-control")]
+
+    site.serve(work)
+
+
+def test_every_path_and_method_is_closed_without_the_token(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        key = endpoint.key
+        wrong = ("", "wrong", key[:-1], key + "A", key.lower(), "", endpoint.token("other"))
+        for target in ("/", "/mcp", "/mcp/runs/r", "/mcp/runs/unknown", "/docs", "/openapi.json"):
+            for method in (*METHODS, "OPTIONS", "PUT", "PATCH", "HEAD", "TRACE"):
+                for token in wrong:
+                    sent = site.request(endpoint, method=method, target=target, token=token)
+                    answer = (
+                        await site.raw(endpoint.port, sent) if method != "HEAD" else await _head(site, endpoint, sent)
+                    )
+                    assert answer.status == 401, (method, target)
+                    assert answer.headers["www-authenticate"] == "bearer"
+
+    site.serve(work)
+
+
+async def _head(site: Any, endpoint: Any, sent: bytes) -> Any:
+    reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+    try:
+        writer.write(sent)
+        status = int((await reader.readline()).split()[1])
+        rest = (await reader.read()).decode()
+    finally:
+        writer.close()
+    headers = dict(line.lower().split(": ", 1) for line in rest.split("\r\n") if ": " in line)
+    return type("Answer", (), {"status": status, "headers": headers})
+
+
+@pytest.mark.parametrize(
+    "authorization", ["Basic {key}", "{key}", "Bearer", "Bearer  ", "Bearer {key} x", "Bearer\t{key}", "Token {key}"]
+)
+def test_the_token_counts_as_a_bearer_token_only(site: Any, authorization: str) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        more = f"Authorization: {authorization.format(key=endpoint.key)}"
+        assert (await site.raw(endpoint.port, site.request(endpoint, token="", more=more))).status == 401
+        twice = f"Authorization: Bearer {endpoint.key}"
+        assert (await site.raw(endpoint.port, site.request(endpoint, more=twice))).status == 401
+        query = f"/mcp/runs/r?token={endpoint.key}&access_token={endpoint.key}"
+        assert (await site.raw(endpoint.port, site.request(endpoint, token="", target=query))).status == 401
+
+    site.serve(work)
+
+
+def test_a_path_is_taken_as_it_was_sent(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        for target in TARGETS:
+            answer = await site.raw(endpoint.port, site.request(endpoint, target=target))
+            assert answer.status in (400, 404), (target, answer)
+        whole = await site.raw(endpoint.port, site.request(endpoint, target="/mcp"))
+        assert (whole.status, whole.sentence) == (
+            404,
+            "This version serves runs only: connect to /mcp/runs/ and the id of a run.",
+        )
+
+    site.serve(work)
+
+
+@pytest.mark.parametrize("path", [b"/mcp/runs/r\n", b"/mcp/runs/\xc3\xa9", b"/mcp/runs/-r", b"mcp/runs/r", b""])
+def test_only_a_run_id_names_a_run(path: bytes) -> None:
+    assert run_of(path) is None
+
+
+def test_forms_and_plain_text_are_no_messages(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        types = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "")
+        for type_ in (*types, "application/jsonp", "text/plain; application/json"):
+            answer = await site.raw(endpoint.port, site.request(endpoint, type_=type_))
+            assert (answer.status, "application/json" in answer.sentence) == (400, True), type_
+        for method in ("PUT", "PATCH", "OPTIONS", "TRACE"):
+            answer = await site.raw(endpoint.port, site.request(endpoint, method=method))
+            assert (answer.status, answer.headers["allow"]) == (405, "get, post, delete")
+
+    site.serve(work)
+
+
+def test_a_message_that_is_too_large_is_refused_by_its_length_and_by_its_bytes(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        for length in (MAX_BODY_BYTES + 1, 10**17):
+            answer = await site.raw(endpoint.port, site.request(endpoint, body=b"", length=length))
+            assert (answer.status, answer.headers["connection"]) == (413, "close")
+        chunk = b"%x\r\n%s\r\n" % (65_536, b"x" * 65_536)
+        sent = site.request(endpoint, body=b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        writer.write(sent)
+        for _ in range(MAX_BODY_BYTES // 65_536 + 1):
+            writer.write(chunk)
+        assert (await site.read_answer(reader)).status == 413
+        writer.close()
+
+    site.serve(work)
+
+
+def test_a_body_that_does_not_arrive_costs_its_own_connection(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        slow = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(20)]
+        for method, (_, writer) in zip(METHODS * 7, slow, strict=False):
+            writer.write(
+                site.request(endpoint, method="POST", body=b"{", length=100).replace(b"POST", method.encode(), 1)
+            )
+        async with site.client(endpoint) as connected:
+            assert (await connected.call_tool("kit__echo", {"text": "meanwhile"})).content[0].text == "said meanwhile"
+        for reader, writer in slow:
+            assert (await site.read_answer(reader)).status == 408
+            writer.close()
+
+    site.serve(work, body_s=0.5)
+
+
+def test_a_head_that_does_not_arrive_costs_its_own_connection(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        whole = site.request(endpoint, target="/mcp/runs/none")
+        begun = (b"", whole[:20], whole[:-5].partition(b"\r\n\r\n")[0])
+        slow = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in begun]
+        for start, (_, writer) in zip(begun, slow, strict=True):
+            writer.write(start)
+        for reader, writer in slow:
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+            writer.close()
+
+    site.serve(work, head_s=0.2)
+
+
+def test_one_connection_may_carry_many_requests_and_waits_between_them(site: Any) -> None:
+    """The time for a head begins with its first byte, not with the connection."""
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.client(endpoint) as connected:
+            for _ in range(3):
+                await connected.call_tool("kit__echo", {"text": "x"})
+                await asyncio.sleep(0.15)
+
+    site.serve(work, head_s=0.2)
+
+
+def test_no_message_can_name_a_process_or_a_place(site: Any) -> None:
+    """S-03. Unknown keys are refused or say nothing; what exists is in files on disk."""
+    keys = {
+        "command": "/bin/sh",
+        "args": ["-c", "touch x"],
+        "transport": "stdio",
+        "url": "http://127.0.0.1:1/",
+        "env": {},
+    }
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.client(endpoint) as connected:
+            for tool in ("kit__echo", "search_tools", "call_tool", "nothing", "read_artifact"):
+                for key, value in keys.items():
+                    result = await connected.call_tool(tool, {key: value})
+                    assert result.is_error, (tool, key)
+        for method in ("tools/call", "initialize", "tools/list", "servers/add", "resources/read"):
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, **keys, "params": keys}).encode()
+            answer = await site.raw(endpoint.port, site.request(endpoint, body=body))
+            assert answer.status in (200, 400), (method, answer)
+            assert '"error"' in answer.body
+        assert not (site.folder / "x").exists()
+
+    site.serve(work)
+
+
+def test_a_runs_own_token_opens_that_run_alone(site: Any) -> None:
+    async def work(router: Any, endpoint: Any) -> None:
+        await router.route(site.step(run_id="other"))
+        own, others = endpoint.token("r"), endpoint.token("other")
+        assert len({own, others, endpoint.key}) == 3
+        async with site.client(endpoint, token=own) as connected:
+            assert (await connected.call_tool("kit__echo", {"text": "mine"})).content[0].text == "said mine"
+        for target, token in (
+            ("/mcp/runs/r", others),
+            ("/mcp/runs/other", own),
+            ("/mcp", own),
+            ("/mcp/runs/none", own),
+        ):
+            assert (await site.raw(endpoint.port, site.request(endpoint, target=target, token=token))).status == 401
+
+    site.serve(work)
+
+
+def test_a_session_of_one_run_is_unknown_to_another(site: Any) -> None:
+    async def work(router: Any, endpoint: Any) -> None:
+        await router.route(site.step("later", run_id="other"))
+        who = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": who}
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        writer.write(site.request(endpoint, body=json.dumps(hello).encode()))
+        session = (await site.read_answer(reader)).headers["mcp-session-id"]
+        writer.close()
+        for target in ("/mcp/runs/other", "/mcp/runs/none"):
+            for method in METHODS:
+                sent = site.request(endpoint, target=target, method=method, more=f"Mcp-Session-Id: {session}")
+                assert (await site.raw(endpoint.port, sent)).status == 404
+
+    site.serve(work)
+
+
+def test_it_listens_on_loopback_alone(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        assert endpoint.url("r") == f"http://127.0.0.1:{endpoint.port}/mcp/runs/r"
+        others = {str(row[4][0]) for row in socket.getaddrinfo(socket.gethostname(), None, family=socket.AF_INET)}
+        for address in sorted((others | {"127.0.0.2"}) - {"127.0.0.1"}):
+            with pytest.raises(OSError):
+                await asyncio.wait_for(asyncio.open_connection(address, endpoint.port), 5)
+
+    site.serve(work)
+
+
+# --- keys ----------------------------------------------------------------------------------------------------------
+
+
+def test_new_keys_differ_and_are_keys() -> None:
+    keys = {new_key() for _ in range(100)}
+    assert len(keys) == 100
+    assert all(Keys(key).opens(key.encode(), None) for key in keys)
+
+
+@pytest.mark.parametrize("key", ["", "short", "x" * 31, "x" * 513, "ü" * 40, "a b" * 20, "x" * 40 + "\n"])
+def test_a_key_that_is_none_is_refused_and_not_repeated(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENDPOINT_TOKEN", key)
+    with pytest.raises(RequestError, match="ENDPOINT_TOKEN") as refused:
+        key_from_env("ENDPOINT_TOKEN")
+    assert len(key) < 6 or key not in f"{refused.value} {refused.value.advice}"
+    with pytest.raises(RequestError):
+        Keys(key)
+
+
+def test_keys_do_not_show_in_what_is_printed_of_them(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> str:
+        return f"{endpoint!r} {Keys(endpoint.key)!r} {endpoint.key}"
+
+    shown, _, key = site.serve(work).rpartition(" ")
+    assert key not in shown
+
+
+def test_no_key_is_written_to_the_runs_or_to_standard_error(site: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    async def work(_router: Any, endpoint: Any) -> str:
+        async with site.client(endpoint) as connected:
+            await connected.call_tool("kit__echo", {"text": "x"})
+        await site.raw(endpoint.port, site.request(endpoint, token=endpoint.key + "x"))
+        await site.raw(endpoint.port, b"GET " + endpoint.key.encode() + b"\r\n\r\n")
+        return str(endpoint.key)
+
+    key = site.serve(work)
+    written = b"".join(path.read_bytes() for path in (site.folder / "runs").rglob("*") if path.is_file())
+    assert key.encode() not in written
+    assert key not in "".join(capfd.readouterr())
