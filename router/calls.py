@@ -33,6 +33,7 @@ from router.errors import CorruptRun, RequestError, StorageError
 from router.ports import RawResult, Redactor, Scope, Stored
 from router.run import Current, Deps, Run, on_disk
 
+OUTDATED: Final = "the config changed since its last step was decided, so the step has to be routed again"
 MAX_NAME: Final = 200
 """Characters of a tool name in a record. Longer ones are nobody's, and are cut."""
 MAX_CODE: Final = 100
@@ -108,6 +109,8 @@ def exposed_now(catalog: Catalog, facts: Facts, current: Current) -> dict[str, s
     `facts` are fresh, with the ancestors' grants of now. What the decision did not show is not in it, even if it would
     be permitted by now: that takes another `route`.
     """
+    if current.outdated:
+        return {}
     ids = current.decision.bundle_ids
     shown = permitted_tools(catalog, current.facts, current.step, ids)
     if facts == current.facts:
@@ -121,6 +124,8 @@ def why_not(catalog: Catalog, facts: Facts, current: Current, tool: str) -> tupl
     holders = [bundle for bundle in catalog.bundles.values() if tool in bundle.tools]
     if not holders:
         return "unknown_bundle", "no bundle holds a tool of this name"
+    if current.outdated:
+        return "not_mapped", OUTDATED
     plan = plan_for(catalog, current.step, facts.grants)
     shown = set(current.decision.bundle_ids)
     first: tuple[Code, str] | None = None

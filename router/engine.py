@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from router.ancestry import Ceiling, Standing, ceiling_of
-from router.calls import Admitted, Arguments, Result, admit_call, perform, read_arguments
+from router.calls import OUTDATED, Admitted, Arguments, Result, admit_call, perform, read_arguments
 from router.contacts import Contacts
 from router.core import activation as sticky_set
 from router.core.canonical import encode
@@ -180,17 +180,25 @@ class Engine:
             root=self._workspace,
             recent_steps=self.catalog.settings.limits.recent_steps,
             durable=self.catalog.settings.log.durability == "disk",
+            on_trouble=lambda trouble: self._deps.diagnostics.event(
+                "error", "run.end_not_written", run_id=run_id, error=trouble
+            ),
         )
         # Asked of the log and not of the directory: nobody else can write the run any more.
         record = log.last_decision()
         if record is not None:
-            run.restore(_current(record), self._resumed(run_id, record))
+            run.restore(self._current(record), self._resumed(run_id, record))
         return run
 
     def _resumed(self, run_id: str, decided: Mapping[str, Any]) -> Activation:
         """The activation of a run as its records leave it: that of its last decision, and what its calls made of it."""
         after = activation_from(decided["activation"]["after"])
         return sticky_set.resumed(after, self._store.calls_since(run_id, decided["seq"]))
+
+    def _current(self, record: Mapping[str, Any]) -> Current:
+        """Where a record leaves a run. Tools that were added to its bundles since were not part of the decision."""
+        outdated = record["catalog_revision"] != self.catalog.revision
+        return Current(step_from(record), decision_from(record), facts_from(record), outdated)
 
     def _check_parent(self, run_id: str, parent_id: str | None, step: Step) -> None:
         if step.parent_run_id is not None and step.parent_run_id != parent_id:
@@ -387,7 +395,7 @@ class Engine:
             with run.lock:
                 current, activation, parent_id = run.current, run.activation, run.parent_id
         elif (record := self._store.last_decision(run_id)) is not None:
-            current, activation = _current(record), self._resumed(run_id, record)
+            current, activation = self._current(record), self._resumed(run_id, record)
             parent_id = _parent_id(self._store.header(run_id), record)
         if current is None:
             raise UnknownRun(f"run {run_id!r} has no decision yet", advice="call route() for its first step")
@@ -419,6 +427,8 @@ class Engine:
         if form not in FORMATS:
             raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
         current, activation, parent_id = self._stands(run_id)
+        if current.outdated:
+            raise RequestError(f"run {run_id!r}: {OUTDATED}", advice="call route() for the step again")
         facts = replace(self.facts(current.step.principal), grants=self._ceiling(parent_id).grants)
         chosen: Format = form
         return self._surface_for(current).toolset(facts, current, activation, View(chosen, native, fixed))
@@ -522,7 +532,3 @@ def _parent_id(header: Mapping[str, Any] | None, record: Mapping[str, Any] | Non
         found: str | None = header.get("parent_run_id")
         return found
     return step_from(record).parent_run_id if record is not None else None
-
-
-def _current(record: Mapping[str, Any]) -> Current:
-    return Current(step_from(record), decision_from(record), facts_from(record))

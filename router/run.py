@@ -33,6 +33,7 @@ from router.core.records import (
 from router.core.replay import conclude
 from router.core.replies import admitted
 from router.core.shaping import MediaFacts
+from router.errors import StorageError
 from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunLog, Selector, Sessions, ToolSearch
 
 
@@ -58,11 +59,13 @@ class Deps:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """Where a run stands: its last decision and what it was taken on."""
+    """Where a run stands: its last decision and what it was taken on. `outdated`: under another config than the one in
+    force, so that nobody can say any more what it showed."""
 
     step: Step
     decision: Decision
     facts: Facts
+    outdated: bool = False
 
 
 class Run:
@@ -72,8 +75,8 @@ class Run:
     """
 
     __slots__ = (
-        "__weakref__", "activation", "artifacts", "closing", "current", "durable", "ended", "id", "leases", "lock",
-        "log", "parent_id", "recent", "root", "settled", "unsettled",
+        "__weakref__", "_on_trouble", "activation", "artifacts", "closing", "current", "durable", "ended", "id",
+        "leases", "lock", "log", "parent_id", "recent", "root", "settled", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +89,7 @@ class Run:
         root: str,
         recent_steps: int,
         durable: bool,
+        on_trouble: Callable[[StorageError], None],
     ) -> None:
         self.id = id_
         self.log = log
@@ -93,6 +97,7 @@ class Run:
         self.parent_id = parent_id
         self.root = root
         self.durable = durable
+        self._on_trouble = on_trouble
         self.activation = Activation()
         self.current: Current | None = None
         self.recent: deque[RecentStep] = deque(maxlen=recent_steps)
@@ -127,8 +132,12 @@ class Run:
         """A step or call that held the run has come to its end."""
         with self.lock:
             self.leases -= 1
-            if self.closing:
+            if not self.closing:
+                return
+            try:
                 self._end_if_idle()
+            except StorageError as trouble:  # it must not take the place of what the last call came to
+                self._on_trouble(trouble)
 
     def _end_if_idle(self) -> None:
         if self.leases == 0 and not self.ended:

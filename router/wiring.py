@@ -438,6 +438,9 @@ class Router:
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         if not root.is_dir():
             raise RequestError(f"the workspace {str(root)!r} is not a folder", advice="name one that exists")
+        if root.is_relative_to(Path(runs).resolve()):
+            advice = "keep the runs elsewhere: what they left behind is hidden from tools"
+            raise RequestError(f"the workspace {str(root)!r} lies in the folder of the runs", advice=advice)
         clock = SystemClock()
         redactor = open_redactor(catalog)
         diagnostics = open_diagnostics(catalog, redactor)

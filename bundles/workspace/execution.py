@@ -19,7 +19,7 @@ from bundles.workspace import confine, grammar
 from bundles.workspace.binary import Binary, opened
 from bundles.workspace.cgroups import process_group
 from bundles.workspace.environment import environment
-from bundles.workspace.keeping import Kept, kept_places
+from bundles.workspace.keeping import Kept, kept_places, move_aside
 from bundles.workspace.process import Finished, run
 from bundles.workspace.scratch import private_folder
 from router.core.models import BinaryRule, Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
@@ -76,7 +76,8 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
             cancelled=context.cancelled,
             max_bytes=max((context.max_bytes - _RESERVE_BYTES) // 2, _LEAST_BYTES),
         )
-    return _output(finished, binary, arguments)
+        moved = move_aside(root, kept.absent)
+    return _output(finished, binary, arguments, moved)
 
 
 def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOutput:
@@ -169,8 +170,8 @@ def _time(rule: BinaryRule, context: ToolContext) -> float:
 # --- after ---------------------------------------------------------------------------------------------------------
 
 
-def _output(finished: Finished, binary: Binary, arguments: ExecArguments) -> ToolOutput:
-    parts = [_headline(finished)]
+def _output(finished: Finished, binary: Binary, arguments: ExecArguments, moved: list[str]) -> ToolOutput:
+    parts = [_headline(finished), *moved]
     for name, kept in (("stdout", finished.stdout), ("stderr", finished.stderr)):
         if kept.total:
             parts.append(f"--- {name}, {kept.total:,} bytes ---\n{kept.text.rstrip()}")

@@ -2,12 +2,17 @@
 
 Each is named to the launcher by its path and by what lies there now, so that a swap in between is noticed. A folder
 that holds one of them is pinned: moved away with what it holds, it would make room for a config of the program's own.
+
+What does not exist yet can't be kept read-only. If it is there when the program has ended, the program made it, and it
+is moved aside: a pin or a skill that a program wrote would pass for an operator's.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +23,12 @@ from router.core.models import ToolContext
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The fields of a plan with these names."""
+    """The fields of a plan with these names; and `absent`, protected places that are not there, beneath the root."""
 
     protected: tuple[Place, ...]
     hidden: tuple[Place, ...]
     pinned: tuple[Place, ...]
+    absent: tuple[str, ...] = ()
 
 
 def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool) -> Kept:
@@ -35,7 +41,54 @@ def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, pr
     hidden = [_seen(path) for path in _within_reach(context.hidden, reach) if not top.is_relative_to(path)]
     places = [place for place in (*git, *protected, *hidden) if place]
     pinned = [_seen(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
-    return Kept(_present(git + protected), _present(hidden), _present(pinned))
+    beneath = [str(path.relative_to(top)) for path in real if path.is_relative_to(top) and path != top]
+    absent = tuple(path for path in beneath if _walk(root.fd, path, _nothing) is None)
+    return Kept(_present(git + protected), _present(hidden), _present(pinned), absent)
+
+
+def move_aside(root: Root, absent: Iterable[str]) -> list[str]:
+    """Moves what was made at places that were not there to a name beside it, and says so, a sentence each."""
+    moved = []
+    for path in absent:
+        aside = _walk(root.fd, path, _rename)
+        if aside is not None:
+            moved.append(f"{path} is the router's own: what the program made there was moved to {aside}")
+    return moved
+
+
+def _walk(root_fd: int, path: str, found: Callable[[int, str], str]) -> str | None:
+    """What `found` gives for the place the path leads to, or for a link on the way there; None if nothing is there.
+
+    No link is followed: one that the program put on the way would lead to somebody else's files.
+    """
+    parts = path.split("/")
+    folder = os.dup(root_fd)
+    try:
+        for index, part in enumerate(parts):
+            try:
+                mode = os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode
+            except OSError:
+                return None
+            if index == len(parts) - 1 or stat.S_ISLNK(mode):
+                return "/".join((*parts[:index], found(folder, part)))
+            if not stat.S_ISDIR(mode):
+                return None
+            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = below
+    finally:
+        os.close(folder)
+    return None
+
+
+def _nothing(folder: int, name: str) -> str:
+    return name
+
+
+def _rename(folder: int, name: str) -> str:
+    aside = f"{name}.not-taken-{secrets.token_hex(4)}"
+    os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+    return aside
 
 
 def _present(places: Iterable[Place | None]) -> tuple[Place, ...]:

@@ -224,7 +224,11 @@ class RunArtifacts(ArtifactReader):
             return False
         if not stat.S_ISREG(found.st_mode):
             self._corrupt(sha256, "a link or another kind of file stands in its place")
-        return found.st_size == size
+        if found.st_size != size:
+            return False
+        if self._durable:  # whoever wrote it may not have waited for the disk
+            _sync(sha256, folder)
+        return True
 
     def _write(self, sha256: str, data: bytes, folder: int) -> None:
         beside = _BESIDE + secrets.token_hex(8)
@@ -244,6 +248,15 @@ class RunArtifacts(ArtifactReader):
             raise
         if self._durable:
             os.fsync(folder)
+
+
+def _sync(name: str, folder: int) -> None:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.fsync(folder)
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -386,3 +386,23 @@ def test_whatever_a_tool_raises_ends_its_own_call_and_nothing_else(
         assert (result.outcome, result.code) == ("tool_error", "crashed")
         assert router.call_sync("r-1", "mine.fine", {}).ok
     assert list(ends(tmp_path)) == [("tool_error", "crashed"), ("ok", "")]
+
+
+def test_a_config_that_changed_takes_another_step_before_anything_is_shown_or_called(open_with: Opened) -> None:
+    made = [tool(name, lambda arguments, context: ToolOutput((Text("done"),))) for name in ("a", "b")]
+    with open_with(made[0]) as router:
+        router.route_sync(step())
+    with open_with(*made) as router:
+        refused = router.call_sync("r-1", "mine.b", {})
+        assert (refused.outcome, refused.code) == ("denied", "not_mapped")
+        assert "has to be routed again" in refused.text
+        with pytest.raises(RequestError, match="has to be routed again"):
+            router.tools_sync("r-1")
+        router.route_sync(step())
+        assert router.call_sync("r-1", "mine.b", {}).ok
+
+
+def test_a_workspace_among_the_runs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "r-1").mkdir(parents=True)
+    with pytest.raises(RequestError, match="lies in the folder of the runs"):
+        Router.open(None, runs=tmp_path / "runs", workspace=tmp_path / "runs" / "r-1")

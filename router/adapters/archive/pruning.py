@@ -103,6 +103,8 @@ def _delete(root: Path, run_id: str) -> bool:
             return True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_still(lock, path / FILES["routing"]):
+                return True  # another prune was here before the lock was ours: what lies there now is a new run
             doomed = root / f"{_DELETING}{run_id}"
             path.rename(doomed)
             _remove(doomed)
@@ -111,6 +113,14 @@ def _delete(root: Path, run_id: str) -> bool:
         finally:
             os.close(lock)
     return True
+
+
+def _is_still(file: int, path: Path) -> bool:
+    """Whether the path still leads to the open file."""
+    try:
+        return os.path.samestat(os.fstat(file), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _finish_deletions(root: Path) -> None:

@@ -62,8 +62,8 @@ def open_run(storage: Storage, runs_fd: int, run_id: str, path: str, *, durable:
             storage.stat(run_id, dir_fd=runs_fd, follow_symlinks=False)
         except FileNotFoundError:
             make_private(storage, run_id, runs_fd)
-            if durable:
-                storage.fsync(runs_fd)
+        if durable:  # also for a directory that somebody else made, who may not have waited for the disk
+            storage.fsync(runs_fd)
         try:
             fd = storage.open(run_id, DIRECTORY | os.O_NOFOLLOW, dir_fd=runs_fd)
         except FileNotFoundError as error:

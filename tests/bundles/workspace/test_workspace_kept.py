@@ -324,3 +324,26 @@ def test_a_protected_place_that_does_not_exist_yet_is_not_made(workspace: Path) 
     assert write(workspace, "config", protected=protected) == "protected"
     assert write(workspace, "config/policy.toml", protected=protected) == "protected"
     assert not list(workspace.iterdir())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os; os.makedirs('bundles/pins'); open('bundles/pins/x.lock', 'w').write('approved')",
+        "import os; os.makedirs('elsewhere/pins'); os.symlink('elsewhere', 'bundles')",
+        "import os; os.makedirs('bundles'); os.makedirs('elsewhere'); os.symlink('../elsewhere', 'bundles/pins')",
+        "open('bundles', 'w'); import os; os.unlink('bundles'); os.makedirs('bundles/pins/deep')",
+    ],
+)
+def test_a_protected_place_that_a_program_makes_is_moved_aside(run: Any, workspace: Path, source: str) -> None:
+    ran = run(source, protected=(str(workspace / "bundles" / "pins"),))
+    assert not ran.failed
+    assert "was moved to bundles" in ran.text
+    assert not (workspace / "bundles" / "pins").exists()
+    assert [path for path in workspace.rglob("*") if ".not-taken-" in path.name], "nothing is lost"
+
+
+def test_what_lies_beside_a_protected_place_is_the_programs_to_make(run: Any, workspace: Path) -> None:
+    ran = run("import os; os.makedirs('bundles/own')", protected=(str(workspace / "bundles" / "pins"),))
+    assert "moved" not in ran.text
+    assert (workspace / "bundles" / "own").is_dir()
