@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from importlib import import_module
 from typing import Final
 
 from router.errors import RequestError
@@ -63,6 +65,7 @@ async def serve_mcp(
     Raises RequestError for a port that is taken or a key that is none, NotInstalled where the SDK is missing.
     """
     _require_sdk()
+    await asyncio.to_thread(import_module, "router.serving.protocol")  # half a second that no request has to wait for
     from router.serving.listener import Listener
     from router.wiring import package_version
 

@@ -1,4 +1,4 @@
-"""The one place that speaks to the `mcp` SDK as a server. Loaded when the first run is served.
+"""The one place that speaks to the `mcp` SDK as a server. Loaded when an endpoint is begun.
 
 Rules:
 1. A server and its session manager belong to one run. The manager runs in one task of its own, which also ends it.
