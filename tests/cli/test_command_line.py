@@ -448,6 +448,8 @@ def test_an_interrupted_call_ends_its_children_and_leaves_a_whole_log(
         [sys.executable, "-m", "router", "call", "--run", "r-1", "workspace.exec",
          json.dumps({"binary": "python", "args": ["-m", "unittest", "test_slow"]})],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # Heeded also where the tests themselves run in the background, which ignores interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     deadline = time.monotonic() + 60
     while not (tmp_path / "started").exists():

@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100_000)
     count = parser.parse_args().count
     with tempfile.TemporaryDirectory() as folder:
-        with Router.open(None, runs=folder, workspace=folder) as router:
+        with Router.open(None, runs=f"{folder}/runs", workspace=folder) as router:
             for number in range(count):
                 workflow, role, step = ADDRESSES[number % len(ADDRESSES)]
                 # A hundred runs side by side, each closed and followed by another after a thousand decisions; steps
@@ -57,7 +57,7 @@ def main() -> int:
                     print(f"{number:>7} decisions: {rss_kib():,} KiB resident, {descriptors()} descriptors", flush=True)
             end = rss_kib(), descriptors()
         print(f"{count:>7} decisions: {end[0]:,} KiB resident, {end[1]} descriptors")
-        archive = Archive(folder)
+        archive = Archive(f"{folder}/runs")
         replayed = identical = 0
         for run_id in archive.run_ids():
             catalog = catalog_from(archive.catalog(run_id))

@@ -43,7 +43,7 @@ from router.errors import StorageError
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 def step(n):
     return Step(run_id=f"r-{n}", workflow="feature", role="planner", step="plan")
-with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[2]) as router:
+with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[3]) as router:
     for n in range(2000):
         try:
             router.route_sync(step(n))
@@ -61,7 +61,7 @@ import os, resource, sys
 from router import Router, Step
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 taken = []
-with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[2]) as router:
+with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[3]) as router:
     router.route_sync(Step(run_id="r-1", workflow="feature", role="planner", step="plan"))
     router.call_sync("r-1", "no.such", {})
     try:
@@ -75,7 +75,7 @@ with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[2]) as router
 
 def test_a_call_that_took_the_last_descriptor_still_gets_its_end(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-c", OUT_OF_FILES, str(ROOT / "config"), str(tmp_path / "runs")]
+    command = [sys.executable, "-c", OUT_OF_FILES, str(ROOT / "config"), str(tmp_path / "runs"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["r-1.2", "r-1.3"]
@@ -85,7 +85,7 @@ def test_a_call_that_took_the_last_descriptor_still_gets_its_end(tmp_path: Path)
 
 def test_about_a_thousand_runs_are_open_under_the_usual_limit_and_the_limit_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-c", SIDE_BY_SIDE, str(ROOT / "config"), str(tmp_path / "runs")]
+    command = [sys.executable, "-c", SIDE_BY_SIDE, str(ROOT / "config"), str(tmp_path / "runs"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     count, kind, advice = done.stdout.strip().split("|")
