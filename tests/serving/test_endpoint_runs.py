@@ -103,6 +103,30 @@ def test_a_list_stays_as_it_was_decided_whatever_the_library_asks_for_meanwhile(
     site.serve(work)
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_what_is_revoked_meanwhile_stays_listed_and_is_refused(
+    site: Any, era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a decision changes the list; what holds is found out at the call."""
+    monkeypatch.setenv("KIT_KEY", "x")
+    config = site.folder / "config"
+    bundles = (config / "bundles.toml").read_text(encoding="utf-8")
+    needs = bundles.replace('effects = ["read"]', 'effects = ["read"]\nrequires = { env = ["KIT_KEY"] }', 1)
+    (config / "bundles.toml").write_text(needs, encoding="utf-8")
+    (config / "router.toml").write_text("[cache]\ncapabilities_ttl_s = 0\n", encoding="utf-8")
+
+    async def work(router: Any, endpoint: Any) -> None:
+        async with site.client(endpoint, era) as connected:
+            assert await names(connected) == SOME
+            monkeypatch.delenv("KIT_KEY")
+            assert await names(connected) == SOME
+            assert "capability_missing" in text(await connected.call_tool("kit__echo", {"text": "x"}))
+            await router.route(site.step())
+            assert await names(connected) == NAMES
+
+    site.serve(work)
+
+
 def test_those_who_listen_are_told_when_a_decision_changes_the_list_and_only_then(site: Any) -> None:
     async def work(router: Any, endpoint: Any) -> None:
         told: dict[str, list[str]] = {"modern": [], "legacy": []}
