@@ -345,3 +345,25 @@ def test_a_port_that_is_taken_is_refused_in_words(site: Any) -> None:
                 await serve_mcp(router, port=port).__aenter__()
 
     site.serve(work)
+
+
+def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
+    class Watched:
+        """A router that knows who watches it."""
+
+        def __init__(self, router: Any) -> None:
+            self.watchers: set[Any] = set()
+            self.decision_id, self.tools = router.decision_id, router.tools
+            self.call, self.report = router.call, router.report
+
+        def watch(self, heard: Any) -> Any:
+            self.watchers.add(heard)
+            return lambda: self.watchers.discard(heard)
+
+    async def work(router: Any, _endpoint: Any) -> None:
+        watched = Watched(router)
+        async with serve_mcp(watched) as endpoint, site.client(endpoint):
+            assert len(watched.watchers) == 1
+        assert not watched.watchers
+
+    site.serve(work)
