@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from router.core.admission import Admitted
     from router.core.corpus import Texts
     from router.core.pins import Pins, PinSetting
+    from router.core.search.meaning import Passage
     from router.core.search.memory import Memory
     from router.core.search.ranking import Search
     from router.selecting import Meanings, StagedSelector
@@ -230,7 +231,7 @@ def open_selector(
     """What settles questions, in the order of `[fallback]`. Loads nothing yet: the first question begins it."""
     from router.selecting import SearchSelector, StagedSelector
 
-    meanings = open_meanings(catalog, clock, diagnostics)
+    meanings = open_meanings(catalog, clock, diagnostics, memory)
     search = SearchSelector(make_search, diagnostics, memory, meanings=meanings)
     model = open_model(catalog, runs, clock, diagnostics)
     return StagedSelector(catalog.settings.fallback.order, search=search, model=model)
@@ -258,14 +259,23 @@ def open_embedder(catalog: Catalog) -> Embedder | None:
     return LiteLlmEmbedder(chosen.model or "", base_url=chosen.base_url, key_env=chosen.key_env)
 
 
-def make_vectors(catalog: Catalog, embedder: Embedder) -> Vectors | Embedding:
-    """The vectors of a catalog's texts, from the user's cache where a text is unchanged. Blocks, for minutes when
-    thousands of texts are new."""
+def make_vectors(catalog: Catalog, embedder: Embedder, remembered: Iterable[Passage] = ()) -> Vectors | Embedding:
+    """The vectors of a catalog's texts and of remembered steps, from the user's cache where a text is unchanged.
+    Blocks, for minutes when thousands of texts are new."""
     from router.adapters.embeddings import vectors_for
     from router.core.search.meaning import passages_of
 
     texts = _searched(catalog)
-    return vectors_for(passages_of(texts.bundles, texts.tools), embedder, _vector_store(embedder))
+    passages = (*passages_of(texts.bundles, texts.tools), *remembered)
+    return vectors_for(passages, embedder, _vector_store(embedder))
+
+
+def _remembered(memory: Memory | None, embedder: Embedder) -> tuple[Passage, ...]:
+    """The past steps that can be recalled. Those measured with another embedder can't: words remember them alone."""
+    recollection = memory.recollection if memory is not None else None
+    if recollection is None or recollection.embedder != embedder.revision:
+        return ()
+    return recollection.passages()
 
 
 def _vector_store(embedder: Embedder) -> VectorStore:
@@ -276,9 +286,10 @@ def _vector_store(embedder: Embedder) -> VectorStore:
     return VectorStore(folder.parent / "embeddings" if folder is not None else None, embedder.revision)
 
 
-def make_search_for(catalog: Catalog, requests: Iterable[str]) -> Search:
+def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | None = None) -> Search:
     """`make_search` for requests that are known beforehand, such as past steps: it understands exactly these, where the
-    config names an embedder. Where that one fails it searches by words alone, as a router would, and warns of it.
+    config names an embedder, and recalls these and what `memory` remembers. Where that one fails it searches by words
+    alone, as a router would, and warns of it.
 
     Blocks while what is new is embedded. Raises NotInstalled as `make_search` does.
     """
@@ -286,11 +297,14 @@ def make_search_for(catalog: Catalog, requests: Iterable[str]) -> Search:
     if embedder is None:
         return search
     from router.adapters.embeddings import embed_texts
-    from router.core.search.meaning import passage
+    from router.core.search.meaning import Passage, passage
+    from router.core.search.recall import key_of
 
     try:
-        vectors = make_vectors(catalog, embedder)
         passages = {text: passage(text) for text in requests}
+        steps = {key_of(text): Passage(key_of(text), "steps", text) for text in passages.values()}
+        steps |= {row.id: row for row in _remembered(memory, embedder)}
+        vectors = make_vectors(catalog, embedder, steps.values())
         known = embed_texts(passages.values(), embedder, _vector_store(embedder))
     finally:
         embedder.close()
@@ -303,15 +317,17 @@ def make_search_for(catalog: Catalog, requests: Iterable[str]) -> Search:
     return replace(search, vectors=vectors, understood=understood)
 
 
-def open_meanings(catalog: Catalog, clock: Clock, diagnostics: Diagnostics) -> Meanings | None:
-    """What asks the config's embedder; None where it names none."""
+def open_meanings(
+    catalog: Catalog, clock: Clock, diagnostics: Diagnostics, memory: Memory | None = None
+) -> Meanings | None:
+    """What asks the config's embedder, of a step and of what `memory` remembers; None where it names none."""
     chosen, embedder = catalog.settings.search.embeddings, open_embedder(catalog)
     if chosen is None or embedder is None:
         return None
     from router.selecting import Meanings
 
     def make(of: Catalog) -> Vectors | Embedding:
-        return make_vectors(of, embedder)
+        return make_vectors(of, embedder, _remembered(memory, embedder))
 
     return Meanings(embedder, make, clock, diagnostics, deadline_s=chosen.deadline_s)
 

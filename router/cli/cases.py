@@ -108,7 +108,7 @@ def _measure_all(
 
     learned = load_learned(config_folder(arguments)).fitted_to(catalog)
     catalog = learned.applied_to(catalog)
-    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows])
+    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows], learned.memory)
     done = []
     for path, rows in sets:
         ranked, elapsed = [], []

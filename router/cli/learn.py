@@ -211,6 +211,8 @@ def _show_fits(learning: Learning) -> None:
         say()
     if learning.memory is not None:
         say(f"memory: {'on' if learning.memory.memory is not None else 'not proposed'}: {learning.memory.why}")
+        if learning.memory.recall:
+            say(f"past steps are compared {learning.memory.recall}")
     if learning.calibration is not None:
         on = learning.calibration.calibration is not None
         say(f"calibration: {'fitted' if on else 'not proposed'}: {learning.calibration.why}")
@@ -223,6 +225,8 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
     if memory is not None and memory.replay.trials:
         replay = memory.replay
         after = replay.after if memory.memory is not None else replay.before
+        if memory.memory is not None and memory.memory.recollection is not None and replay.recall is not None:
+            after = replay.recall.after
         yield "replay, run by run: quality (mean of first and MRR)", replay.labels, _three(replay.before), _three(after)
     if memory is not None and memory.before.steps:
         before, after_ = memory.before, memory.after

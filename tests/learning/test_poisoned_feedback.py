@@ -7,15 +7,23 @@ attacker plays a share of the past runs. Counted: held-back steps whose needed b
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
+from zlib import crc32
 
 import pytest
 
+from router.adapters.embeddings import VectorStore, vectors_for
+from router.core.corpus import texts_of
 from router.core.learning.fitting import fit
 from router.core.learning.labels import label_steps
 from router.core.models import RecentStep
-from router.core.search.memory import Label, Memory, bounded, learn, make_examples
+from router.core.search.meaning import Passage, passage, passages_of
+from router.core.search.memory import Label, Memory, bounded, learn, make_examples, past_texts
 from router.core.search.ranking import Request, Search
+from router.core.search.recall import Recollection, key_of
+from router.ports import Embedding
 from router.wiring import make_search
 
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
@@ -148,3 +156,73 @@ def test_a_bundle_that_policy_keeps_from_a_step_is_never_brought_in(kit: Any, se
         for turn in runs[run_id]:
             ranked = {scored.id for scored in search.rank_bundles(Request(turn.goal), without, memory).scored}
             assert ranked <= without
+
+
+# --- recalled by meaning -------------------------------------------------------------------------------------------
+
+
+def gist(text: str) -> tuple[float, ...]:
+    """What a plain embedding model would say: texts of like words, in part or whole, lie close together."""
+    counts = [0.01] * 96
+    for word in text.lower().split():
+        for at in range(max(1, len(word) - 3)):
+            counts[crc32(word[at : at + 4].encode()) % 96] += 1.0 / len(word)
+    return tuple(counts)
+
+
+class Gist:
+    """The embedder port over `gist`."""
+
+    name = revision = "gist/1"
+
+    def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
+        return Embedding(tuple(gist(text) for text in texts))
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def understanding(setting: Any) -> tuple[Any, dict[str, list[Any]], Search]:
+    catalog, runs, search = setting
+    texts = texts_of(catalog)
+    goals = {turn.goal for turns in runs.values() for turn in turns}
+    past = [Passage(key_of(passage(goal)), "steps", passage(goal)) for goal in sorted(goals)]
+    vectors = vectors_for((*passages_of(texts.bundles, texts.tools), *past), Gist(), VectorStore(None, "gist/1"))
+    assert not isinstance(vectors, Embedding)
+    return catalog, runs, replace(search, vectors=vectors, understood={goal: gist(goal) for goal in goals})
+
+
+def recalling(kit: Any, setting: Any, attack: str, share: float, pull: float) -> tuple[Counter[str], ...]:
+    """Recall alone, recall beside a memory of words, and these words alone. It is forced: in a deployment, replay would
+    have to ask for it."""
+    alone, beside_words, words_alone = Counter[str](), Counter[str](), Counter[str]()
+    for fold in range(FOLDS):
+        past, held = split(setting[1], fold)
+        deployment = logs(kit, setting, past, attack, share)
+        labelled = label_steps(deployment.past(), deployment.catalogs, deployment.catalog)
+        kept = past_texts(bounded([step.label for step in labelled.steps]))
+        recollection = Recollection.of(kept, "gist/1", pull)
+        words = replace(fit(labelled.steps, setting[2]).memory or Memory(), recollection=None)
+        alone += firsts(setting, held, Memory(recollection=recollection))
+        beside_words += firsts(setting, held, replace(words, recollection=recollection))
+        words_alone += firsts(setting, held, words)
+    return alone, beside_words, words_alone
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("pull", [0.5, 4.0])
+def test_an_attacker_moves_little_of_what_is_recalled_by_meaning(
+    kit: Any, understanding: Any, attack: str, pull: float
+) -> None:
+    honest, *_ = recalling(kit, understanding, attack, 0.0, pull)
+    attacked, beside_words, words_alone = recalling(kit, understanding, attack, 0.25, pull)
+    steps = honest["steps"]
+    assert honest["right"] / steps - attacked["right"] / steps <= MAX_DROP, (honest, attacked)
+    assert attacked["dragged"] / steps <= MAX_DRAGGED, attacked
+    assert beside_words["dragged"] <= words_alone["dragged"], (beside_words, words_alone)
+
+
+def test_an_attacker_in_most_runs_does_drag_what_is_recalled(kit: Any, understanding: Any) -> None:
+    """The test above can fail: with three quarters of the runs the attacker has more votes than all others."""
+    few, many = (recalling(kit, understanding, "instead", share, 4.0)[0] for share in (0.25, 0.75))
+    assert many["dragged"] / many["steps"] > MAX_DRAGGED >= few["dragged"] / few["steps"]

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 
 from router import Router, Step
+from router.adapters.learned import save_learned
 from router.adapters.llm import LiteLlmEmbedder
+from router.core.learning.learned import Learned, known_of
 from router.core.models import Failure
 from router.core.records import catalog_from
 from router.core.replay import replay
 from router.core.search.meaning import fault_in
+from router.core.search.memory import Memory
 from router.core.search.ranking import Request
+from router.core.search.recall import PastText, Recollection
 from router.scripted import (
     Act,
     ScriptedServer,
@@ -32,7 +36,7 @@ from router.scripted import (
     slow_headers,
     status,
 )
-from router.wiring import load_catalog, make_search_for
+from router.wiring import load_catalog, make_search_for, open_embedder
 from tests.selecting.embedders import about
 
 SECRET = "sk-canary-8Hs2kQ9vLx4mZ7wB"
@@ -216,6 +220,67 @@ def test_a_router_whose_embedder_is_down_searches_by_words(place: Path) -> None:
     assert (down["search"]["embeddings"], words["search"]["embeddings"]) == ("circuit_open", None)
     assert [row["id"] for row in down["candidates"]] == [row["id"] for row in words["candidates"]]
     assert [row["id"] for row in down["bundles"]] == [row["id"] for row in words["bundles"]]
+
+
+# --- remembered steps ----------------------------------------------------------------------------------------------
+
+GOAL = "find where the code sets a limit"
+
+
+def remembering(of: Path, embedder: str) -> Memory:
+    """A memory in force, in which people who wanted what GOAL wants needed the tool for documentation."""
+    catalog = load_catalog(of)
+    steps = [PastText(f"code {n} code", ("docs.fetch",), f"run-{n}") for n in range(9)]
+    memory = Memory(recollection=Recollection.of(steps, embedder, 4.0))
+    save_learned(of, Learned(memory, known_of(memory, catalog)))
+    return memory
+
+
+def opened_with(of: Path) -> str:
+    embedder = open_embedder(load_catalog(of))
+    assert embedder is not None
+    revision = embedder.revision
+    embedder.close()
+    return revision
+
+
+def test_a_router_recalls_what_was_accepted_and_its_replay_needs_no_embedder(place: Path) -> None:
+    with ScriptedServer([embeds(about)]) as server:
+        of = config(place / "config", server.base_url)
+        before = routed(of, place / "runs")
+        memory = remembering(of, opened_with(of))
+        record = routed(of, place / "runs-2")
+        sent = [text for request in server.requests for text in request.json["input"]]
+        again = routed(of, place / "runs-3")
+        assert len([text for request in server.requests for text in request.json["input"]]) == len(sent) + 1
+    assert {f"code {n} code" for n in range(9)} <= set(sent)
+    assert before["candidates"][0]["id"] != "docs.fetch"
+    assert record["candidates"][0]["id"] == "docs.fetch"
+    assert again["search"] == record["search"]
+    assert {"name": "memory", "revision": memory.revision} in record["facts"]["revisions"]
+    recorded = catalog_from(json.loads((place / "runs-2" / "r" / "catalog.json").read_text()))
+    assert replay(record, recorded).outcome == "identical"
+
+
+def test_a_memory_of_another_embedder_is_of_words_alone_and_sends_nothing(place: Path) -> None:
+    with ScriptedServer([embeds(about)]) as server:
+        of = config(place / "config", server.base_url)
+        before = routed(of, place / "runs")
+        remembering(of, "another/1")
+        record = routed(of, place / "runs-2")
+        sent = [text for request in server.requests for text in request.json["input"]]
+    assert not any(text.startswith("code ") for text in sent)
+    assert record["candidates"] == before["candidates"]
+
+
+def test_a_memory_whose_embedder_is_down_is_of_words_alone(place: Path) -> None:
+    with ScriptedServer([status(500)]) as server:
+        of = config(place / "config", server.base_url)
+        before = routed(of, place / "runs")
+        remembering(of, opened_with(of))
+        record = routed(of, place / "runs-2")
+    assert record["search"]["embeddings"] == "circuit_open"
+    assert record["candidates"] == before["candidates"]
 
 
 # --- offline: what is known beforehand -----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Final
 
 from router.adapters.embeddings.kept import VectorStore
 from router.adapters.embeddings.nearest import DenseVectors
-from router.core.search.index import Collection
+from router.core.search.index import Space
 from router.core.search.meaning import Passage, fault_in
 from router.ports import Embedder, Embedding
 
@@ -24,7 +24,7 @@ def vectors_for(passages: Sequence[Passage], embedder: Embedder, store: VectorSt
     known = embed_texts([passage.text for passage in passages], embedder, store)
     if isinstance(known, Embedding):
         return known
-    rows: dict[Collection, dict[str, Sequence[float]]] = {}
+    rows: dict[Space, dict[str, Sequence[float]]] = {}
     for passage in passages:
         rows.setdefault(passage.collection, {})[passage.id] = known[passage.text]
     dimension = len(next(iter(known.values()))) if known else 1

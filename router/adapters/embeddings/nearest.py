@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from router.core.search.index import Collection, Near
+from router.core.search.index import Near, Space
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,7 @@ DIGITS: Final = 6
 class DenseVectors:
     """`Vectors` in memory. Each collection's rows stand in id order, scaled to length 1."""
 
-    def __init__(self, revision: str, dimension: int, rows: Mapping[Collection, Mapping[str, Sequence[float]]]) -> None:
+    def __init__(self, revision: str, dimension: int, rows: Mapping[Space, Mapping[str, Sequence[float]]]) -> None:
         self._revision = revision
         self._dimension = dimension
         self._matrices = {name: _Matrix.of(by_id, dimension) for name, by_id in rows.items()}
@@ -36,7 +36,7 @@ class DenseVectors:
         return self._dimension
 
     def nearest(
-        self, collection: Collection, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
+        self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
     ) -> Sequence[Near]:
         """See `Vectors`. Raises ValueError for a vector of another length."""
         matrix = self._matrices.get(collection)

@@ -162,7 +162,10 @@ def _fold_memories(steps: Sequence[LabelledStep], search: Search, memory: Memory
     for fold in range(FOLDS):
         others = [label for label in labels if fold_of(label.run) != fold]
         examples, rarity = make_examples(others, search.analyzer, lambda label: base[label])
-        made.append(learn(examples, rarity, trust=memory.trust))
+        words = learn(examples, rarity, trust=memory.trust) if memory.rarity else Memory(trust=memory.trust)
+        runs = frozenset(label.run for label in others)
+        recollection = memory.recollection.of_runs(runs) if memory.recollection is not None else None
+        made.append(replace(words, recollection=recollection))
     return list(made)
 
 

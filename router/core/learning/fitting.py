@@ -6,19 +6,22 @@ Rules:
 2. A memory is proposed only where the first gains, more than by luck, and the second does not lose. So what was learned
    from logs never makes the replay of these logs worse.
 3. The memory that is proposed was learned from all the steps, in the way that was measured.
+4. With an embedder, recalling past steps by meaning is proposed beside it by the same two measurements, each against
+   the memory that is proposed without it. What can't be measured, or does not gain, stays with words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from router.core.evaluation import mean, reciprocal_rank
 from router.core.learning.labels import LabelledStep
-from router.core.search.fit import MIN_LABELS, Fit, fit_memory
+from router.core.search.fit import MIN_LABELS, Fit, Recalling, fit_memory
 from router.core.search.memory import Label, Memory
 from router.core.search.ranking import Search
+from router.core.search.recall import Recollection
 
 HELD_BACK: Final = 0.25
 MIN_HELD_BACK: Final = 10
@@ -51,6 +54,8 @@ class MemoryFit:
     replay: Fit
     before: Quality
     after: Quality
+    recall: str = ""
+    """Why past steps are recalled by meaning, or are not, in words. Empty where nobody could be asked."""
 
 
 def hold_back(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:
@@ -75,12 +80,37 @@ def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     base = base_scores(steps, search)
     replay = _fit(steps, search, base)
     older, newest = hold_back(steps)
+    earlier = _fit(older, search, base) if replay.trials and len(newest) >= MIN_HELD_BACK else None
+    words = _fit_words(steps, newest, replay, earlier, search)
+    return _with_recall(words, newest, earlier, search)
+
+
+def _with_recall(words: MemoryFit, newest: Sequence[LabelledStep], earlier: Fit | None, search: Search) -> MemoryFit:
+    """Rule 4. Where the newest runs reject the memory of words, what was measured on top of it tells nothing."""
+    recall = words.replay.recall
+    if recall is None:
+        return words
+    if recall.memory is None or (words.replay.memory is not None and words.memory is None):
+        best = max(recall.trials, key=lambda trial: trial.quality)
+        return replace(words, recall=f"by words alone; by meaning too: {best.gain:+.3f} ± {best.sigma:.3f} in replay")
+    held = earlier.recall.memory if earlier is not None and earlier.recall is not None else None
+    after = quality(newest, search, held) if held is not None else words.after
+    if after.mean < words.after.mean - ROUNDING:
+        why = f"by words alone; by meaning too the newest runs get worse ({words.after.mean:.3f} → {after.mean:.3f})"
+        return replace(words, recall=why)
+    why = f"by meaning too: replay gains {recall.after - recall.before:+.3f} over words alone"
+    return replace(words, memory=recall.memory, enough=True, after=after, recall=why)
+
+
+def _fit_words(
+    steps: Sequence[LabelledStep], newest: Sequence[LabelledStep], replay: Fit, earlier: Fit | None, search: Search
+) -> MemoryFit:
+    """The memory of words; `earlier` is what the older runs alone taught."""
     before = quality(newest, search, None)
     if replay.memory is None:
         why, enough = _why_not(replay, steps)
         return MemoryFit(None, why, enough, replay, before, before)
-    learned_before = _fit(older, search, base).memory if len(newest) >= MIN_HELD_BACK else None
-    after = quality(newest, search, learned_before)
+    after = quality(newest, search, earlier.memory if earlier is not None else None)
     if after.mean < before.mean - ROUNDING:
         why = f"what the older runs taught makes the newest worse ({before.mean:.3f} → {after.mean:.3f})"
         return MemoryFit(None, why, True, replay, before, after)
@@ -89,7 +119,14 @@ def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
 
 
 def _fit(steps: Sequence[LabelledStep], search: Search, base: Mapping[Label, Mapping[str, float]]) -> Fit:
-    return fit_memory([step.label for step in steps], search.analyzer, lambda label: base[label])
+    of_label = {step.label: step for step in steps}
+
+    def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
+        step = of_label[label]
+        return search.recall(step.past.request, step.permitted - step.neutral, recollection)
+
+    recalling = Recalling(search.vectors.revision, votes) if search.vectors is not None else None
+    return fit_memory([step.label for step in steps], search.analyzer, lambda label: base[label], recalling=recalling)
 
 
 def _why_not(replay: Fit, steps: Sequence[LabelledStep]) -> tuple[str, bool]:

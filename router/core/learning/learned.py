@@ -64,8 +64,7 @@ NOTHING: Final = Learned()
 
 def known_of(memory: Memory, catalog: Catalog) -> tuple[tuple[str, str], ...]:
     """The bundles a memory speaks of, with what they are now."""
-    ids = {id_ for row in memory.weights.values() for id_ in row}
-    return tuple((id_, fingerprint(catalog.bundles[id_])) for id_ in sorted(ids) if id_ in catalog.bundles)
+    return tuple((id_, fingerprint(catalog.bundles[id_])) for id_ in sorted(memory.ids) if id_ in catalog.bundles)
 
 
 def memory_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, Any]:

@@ -125,8 +125,18 @@ def _memory_json(fitted: MemoryFit | None) -> dict[str, Any] | None:
             "after": replay.after,
             "trials": [asdict(trial) for trial in replay.trials],
         },
+        "recall": _recall_json(fitted),
         "held_back": {"before": asdict(fitted.before), "after": asdict(fitted.after)},
     }
+
+
+def _recall_json(fitted: MemoryFit) -> dict[str, Any] | None:
+    recall = fitted.replay.recall
+    if recall is None:
+        return None
+    on = fitted.memory is not None and fitted.memory.recollection is not None
+    trials = [asdict(trial) for trial in recall.trials]
+    return {"on": on, "why": fitted.recall, "before": recall.before, "after": recall.after, "trials": trials}
 
 
 def _calibration_json(fitted: CalibrationFit | None) -> dict[str, Any] | None:

@@ -4,17 +4,30 @@ Rules:
 1. Replay is leave-run-out: a step is ranked with what was learned from other runs only.
 2. "No memory" is one of the candidates, so the chosen one never replays worse than none.
 3. A gain must be more than luck: its mean over the steps at least `MIN_GAIN`, and `MIN_SIGMAS` standard errors.
+4. Recalling past steps by meaning is chosen after all that, only where it gains by rule 3 over what was chosen without
+   it, be that a memory of words or none. So where it can't be asked, what is left is what was chosen by itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
-from router.core.search.memory import Example, Label, Memory, bounded, learn, make_examples
+from router.core.search.memory import (
+    NO_VOTES,
+    Example,
+    Label,
+    Memory,
+    bounded,
+    in_order,
+    learn,
+    make_examples,
+    past_texts,
+)
+from router.core.search.recall import MAX_REMEMBERED, PULLS, Recollection
 from router.core.search.text import Analyzer
 
 TRUSTS: Final = (0.35, 0.6, 1.0, 2.0, 4.0)
@@ -28,23 +41,57 @@ MAX_REPLAYED: Final = 1_200
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate in the replay: mean quality (half reciprocal rank, half right-at-first), and its gain over none."""
+    """One candidate in the replay: mean quality (half reciprocal rank, half right-at-first), and its gain over none
+    (of a `pull` above 0: over what was chosen without recall)."""
 
     trust: float
     quality: float
     gain: float
     sigma: float
+    pull: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recalling:
+    """How past steps are compared while fitting. `votes` gives what a recollection says for the ids that search ranked
+    for a label; nothing where no vector is there."""
+
+    embedder: str
+    votes: Callable[[Label, Recollection], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecallFit:
+    """What replay said of recall. `memory` is the one of words with it, None where it did not gain over that."""
+
+    memory: Memory | None
+    before: float
+    after: float
+    trials: tuple[Trial, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """A past step and a memory that was not learned from it."""
+
+    example: Example
+    memory: Memory
+
+    def quality(self, votes: Mapping[str, float] = NO_VOTES) -> float:
+        return quality_of(self.memory.add_to(self.example.base, self.example.features, votes), self.example.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What replay said. `memory` is None where none gained; `before` and `after` are the replayed quality."""
+    """What replay said. `memory` is None where none gained; `before` and `after` are the replayed quality. `recall` is
+    what recalling steps by meaning would add to that, where somebody could be asked."""
 
     memory: Memory | None
     before: float
     after: float
     trials: tuple[Trial, ...]
     labels: int
+    recall: RecallFit | None = None
 
 
 def fit_memory(
@@ -53,16 +100,31 @@ def fit_memory(
     base: Callable[[Label], Mapping[str, float]],
     *,
     trusts: Sequence[float] = TRUSTS,
+    recalling: Recalling | None = None,
 ) -> Fit:
     """Learns from `labels`; `base` gives the scores search alone gave the permitted ids of a label (best is 1)."""
+    fitted, replayed = _fit_words(labels, analyzer, base, trusts)
+    if recalling is None or not fitted.trials:
+        return fitted
+    return replace(fitted, recall=_fit_recall(bounded(labels), replayed, fitted, recalling))
+
+
+def _fit_words(
+    labels: Sequence[Label],
+    analyzer: Analyzer,
+    base: Callable[[Label], Mapping[str, float]],
+    trusts: Sequence[float],
+) -> tuple[Fit, list[_Replayed]]:
+    """The fit of the memory of words, and how each step was ranked with what it chose (none, maybe)."""
     kept = bounded(labels)
     examples, rarity = make_examples(kept, analyzer, base)
     replayed = examples[:MAX_REPLAYED]
     none = [quality_of(example.base, example.ids) for example in replayed]
     before = _mean(none)
     if len(replayed) < MIN_LABELS or len({example.run for example in replayed}) < FOLDS:
-        return Fit(None, before, before, (), len(kept))
-    replays = {trust: _replay(replayed, rarity, trust) for trust in sorted(trusts)}
+        return Fit(None, before, before, (), len(kept)), []
+    ranked = {trust: _replay(replayed, rarity, trust) for trust in sorted(trusts)}
+    replays = {trust: [step.quality() for step in steps] for trust, steps in ranked.items()}
     runs = [example.run for example in replayed]
     trials = tuple(Trial(trust, _mean(got), *_gain(got, none, runs)) for trust, got in replays.items())
     best = max(trials, key=lambda trial: (trial.quality, trial.trust))
@@ -72,8 +134,46 @@ def fit_memory(
             best = trial
             break
     if best.gain < MIN_GAIN or best.gain < MIN_SIGMAS * best.sigma:
-        return Fit(None, before, before, trials, len(kept))
-    return Fit(learn(examples, rarity, trust=best.trust), before, best.quality, trials, len(kept))
+        alone = Memory()
+        return Fit(None, before, before, trials, len(kept)), [_Replayed(example, alone) for example in replayed]
+    memory = learn(examples, rarity, trust=best.trust)
+    return Fit(memory, before, best.quality, trials, len(kept)), ranked[best.trust]
+
+
+def _fit_recall(
+    kept: Sequence[Label], replayed: Sequence[_Replayed], words: Fit, recalling: Recalling
+) -> RecallFit | None:
+    """Rule 4. None where nobody could be asked for any step."""
+    trust = words.memory.trust if words.memory is not None else 1.0
+    remembered = Recollection.of(past_texts(kept[-MAX_REMEMBERED:]), recalling.embedder, 1.0)
+    by_fold = [
+        remembered.of_runs(frozenset(label.run for label in kept if _fold(label.run) != n)) for n in range(FOLDS)
+    ]
+    asked = in_order(kept)[: len(replayed)]
+    votes = [recalling.votes(label, by_fold[_fold(label.run)]) for label in asked]
+    if not any(votes):
+        return None
+    runs = [label.run for label in asked]
+    before = [step.quality() for step in replayed]
+    after = {
+        pull: [
+            step.quality({id_: pull * vote for id_, vote in said.items()})
+            for step, said in zip(replayed, votes, strict=True)
+        ]
+        for pull in PULLS
+    }
+    trials = tuple(Trial(trust, _mean(got), *_gain(got, before, runs), pull) for pull, got in after.items())
+    best = max(trials, key=lambda trial: (trial.quality, -trial.pull))
+    for trial in trials:  # the least that is not clearly worse than the best
+        loss, sigma = _gain(after[best.pull], after[trial.pull], runs)
+        if loss <= sigma:
+            best = trial
+            break
+    if best.gain < MIN_GAIN or best.gain < MIN_SIGMAS * best.sigma:
+        return RecallFit(None, _mean(before), _mean(before), trials)
+    memory = words.memory or Memory(trust=trust, labels=words.labels)
+    memory = replace(memory, recollection=replace(remembered, pull=best.pull))
+    return RecallFit(memory, _mean(before), best.quality, trials)
 
 
 def quality_of(scores: Mapping[str, float], ids: frozenset[str]) -> float:
@@ -85,15 +185,13 @@ def quality_of(scores: Mapping[str, float], ids: frozenset[str]) -> float:
     return 0.0
 
 
-def _replay(examples: Sequence[Example], rarity: Mapping[str, float], trust: float) -> list[float]:
-    """The quality of every step, ranked with what was learned from other runs."""
-    qualities = [0.0] * len(examples)
-    for fold in range(FOLDS):
-        memory = learn([example for example in examples if _fold(example.run) != fold], rarity, trust=trust)
-        for i, example in enumerate(examples):
-            if _fold(example.run) == fold:
-                qualities[i] = quality_of(memory.add_to(example.base, example.features), example.ids)
-    return qualities
+def _replay(examples: Sequence[Example], rarity: Mapping[str, float], trust: float) -> list[_Replayed]:
+    """Every step with what was learned from other runs."""
+    memories = [
+        learn([example for example in examples if _fold(example.run) != fold], rarity, trust=trust)
+        for fold in range(FOLDS)
+    ]
+    return [_Replayed(example, memories[_fold(example.run)]) for example in examples]
 
 
 def _gain(after: Sequence[float], before: Sequence[float], runs: Sequence[str]) -> tuple[float, float]:

@@ -19,6 +19,9 @@ from typing import Final, Literal, NamedTuple, Protocol, get_args
 Collection = Literal["bundles", "tools", "untrusted"]
 """`bundles` and `tools` hold the operator's text and pinned cards; `untrusted` holds everything else, apart."""
 
+Space = Literal["bundles", "tools", "untrusted", "steps"]
+"""Where vectors lie: with the collections, and past steps that a memory knows, apart from all of them."""
+
 COLLECTIONS: Final[tuple[Collection, ...]] = get_args(Collection)
 
 
@@ -58,7 +61,7 @@ class Vectors(Protocol):
         """How many numbers a vector has."""
 
     def nearest(
-        self, collection: Collection, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
+        self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
     ) -> Sequence[Near]:
         """The `k` nearest documents among `within` where it is given, best first, equal ones by id."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from router.core.search.documents import BundleText, ToolText
-from router.core.search.index import Collection, Near
+from router.core.search.index import Near, Space
 
 MAX_PASSAGE: Final = 1_000
 """Characters of a text that are embedded. Small models read the first 256 word pieces or so."""
@@ -29,7 +29,7 @@ class Passage:
     """One text to embed, and which document it stands for."""
 
     id: str
-    collection: Collection
+    collection: Space
     text: str
 
 

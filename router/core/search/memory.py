@@ -11,6 +11,8 @@ Rules:
    `trust`).
 3. Learning is deterministic: the order of the labels does not matter, nor does any clock or random number.
 4. It forgets what the config made obsolete: weights of ids that are gone are dropped (`keeping`).
+5. Where replay gained by it, past steps of like meaning count too (`recall`), within the same ±`LIMIT`. Nobody to
+   embed a request, or another embedder: the words alone, exactly as if nothing were recalled.
 
 The learner is the passive-aggressive ranker (Crammer et al., 2006, PA-I), averaged over its passes.
 """
@@ -26,6 +28,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from router.core.canonical import digest_of
+from router.core.search.recall import PastText, Recollection
 from router.core.search.text import MAX_WORDS, Analyzer, split_quotes
 
 PER_RUN: Final = 3
@@ -40,6 +43,9 @@ MAX_LABELS: Final = 20_000
 NOBODY: Final = ""
 """Stands in for a rival where a label has none: its id must still reach the margin."""
 SCHEMA: Final = "bundle-router.memory/1"
+SCHEMA_RECALLING: Final = "bundle-router.memory/2"
+"""Of a memory with a recollection; one without stays what it was."""
+NO_VOTES: Final[Mapping[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +77,29 @@ class Memory:
     rarity: Mapping[str, float] = field(default_factory=dict)
     trust: float = 1.0
     labels: int = 0
+    recollection: Recollection | None = None
 
     def features(self, counts: Mapping[str, float]) -> dict[str, float]:
         """The counts weighed by rarity, of those it has seen, scaled to length 1."""
         return _unit({name: count * self.rarity[name] for name, count in counts.items() if name in self.rarity})
 
-    def scores(self, features: Mapping[str, float]) -> dict[str, float]:
-        """What it adds, by id. Ids it has nothing to say about are absent."""
+    def scores(self, features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES) -> dict[str, float]:
+        """What it adds, by id. Ids it has nothing to say about are absent. `votes`: what its recollection says."""
         total: dict[str, float] = {}
         weights = self.weights
         for name, value in features.items():
             for id_, weight in weights.get(name, {}).items():
                 total[id_] = total.get(id_, 0.0) + weight * value
+        for id_, vote in votes.items():
+            total[id_] = total.get(id_, 0.0) + vote
         return {id_: max(-LIMIT, min(LIMIT, score)) for id_, score in total.items()}
 
-    def add_to(self, base: Mapping[str, float], features: Mapping[str, float]) -> dict[str, float]:
+    def add_to(
+        self, base: Mapping[str, float], features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES
+    ) -> dict[str, float]:
         """`trust` times the lexical scores (best is 1) plus what it adds, for ids of `base` and those it speaks for."""
         scores = {id_: self.trust * score for id_, score in base.items()}
-        for id_, score in self.scores(features).items():
+        for id_, score in self.scores(features, votes).items():
             scores[id_] = scores.get(id_, 0.0) + score
         return scores
 
@@ -98,7 +109,17 @@ class Memory:
         kept = {
             name: {id_: weight for id_, weight in row.items() if id_ in known} for name, row in self.weights.items()
         }
-        return Memory({name: row for name, row in kept.items() if row}, self.rarity, self.trust, self.labels)
+        recollection = self.recollection.keeping(known) if self.recollection is not None else None
+        weights = {name: row for name, row in kept.items() if row}
+        return Memory(weights, self.rarity, self.trust, self.labels, recollection)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Those it speaks of."""
+        recalled = self.recollection.steps if self.recollection is not None else ()
+        return frozenset(id_ for row in self.weights.values() for id_ in row) | {
+            i for step in recalled for i in step.ids
+        }
 
     @property
     def revision(self) -> str:
@@ -106,8 +127,10 @@ class Memory:
 
     def to_json(self) -> dict[str, Any]:
         """Lists, never objects keyed by data."""
+        recalling = {"recollection": self.recollection.to_json()} if self.recollection is not None else {}
         return {
-            "schema": SCHEMA,
+            "schema": SCHEMA_RECALLING if recalling else SCHEMA,
+            **recalling,
             "trust": self.trust,
             "labels": self.labels,
             "features": [
@@ -123,14 +146,16 @@ class Memory:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Memory:
         """Raises ValueError when it is not a memory of this version."""
-        if value.get("schema") != SCHEMA:
+        if value.get("schema") not in (SCHEMA, SCHEMA_RECALLING):
             raise ValueError(f"not a memory of version {SCHEMA}: {value.get('schema')!r}")
         rows = value["features"]
+        recalling = value["schema"] == SCHEMA_RECALLING
         return cls(
             {row["name"]: {w["id"]: float(w["weight"]) for w in row["weights"]} for row in rows if row["weights"]},
             {row["name"]: float(row["rarity"]) for row in rows},
             float(value["trust"]),
             int(value["labels"]),
+            Recollection.from_json(value["recollection"]) if recalling else None,
         )
 
 
@@ -159,6 +184,16 @@ def bounded(labels: Sequence[Label]) -> list[Label]:
     return kept
 
 
+def in_order(labels: Iterable[Label]) -> list[Label]:
+    """In an order that does not depend on theirs: that of the examples made of them."""
+    return sorted(labels, key=lambda label: (_shuffled(0, label.run + "\0" + label.text), label.ids))
+
+
+def past_texts(labels: Sequence[Label]) -> list[PastText]:
+    """What is recalled of the labels."""
+    return [PastText(label.text, label.ids, label.run) for label in labels]
+
+
 def rarities(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """How rare each feature is among the labels."""
     holders = Counter(name for row in counts for name in row)
@@ -169,7 +204,7 @@ def make_examples(
     labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]]
 ) -> tuple[list[Example], dict[str, float]]:
     """The labels with their features, in an order that does not depend on theirs, and the rarity of each feature."""
-    ordered = sorted(labels, key=lambda label: (_shuffled(0, label.run + "\0" + label.text), label.ids))
+    ordered = in_order(labels)
     counts = [count_features(label.text, label.marks, analyzer) for label in ordered]
     rare = rarities(counts)
     examples = [

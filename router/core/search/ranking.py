@@ -28,7 +28,8 @@ from router.core.search.documents import Corpus
 from router.core.search.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
 from router.core.search.index import Collection, Hit, Index, Vectors
 from router.core.search.meaning import best_of_tools, likeness
-from router.core.search.memory import Memory, count_features
+from router.core.search.memory import NO_VOTES, Memory, count_features
+from router.core.search.recall import NEIGHBOURS, Recollection
 from router.core.search.text import Analyzer, Scale, Terms, split_quotes
 
 NO_PARTS: Final[tuple[tuple[str, float], ...]] = ()
@@ -189,8 +190,9 @@ class Search:
         scope = self._scope(permitted)
         found = self._find(request, scope, tools=False)
         features = self._features(request, memory)
-        fused = _with_memory(found.bundles, memory, features, permitted)
-        learned = memory.scores(features) if memory is not None else {}
+        votes = self.recall(request, permitted, memory.recollection if memory is not None else None)
+        fused = _with_memory(found.bundles, memory, features, permitted, votes)
+        learned = memory.scores(features, votes) if memory is not None else {}
         remembered = {id_: score for id_, score in learned.items() if id_ in permitted}
         ranked = order(fused)
         scored = tuple(
@@ -201,6 +203,7 @@ class Search:
                     ("text", round(found.full.by_text.get(item.id, 0.0), 6)),
                     ("tool", round(found.full.by_tool.get(item.id, 0.0), 6)),
                     *((("meaning", round(found.meant.bundles.get(item.id, 0.0), 6)),) if found.meant.bundles else ()),
+                    *((("recalled", round(votes.get(item.id, 0.0), 6)),) if votes else ()),
                     ("search", round(found.bundles.get(item.id, 0.0), 6)),
                 ),
             )
@@ -223,6 +226,18 @@ class Search:
         found = self._find(request, self._scope(bundles), tools=True)
         tools = self._pulled(request, found, bundles, NO_MEMORIES)
         return _best_is_one(found.bundles, KEPT), _best_is_one(tools, KEPT)
+
+    def recall(
+        self, request: Request, permitted: frozenset[str], recollection: Recollection | None
+    ) -> dict[str, float]:
+        """What past steps of like meaning say for the permitted bundles; nothing where vectors are wanting."""
+        vector = request.vector or self.understood.get(request.text)
+        if recollection is None or vector is None or self.vectors is None:
+            return {}
+        if self.vectors.revision != recollection.embedder:
+            return {}
+        speaking = recollection.speaking(permitted)
+        return recollection.votes(self.vectors.nearest("steps", vector, k=NEIGHBOURS, within=speaking), permitted)
 
     @cached_property
     def _bundles_of(self) -> Mapping[str, tuple[str, ...]]:
@@ -434,13 +449,17 @@ def marks_of(request: Request) -> tuple[str, ...]:
 
 
 def _with_memory(
-    scores: Mapping[str, float], memory: Memory | None, features: Mapping[str, float], permitted: frozenset[str]
+    scores: Mapping[str, float],
+    memory: Memory | None,
+    features: Mapping[str, float],
+    permitted: frozenset[str],
+    votes: Mapping[str, float] = NO_VOTES,
 ) -> dict[str, float]:
     """The scores with what memory adds, for permitted ids only. Memory can push an id down, never out."""
     base = _best_is_one(scores)
     if memory is None:
         return base
-    fused = memory.add_to(base, features)
+    fused = memory.add_to(base, features, votes)
     return {id_: max(score, LEAST * base.get(id_, 0.0)) for id_, score in fused.items() if id_ in permitted}
 
 
