@@ -50,7 +50,7 @@ def about(text: str) -> tuple[float, ...]:
 
 def noise(text: str) -> tuple[float, ...]:
     """A model that knows nothing."""
-    return tuple(byte - 127.5 for byte in sha256(text.encode()).digest()[:8])
+    return tuple(byte - 127.5 for byte in sha256(text.encode()).digest())
 
 
 class Toy:
