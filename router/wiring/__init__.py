@@ -1,0 +1,34 @@
+"""The one place that knows both the engine and the adapters. `Router.open` is here."""
+
+from router.wiring.catalogs import (
+    LocalServers,
+    load_catalog,
+    local_cards,
+    open_pins,
+    project_folder,
+    read_catalog,
+    shipped_argument_problems,
+)
+from router.wiring.effects import open_redactor, package_version
+from router.wiring.facade import Router
+from router.wiring.searching import MIN_CACHED, make_search, make_search_for, open_embedder, open_model
+from router.wiring.toolservers import admitted_now
+
+__all__ = [
+    "MIN_CACHED",
+    "LocalServers",
+    "Router",
+    "admitted_now",
+    "load_catalog",
+    "local_cards",
+    "make_search",
+    "make_search_for",
+    "open_embedder",
+    "open_model",
+    "open_pins",
+    "open_redactor",
+    "package_version",
+    "project_folder",
+    "read_catalog",
+    "shipped_argument_problems",
+]
