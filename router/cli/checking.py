@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bundles.workspace.grammar import problems as check_binary
     from router.adapters.configfiles import content_file, read_config
     from router.core.config import check
-    from router.core.pins import pin_problems, unpinned_servers
+    from router.core.pins.lint import pin_problems, unpinned_servers
     from router.wiring import local_cards, project_folder, read_catalog
 
     local = local_servers(arguments)

@@ -17,7 +17,6 @@ Rules:
 from router.core.pins.applied import pinned, with_cards
 from router.core.pins.compare import Comparison, Difference, ToolChange, compare
 from router.core.pins.file import pins_from_text, pins_to_text
-from router.core.pins.lint import pin_problems, unpinned_servers
 from router.core.pins.report import report_lines
 from router.core.pins.usable import PinSetting, Usable, drifted_among, usable
 from router.core.pins.values import Origin, Pin, Pins, approve, origin_of
@@ -35,12 +34,10 @@ __all__ = [
     "compare",
     "drifted_among",
     "origin_of",
-    "pin_problems",
     "pinned",
     "pins_from_text",
     "pins_to_text",
     "report_lines",
-    "unpinned_servers",
     "usable",
     "with_cards",
 ]
