@@ -309,8 +309,8 @@ def test_an_artifact_is_read_without_opening_its_run(runs: Any) -> None:
 
 def test_show_names_the_workspace_that_the_header_states(runs: Any) -> None:
     store = runs.store()
-    store.open("r-1", header={"catalog_revision": "sha256:0", "workspace": "/work/place"}, catalog="{}").close()
-    assert runs.archive.summary("r-1").workspace == "/work/place"
+    store.open("r-1", header={"catalog_revision": "sha256:0", "workspace": "/srv/project"}, catalog="{}").close()
+    assert runs.archive.summary("r-1").workspace == "/srv/project"
     command = [sys.executable, "-m", "router", "runs", "show", "r-1", "--runs", str(runs.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
-    assert "workspace /work/place" in done.stdout
+    assert "workspace /srv/project" in done.stdout
