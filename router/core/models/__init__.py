@@ -1,0 +1,132 @@
+"""The values that cross the boundaries: steps in, decisions out, and what tools take and return.
+
+Rules:
+1. Everything here is immutable. A value that was recorded can't change after it was recorded.
+2. Inputs from outside (`Step`) are pydantic models that refuse unknown keys; values made inside are frozen dataclasses.
+3. The closed lists (`REASONS`, `CODES`, `SOURCES`, `FAILURES`) are a contract: the same words stand in the log,
+   on the command line, in error text and on the review page.
+
+`bundles` and everybody else import from here, whichever module of this package defines a value.
+"""
+
+from __future__ import annotations
+
+from router.core.models.decisions import (
+    NO_EVIDENCE,
+    Activation,
+    Answer,
+    Asked,
+    Candidate,
+    Chosen,
+    Decision,
+    Entry,
+    Exposure,
+    LeftOut,
+    ModelUse,
+    RecentStep,
+    Reply,
+    SearchUse,
+)
+from router.core.models.frozen import (
+    Frozen,
+)
+from router.core.models.steps import (
+    MAX_GOAL,
+    MAX_ITEMS,
+    Facts,
+    Grant,
+    Step,
+    StepPolicy,
+)
+from router.core.models.tools import (
+    BinaryForm,
+    BinaryOption,
+    BinaryRule,
+    Block,
+    Data,
+    LocalSettings,
+    LocalTool,
+    Media,
+    Text,
+    ToolContext,
+    ToolOutput,
+)
+from router.core.models.words import (
+    BUNDLE_ID,
+    CODES,
+    EFFECTS,
+    FAILURES,
+    OUTCOMES,
+    REASONS,
+    RUN_ID,
+    SERVER_NAME,
+    SOURCES,
+    TOOL_NAME,
+    WHOLE_SERVER,
+    Code,
+    Effect,
+    Failure,
+    Hearing,
+    Mode,
+    Outcome,
+    Reason,
+    Source,
+    Trust,
+    Verdict,
+)
+
+__all__ = [
+    "BUNDLE_ID",
+    "CODES",
+    "EFFECTS",
+    "FAILURES",
+    "MAX_GOAL",
+    "MAX_ITEMS",
+    "NO_EVIDENCE",
+    "OUTCOMES",
+    "REASONS",
+    "RUN_ID",
+    "SERVER_NAME",
+    "SOURCES",
+    "TOOL_NAME",
+    "WHOLE_SERVER",
+    "Activation",
+    "Answer",
+    "Asked",
+    "BinaryForm",
+    "BinaryOption",
+    "BinaryRule",
+    "Block",
+    "Candidate",
+    "Chosen",
+    "Code",
+    "Data",
+    "Decision",
+    "Effect",
+    "Entry",
+    "Exposure",
+    "Facts",
+    "Failure",
+    "Frozen",
+    "Grant",
+    "Hearing",
+    "LeftOut",
+    "LocalSettings",
+    "LocalTool",
+    "Media",
+    "Mode",
+    "ModelUse",
+    "Outcome",
+    "Reason",
+    "RecentStep",
+    "Reply",
+    "SearchUse",
+    "Source",
+    "Step",
+    "StepPolicy",
+    "Text",
+    "ToolContext",
+    "ToolOutput",
+    "Trust",
+    "Verdict",
+]

@@ -1,0 +1,65 @@
+"""The closed lists and the forms of names: a contract. The same words stand in the log, on the command line, in error
+text and on the review page."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, get_args
+
+Source = Literal["mapping", "search", "model", "default", "none"]
+Reason = Literal["mapped", "always", "sticky", "inherited", "search", "model", "model_cached", "union", "default"]
+Code = Literal[
+    "unknown_bundle",
+    "disabled",
+    "policy_denied",
+    "not_allowed",
+    "trust_too_low",
+    "effect_not_allowed",
+    "allowlist_required",
+    "capability_missing",
+    "pin_drift",
+    "server_unavailable",
+    "not_mapped",
+    "below_floor",
+    "not_selected",
+    "over_budget",
+    "evicted",
+]
+Failure = Literal[
+    "timeout",
+    "rate_limited",
+    "upstream_error",
+    "auth",
+    "bad_request",
+    "context_window",
+    "invalid_output",
+    "truncated",
+    "refused",
+    "circuit_open",
+    "not_ready",
+    "internal",
+]
+Hearing = Literal["used"] | Failure
+"""What became of an embedder that was asked: its vector was used, or why there is none."""
+Verdict = Literal["enough", "union", "ambiguous", "novel"]
+Outcome = Literal[
+    "ok", "tool_error", "denied", "invalid_arguments", "timeout", "unavailable", "busy", "budget", "cancelled"
+]
+Trust = Literal["untrusted", "trusted"]
+Effect = Literal["read", "write", "exec", "network"]
+Mode = Literal["direct", "deferred", "meta"]
+
+SOURCES: Final[tuple[Source, ...]] = get_args(Source)
+REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
+CODES: Final[tuple[Code, ...]] = get_args(Code)
+"""Why a bundle or tool is not shown, in the order the tests are made: the first that fails is the one reported."""
+FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+EFFECTS: Final[tuple[Effect, ...]] = get_args(Effect)
+
+RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+BUNDLE_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9][a-z0-9_-]*)*")
+SERVER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+WHOLE_SERVER: Final = "*"
+"""Stands for every tool of a server in `Facts.drifted`. No tool can have this name."""
