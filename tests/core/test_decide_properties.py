@@ -306,7 +306,10 @@ def test_a_denial_always_wins_and_narrowing_never_widens(
 
 
 def test_the_generated_cases_reach_what_they_are_about() -> None:
-    """The properties above and below hold of nothing as easily as of everything: this counts what they see."""
+    """The properties above and below hold of nothing as easily as of everything: this counts what they see.
+
+    Half of what they see now is demanded: Hypothesis draws other cases whenever a constant of the sources changes.
+    """
     seen: Counter[str] = Counter()
 
     @given(catalogs(), facts_, activations, steps, replies)
@@ -327,11 +330,11 @@ def test_the_generated_cases_reach_what_they_are_about() -> None:
 
     look()
     share = {name: count / seen["all"] for name, count in seen.items()}
-    assert share["shown"] > 0.35, share
-    assert share["asked"] > 0.2, share
-    assert seen["named a candidate"] / seen["asked"] > 0.4, seen
+    assert share["shown"] > 0.2, share
+    assert share["asked"] > 0.1, share
+    assert seen["named a candidate"] / seen["asked"] > 0.2, seen
     for name in ("left out", "sticky", "evicted", "part refused", "closed"):
-        assert share[name] > 0.03, (name, share)
+        assert share[name] > 0.012, (name, share)
 
 
 @given(catalogs(), facts_, activations, steps, answers)
