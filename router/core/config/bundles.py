@@ -22,7 +22,7 @@ from router.core.config.positions import Path
 from router.core.config.reading import Entry
 from router.core.config.report import Report
 from router.core.config.servers import included
-from router.core.config.written import WrittenBundle
+from router.core.config.written.entries import WrittenBundle
 from router.core.models import EFFECTS, TOOL_NAME, Effect, Mode, Trust
 from router.core.patterns import is_glob, matches
 

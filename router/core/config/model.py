@@ -11,7 +11,7 @@ from router.core.config.reading import Entry
 from router.core.config.report import Report
 from router.core.config.secrets import looks_secret
 from router.core.config.servers import check_url
-from router.core.config.written import WrittenModel, WrittenModelOptions
+from router.core.config.written.settings import WrittenModel, WrittenModelOptions
 
 _ADVICE: Final = "keep it in the environment and name the variable in key_env"
 

@@ -18,8 +18,7 @@ from typing import Any
 from router.core.config.reading import Entry, Reading, read
 from router.core.config.report import Report
 from router.core.config.source import FILE_NAMES, ConfigFile
-from router.core.config.written import (
-    RouterFile,
+from router.core.config.written.entries import (
     WrittenBundle,
     WrittenDocs,
     WrittenPolicy,
@@ -27,6 +26,7 @@ from router.core.config.written import (
     WrittenRoute,
     WrittenServer,
 )
+from router.core.config.written.settings import RouterFile
 from router.core.models import BinaryRule
 
 _REPLACED_WHOLE = ("routes.toml", "policy.toml")

@@ -12,7 +12,7 @@ from router.core.config.overlay import Written
 from router.core.config.positions import Path
 from router.core.config.reading import Entry
 from router.core.config.report import Report
-from router.core.config.written import WrittenPolicy, WrittenRoute
+from router.core.config.written.entries import WrittenPolicy, WrittenRoute
 from router.core.models import EFFECTS
 from router.core.patterns import is_glob, matches
 

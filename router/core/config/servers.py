@@ -22,7 +22,7 @@ from router.core.config.secrets import (
     plainly_harmless,
     references,
 )
-from router.core.config.written import WrittenServer
+from router.core.config.written.entries import WrittenServer
 from router.core.patterns import is_glob, matches
 
 _HTTP: Final = ("streamable-http", "sse")
