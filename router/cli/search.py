@@ -12,7 +12,8 @@ from router.cli.local import local_servers
 from router.cli.output import print_json, say, table
 from router.core.catalog import Catalog
 from router.core.models import Facts, Step
-from router.core.search.ranking import Request, Search
+from router.core.search.ranking import Search
+from router.core.search.request import Request
 from router.errors import RequestError
 
 SUMMARY = "rank bundles, or tools, for a request"

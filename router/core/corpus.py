@@ -24,7 +24,7 @@ from router.core.canonical import digest_of
 from router.core.catalog import Bundle, Card, Catalog
 from router.core.models import RecentStep, Step
 from router.core.search.documents import BundleText, Corpus, ToolText, make_corpus, parameters_of
-from router.core.search.ranking import Request
+from router.core.search.request import Request
 from router.core.search.text import Analyzer
 
 INDEX_RULES: Final = "search-index/1"

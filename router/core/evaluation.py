@@ -27,7 +27,8 @@ from router.core.decide import Question, decide, plan_for
 from router.core.models import MAX_GOAL, MAX_ITEMS, Activation, Decision, Facts, Frozen, RecentStep, SearchUse, Step
 from router.core.search.evidence import Evidence
 from router.core.search.memory import Memory
-from router.core.search.ranking import Memories, Request, Search
+from router.core.search.ranking import Memories, Search
+from router.core.search.request import Request
 from router.core.sufficiency import Judgement, judge
 
 NOWHERE: Final = "-"

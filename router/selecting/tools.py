@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.core.catalog import Catalog
-from router.core.search.ranking import Request
+from router.core.search.request import Request
 from router.ports import Diagnostics
 from router.selecting.search import SearchSelector
 

@@ -39,7 +39,8 @@ from router.core.corpus import corpus_of, texts_of  # noqa: E402
 from router.core.exposure import Held, definition, exposed_names, place  # noqa: E402
 from router.core.metatools import NAMES, Shelf, found_text, guidance, meta_definitions  # noqa: E402
 from router.core.models import Activation  # noqa: E402
-from router.core.search.ranking import Request, Search  # noqa: E402
+from router.core.search.ranking import Search  # noqa: E402
+from router.core.search.request import Request  # noqa: E402
 from router.core.search.text import Analyzer  # noqa: E402
 
 SHARED = ROOT.parent / "shared" / "data"

@@ -21,8 +21,9 @@ from router.core.learning.labels import label_steps
 from router.core.models import RecentStep
 from router.core.search.meaning import Passage, passage, passages_of
 from router.core.search.memory import Label, Memory, bounded, learn, make_examples, past_texts
-from router.core.search.ranking import Request, Search
+from router.core.search.ranking import Search
 from router.core.search.recall import Recollection, key_of
+from router.core.search.request import Request
 from router.ports import Embedding
 from router.wiring import make_search
 

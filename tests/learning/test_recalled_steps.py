@@ -24,8 +24,9 @@ from router.core.learning.report import Learning, learn
 from router.core.search.index import Near
 from router.core.search.meaning import Passage, passage, passages_of
 from router.core.search.memory import LIMIT, Memory, past_texts
-from router.core.search.ranking import Request, Search
+from router.core.search.ranking import Search
 from router.core.search.recall import DOUBT, PULLS, PastText, Recollection, key_of
+from router.core.search.request import Request
 from router.errors import ConfigError
 from router.ports import Embedding
 from router.wiring import make_search

@@ -11,7 +11,8 @@ from router.adapters.ranking import english_stemmer
 from router.core.models import RecentStep
 from router.core.search.fit import TRUSTS, fit_memory, quality_of
 from router.core.search.memory import LIMIT, PER_RUN, Label, Memory, bounded, learn, make_examples
-from router.core.search.ranking import Request, Search, marks_of
+from router.core.search.ranking import Search
+from router.core.search.request import Request, marks_of
 from router.core.search.text import Analyzer
 
 ANALYZER = Analyzer(english_stemmer())

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from router.core.models import RecentStep, Step
 from router.core.search.evidence import FLOOR, Evidence
-from router.core.search.ranking import Request, Search
+from router.core.search.ranking import Search
+from router.core.search.request import Request
 
 IDS = ("docs.web", "issues.tracker", "repo.readonly", "weather", "workspace.exec")
 NAMES = ("docs.fetch", "issues.create_issue", "repo.git_log", "repo.grep", "weather.forecast", "no.such.tool")

@@ -20,8 +20,8 @@ from router.core.records import catalog_from
 from router.core.replay import replay
 from router.core.search.meaning import fault_in
 from router.core.search.memory import Memory
-from router.core.search.ranking import Request
 from router.core.search.recall import PastText, Recollection
+from router.core.search.request import Request
 from router.scripted import (
     Act,
     ScriptedServer,

@@ -10,7 +10,8 @@ import pytest
 from router.adapters.indexcache import KEPT, IndexCache, cache_folder
 from router.adapters.ranking import LexicalIndex
 from router.core.corpus import outline_of, texts_of
-from router.core.search.ranking import Request, Search
+from router.core.search.ranking import Search
+from router.core.search.request import Request
 from router.wiring import MIN_CACHED, make_search
 from tests.selecting.catalogs import ANALYZER, SURE, catalog, search_over
 

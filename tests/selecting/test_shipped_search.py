@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router.core.search.ranking import Request, Search
+from router.core.search.ranking import Search
+from router.core.search.request import Request
 from router.wiring import load_catalog, make_search
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog
 from router.core.models import EFFECTS, Effect
 from router.core.search.evidence import Evidence
-from router.core.search.ranking import Ranking, Scored
+from router.core.search.fusion import Scored
+from router.core.search.ranking import Ranking
 from router.core.sufficiency import CONSERVATIVE, REMEMBERED, Judgement, is_harmless, judge
 from tests.selecting.catalogs import BUNDLES, catalog, step
 

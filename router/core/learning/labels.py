@@ -26,7 +26,7 @@ from router.core.catalog import Bundle, Catalog
 from router.core.decide import plan_for
 from router.core.learning.steps import PastStep
 from router.core.search.memory import PER_RUN, Label
-from router.core.search.ranking import marks_of
+from router.core.search.request import marks_of
 
 T = TypeVar("T")
 Kind = Literal["corrected", "used", "routine", "gap"]

@@ -16,7 +16,7 @@ from router.core.corpus import request_of
 from router.core.mapping import Address
 from router.core.models import Facts, Frozen, RecentStep, Step
 from router.core.records import facts_from, step_from
-from router.core.search.ranking import Request
+from router.core.search.request import Request
 
 LABEL_SCHEMA: Final = "bundle-router.label/1"
 GAP_CODES: Final = frozenset(("not_mapped", "not_selected", "below_floor", "over_budget", "evicted"))

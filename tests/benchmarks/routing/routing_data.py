@@ -13,7 +13,7 @@ from typing import Any
 
 from router.core.models import RecentStep
 from router.core.search.documents import BundleText, ToolText
-from router.core.search.ranking import Request
+from router.core.search.request import Request
 
 DEFAULT = Path(__file__).resolve().parents[4] / "shared" / "data" / "routing"
 SETS = (

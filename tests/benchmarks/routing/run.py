@@ -34,7 +34,8 @@ from router.core.search.documents import make_corpus  # noqa: E402
 from router.core.search.evidence import RELEVANCE_FEATURES, fit_logistic, relevance_features  # noqa: E402
 from router.core.search.fit import Fit, fit_memory  # noqa: E402
 from router.core.search.memory import Label  # noqa: E402
-from router.core.search.ranking import NO_MEMORIES, Memories, Request, Search, marks_of  # noqa: E402
+from router.core.search.ranking import NO_MEMORIES, Memories, Search  # noqa: E402
+from router.core.search.request import Request, marks_of  # noqa: E402
 from router.core.search.text import Analyzer  # noqa: E402
 from tests.benchmarks.routing import routing_data, routing_meaning  # noqa: E402  the path is set above
 from tests.benchmarks.routing.routing_data import LabelledSet, Query  # noqa: E402
