@@ -6,7 +6,8 @@ Rules:
 2. A call gets what its decision showed, as far as that still holds: the verdict runs again on the tool's canonical
    name, with fresh facts and under what its ancestors may have now. Nothing that improved since widens it.
 3. Records are bounded. What a refused call carried is kept by size, digest and beginning.
-4. What an agent can see fail comes back as a `Result`; a caller's mistake, and a log that can't be written, are raised.
+4. What the calls of one step come to together is bounded (`router.core.budgets`), and every end says what it was.
+5. What an agent can see fail comes back as a `Result`; a caller's mistake, and a log that can't be written, are raised.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 from router.ancestry import Ceiling
 from router.core import activation as sticky_set
+from router.core import budgets
 from router.core.canonical import digest, encode
 from router.core.catalog import Catalog
 from router.core.decide import permitted_tools, plan_for
@@ -188,6 +190,9 @@ def admit_call(
             via=via,
             joins=joins,
         )
+        refused = spend(deps, catalog, run, admitted)
+        if refused is not None:
+            return refused
         refusal = _refusal(deps, catalog, facts, current, exposed, meant, given)
         if refusal is None and (folder is None or not ceiling.holds(folder)):
             refusal = _no_folder(current)
@@ -203,6 +208,23 @@ def admit_call(
         run.activation = activation
         run.leases += 1
         return admitted
+
+
+def spend(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Result | None:
+    """Takes a call out of the step's budget; or records that there is none left for it, and gives what it comes to.
+    The caller holds the run's lock."""
+    limits = catalog.settings.limits
+    over = budgets.over_budget(limits, run.spent, _asked(admitted))
+    if over is None:
+        run.spent = budgets.begun(run.spent)
+        return None
+    code, text = over
+    shaped = shape((Text(text),), limits.max_result_chars, deps.describe)
+    return finish_call(deps, run, admitted, "budget", code, shaped, (), counts=False)
+
+
+def _asked(admitted: Admitted) -> int:
+    return hash((admitted.tool, admitted.arguments))
 
 
 def _with_called(catalog: Catalog, activation: Activation, admitted: Admitted) -> tuple[Activation, Joined]:
@@ -390,11 +412,15 @@ def finish_call(
     stored: tuple[Stored, ...],
     *,
     joined: Joined = (),
+    counts: bool = True,
 ) -> Result:
-    """Records the end of a call. The caller holds the run's lock."""
+    """Records the end of a call. The caller holds the run's lock. `counts`: whether it is one in the step's budget."""
     joined = (*admitted.joined, *joined, *_readers(run, admitted, shaped))
     elapsed_ms = (deps.clock.monotonic_ns() - admitted.started_ns) / 1e6
     code = _name(code)[:MAX_CODE]
+    if counts and run.current is not None and run.current.decision.decision_id == admitted.decision_id:
+        answered = hash((outcome, code, shaped.text))
+        run.spent = budgets.ended(run.spent, _asked(admitted), answered, shaped.original_bytes, elapsed_ms)
     record = _call_record(deps, run, "call.finished", admitted)
     record |= {
         "outcome": outcome,
@@ -412,6 +438,7 @@ def finish_call(
         },
         "joined": _rows(joined),
         "elapsed_ms": round(elapsed_ms, 3),
+        "spent": run.spent.to_json(),
         "cached": False,
     }
     run.log.append("calls", record)

@@ -21,6 +21,7 @@ from router.ancestry import Ceiling, Standing, ceiling_of
 from router.calls import OUTDATED, Admitted, Arguments, Result, admit_call, perform, read_arguments
 from router.contacts import Contacts
 from router.core import activation as sticky_set
+from router.core import budgets
 from router.core.canonical import encode
 from router.core.catalog import Catalog
 from router.core.decide import Question
@@ -187,7 +188,9 @@ class Engine:
         # Asked of the log and not of the directory: nobody else can write the run any more.
         record = log.last_decision()
         if record is not None:
-            run.restore(self._current(record), self._resumed(run_id, record))
+            calls = self._store.calls_since(run_id, record["seq"])
+            after = activation_from(record["activation"]["after"])
+            run.restore(self._current(record), sticky_set.resumed(after, calls), budgets.resumed(calls))
         return run
 
     def _resumed(self, run_id: str, decided: Mapping[str, Any]) -> Activation:

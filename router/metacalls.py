@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from router.calls import Admitted, Arguments, Joined, Result, ask_for, finish_call, shape_result, why_not
+from router.calls import Admitted, Arguments, Joined, Result, ask_for, finish_call, shape_result, spend, why_not
 from router.core.folders import TOP
 from router.core.metatools import (
     META_SERVER,
@@ -102,28 +102,31 @@ async def answer(
             raise RequestError(
                 f"run {run.id!r} has no decision yet, so no tool is exposed", advice="call route() for its first step"
             )
+        scope = Scope(run.id, current.step.principal)
+        own = Admitted(
+            "", current.decision.decision_id, f"{META_SERVER}.{name}", "", {}, given.text, TOP, scope, started
+        )
+        refused = spend(deps, surface.catalog, run, replace(own, call_id=f"{run.id}.{run.log.next_seq}"))
         run.leases += 1
     try:
+        if refused is not None:
+            await on_disk(run)
+            return refused
         view = _View(deps, surface, facts, run, current, activation, joins)
         wanted = Malformed(f"The arguments of {name!r} {given.wrong[1]}") if given.wrong else parse(name, given.value)
         said = await asyncio.to_thread(_said, view, wanted)
         shaped, stored = await shape_result(deps, surface.catalog, run, RawResult((Text(said.text),)))
         cap = surface.catalog.settings.limits.max_result_chars
-        scope = Scope(run.id, current.step.principal)
-        own = Admitted(
-            "", current.decision.decision_id, f"{META_SERVER}.{name}", "", {}, given.text, TOP, scope, started
-        )
         with run.lock:
             joined: Joined = ()
             if joins and run.current is current:  # else the run has gone on to another step meanwhile
                 run.activation, joined = ask_for(run.activation, said.asked)
             own = replace(own, call_id=f"{run.id}.{run.log.next_seq}")
             result = finish_call(deps, run, own, said.outcome, said.code, shaped, stored, joined=joined)
-            for refused in said.refused:
-                gap = replace(own, call_id=f"{run.id}.{run.log.next_seq}", tool=refused.tool, via=name)
-                finish_call(
-                    deps, run, gap, "denied", refused.code, shape((Text(refused.text),), cap, deps.describe), ()
-                )
+            for gone in said.refused:
+                gap = replace(own, call_id=f"{run.id}.{run.log.next_seq}", tool=gone.tool, via=name)
+                text = shape((Text(gone.text),), cap, deps.describe)
+                finish_call(deps, run, gap, "denied", gone.code, text, (), counts=False)
         await on_disk(run)
         return result
     finally:

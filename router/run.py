@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from router.core.budgets import Spent
 from router.core.catalog import Catalog
 from router.core.decide import Question, decide
 from router.core.metatools import Finder
@@ -76,7 +77,7 @@ class Run:
 
     __slots__ = (
         "__weakref__", "_on_trouble", "activation", "artifacts", "closing", "current", "durable", "ended", "id",
-        "leases", "lock", "log", "parent_id", "recent", "root", "settled", "unsettled",
+        "leases", "lock", "log", "parent_id", "recent", "root", "settled", "spent", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +104,7 @@ class Run:
         self.recent: deque[RecentStep] = deque(maxlen=recent_steps)
         self.lock = threading.Lock()
         self.leases = 0
+        self.spent = Spent()
         self.closing = False
         self.ended = False
         self.settled: tuple[int, Current | None, Activation] = (-1, None, self.activation)
@@ -146,9 +148,9 @@ class Run:
 
     # --- where it stands -------------------------------------------------------------------------------------------
 
-    def restore(self, current: Current, activation: Activation) -> None:
-        """Puts a run that was opened again where its last decision left it."""
-        self.current, self.activation = current, activation
+    def restore(self, current: Current, activation: Activation, spent: Spent) -> None:
+        """Puts a run that was opened again where its last decision, and the calls since, left it."""
+        self.current, self.activation, self.spent = current, activation, spent
         self._remember(current)
         self.settled = (current.decision.seq, current, activation)
 
@@ -158,7 +160,7 @@ class Run:
 
     def stand(self, current: Current, activation: Activation) -> None:
         """Makes a decision the current one. The caller holds the lock."""
-        self.current, self.activation = current, activation
+        self.current, self.activation, self.spent = current, activation, Spent()
         self._remember(current)
         if self.durable:
             seq = current.decision.seq

@@ -276,7 +276,8 @@ class ActivationSettings:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_result_chars`: text the model sees of one result. `max_result_bytes`: what is read of a result at all."""
+    """`max_result_chars`: text the model sees of one result. `max_result_bytes`: what is read of a result at all. The
+    last four are the budget of a step (see `router.core.budgets`)."""
 
     recent_steps: int = 5
     call_timeout_s: float = 60.0
@@ -284,6 +285,10 @@ class Limits:
     max_result_bytes: int = 8 * 1024 * 1024
     max_argument_bytes: int = 1024 * 1024
     max_concurrent_calls: int = 32
+    calls_per_step: int = 2_000
+    result_bytes_per_step: int = 1024**3
+    call_seconds_per_step: float = 7_200.0
+    repeated_calls: int = 50
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ uvicorn.Server(config).run(sockets=[listening])
 BUNDLE: Final = '[bundles."bench.all"]\ndescription = "Echoes."\ntools = ["bench.echo"]\neffects = ["read"]\n'
 ROUTE: Final = '[[routes]]\nname = "bench"\nbundles = ["bench.all"]\n'
 POLICY: Final = '[[policies]]\nname = "all"\nallow = ["*"]\n'
+LIMITS: Final = "[limits]\ncalls_per_step = 1_000_000\nrepeated_calls = 1_000_000\n"
 OPENING: Final = {"development": True, "pins": "trusted-may-skip"}
 KEY: Final = "benchmark-" * 4
 
@@ -135,7 +136,8 @@ def main() -> None:
         folder, url = Path(name), f"http://127.0.0.1:{int(port)}/mcp"
         (folder / "config").mkdir()
         servers = f'[servers.bench]\nurl = "{url}"\ntrust = "trusted"\n'
-        for file, text in (("servers", servers), ("bundles", BUNDLE), ("routes", ROUTE), ("policy", POLICY)):
+        files = {"servers": servers, "bundles": BUNDLE, "routes": ROUTE, "policy": POLICY, "router": LIMITS}
+        for file, text in files.items():
             (folder / "config" / f"{file}.toml").write_text(text, encoding="utf-8")
         step = ("--run", "served", "--workflow", "w", "--role", "r", "--step", "s", "--development")
         words = ("-m", "router", "serve", "--mcp-only", "--json", "--token-env", "KEY", *step)

@@ -128,6 +128,8 @@ class Faults:
             "env": lambda: json.dumps({**os.environ, "CWD": str(Path.cwd())}),
             "pid": lambda: str(os.getpid()),
             "count": lambda: str(self.calls),
+            "again": lambda: "not yet, " + "." * 1_000 + f" call again with token {self.calls}",
+            "same": lambda: "not yet, call again with token 0",
         }
         return text(str(answers.get(name, lambda: name)()))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from router.core.catalog import MIN_LABELS, AnswerMode, Durability, FallbackStage
-from router.core.config.written.forms import BundleIds, EnvName, EnvNames, Form, Word, without_repetition
+from router.core.config.written.forms import BundleIds, EnvName, EnvNames, Form, Positive, Word, without_repetition
 
 
 class WrittenFallback(Form):
@@ -141,6 +141,20 @@ class WrittenLimits(Form):
         default=1024 * 1024, ge=1024, le=64 * 1024**2, description="Bytes of arguments one call may carry."
     )
     max_concurrent_calls: int = Field(default=32, ge=1, le=10_000, description="Calls under way at once.")
+    calls_per_step: Positive = Field(default=2_000, description="Calls that may be made at one step.")
+    result_bytes_per_step: Annotated[int, Field(ge=1, le=1024**4)] = Field(
+        default=1024**3, description="Bytes that the results of one step may come to, as they came."
+    )
+    call_seconds_per_step: float = Field(
+        default=7_200.0,
+        gt=0,
+        le=31_536_000,
+        allow_inf_nan=False,
+        description="Seconds that the calls of one step may take, added up.",
+    )
+    repeated_calls: Positive = Field(
+        default=50, description="Calls in a row that only repeat one of the last 8, answer and all, before they stop."
+    )
 
 
 class WrittenLog(Form):
