@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,81 +14,120 @@ from typing import Any, Final
 from router.core.models import Trust
 
 FOLDER_VARIABLE: Final = "BUNDLE_ROUTER_TEST_SERVERS"
+FOLDERS: Final = (".servers", ".")
+"""Where they are looked for besides: what `.ci/servers/install` made here, and what was installed here by hand."""
 INSTALL: Final = (
-    "npm install --prefix servers @modelcontextprotocol/server-everything @modelcontextprotocol/server-filesystem",
+    "npm install --prefix servers @modelcontextprotocol/server-everything @modelcontextprotocol/server-filesystem"
+    " @playwright/mcp",
     "python -m venv servers/venv && servers/venv/bin/pip install mcp-server-time mcp-server-git",
     f"{FOLDER_VARIABLE}=servers bundle-router demo --mcp",
 )
+BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+Calls = tuple[tuple[str, Mapping[str, Any]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DemoServer:
     """One server as it is started here, the tools that its bundle names, and the calls that are made. A stranger's
-    tools (`untrusted`) are reached through meta-tools."""
+    tools (`untrusted`) are reached through meta-tools. `reaches` says that it reaches a network; `timeout_s` is for a
+    call."""
 
     name: str
     package: str
     command: str
     args: tuple[str, ...]
     trust: Trust
-    tools: tuple[str, ...]
-    calls: tuple[tuple[str, Mapping[str, Any]], ...]
+    calls: Calls
+    reaches: bool = False
+    timeout_s: float = 60.0
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return tuple(tool for tool, _ in self.calls)
 
 
-def find_servers(repository: Path, image: str) -> list[DemoServer]:
-    """Those of the known servers that are installed: in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names, here, or on
-    the path. `repository` is what they are shown, `image` a picture in it."""
-    return list(_found(repository, image))
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A server that the demo knows and that is not here: what is not there, and how it is had."""
+
+    name: str
+    package: str
+    why: str
 
 
-def _found(repository: Path, image: str) -> Iterator[DemoServer]:
-    everything = _npm("server-everything")
-    if everything is not None:
-        calls: tuple[tuple[str, Mapping[str, Any]], ...] = (
-            ("echo", {"message": "hello"}),
-            ("get-tiny-image", {}),
-            ("get-structured-content", {"location": "Chicago"}),
-        )
-        yield _server("everything", "npm @modelcontextprotocol/server-everything", everything, "trusted", calls)
-    filesystem = _npm("server-filesystem", str(repository))
-    if filesystem is not None:
-        calls = (("read_media_file", {"path": str(repository / image)}),)
-        yield _server("filesystem", "npm @modelcontextprotocol/server-filesystem", filesystem, "untrusted", calls)
-    time = _pypi("mcp-server-time")
-    if time is not None:
-        calls = (("get_current_time", {"timezone": "UTC"}),)
-        yield _server("time", "PyPI mcp-server-time", time, "untrusted", calls)
-    git = _pypi("mcp-server-git", "--repository", str(repository))
-    if git is not None:
-        calls = (("git_log", {"repo_path": str(repository), "max_count": 3}),)
-        yield _server("git", "PyPI mcp-server-git", git, "untrusted", calls)
+def find_servers(repository: Path, image: str, page_url: str, scratch: Path) -> list[DemoServer | Missing]:
+    """Each of the known servers as it is installed in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names, in `FOLDERS`,
+    or on the path. `repository` is what they are shown, `image` a picture in it, `page_url` what a browser looks at;
+    `scratch` is where it may leave files."""
+    root = str(repository)
+    everything: Calls = (
+        ("echo", {"message": "hello"}),
+        ("get-tiny-image", {}),
+        ("get-structured-content", {"location": "Chicago"}),
+    )
+    filesystem: Calls = (("read_media_file", {"path": str(repository / image)}),)
+    time: Calls = (("get_current_time", {"timezone": "UTC"}),)
+    git: Calls = (("git_log", {"repo_path": root, "max_count": 3}),)
+    return [
+        _npm("everything", "trusted", everything),
+        _npm("filesystem", "untrusted", filesystem, root),
+        _pypi("time", time),
+        _pypi("git", git, "--repository", root),
+        _browser(page_url, scratch),
+    ]
 
 
-def _server(
-    name: str, package: str, argv: Sequence[str], trust: Trust, calls: tuple[tuple[str, Mapping[str, Any]], ...]
-) -> DemoServer:
-    return DemoServer(name, package, argv[0], tuple(argv[1:]), trust, tuple(tool for tool, _ in calls), calls)
+def _npm(name: str, trust: Trust, calls: Calls, *args: str) -> DemoServer | Missing:
+    package = f"npm @modelcontextprotocol/server-{name}"
+    argv = _node_program(f"@modelcontextprotocol/server-{name}/dist/index.js", f"mcp-server-{name}")
+    if isinstance(argv, str):
+        return Missing(name, package, argv)
+    return DemoServer(name, package, argv[0], (*argv[1:], *args), trust, calls)
 
 
-def _npm(name: str, *args: str) -> tuple[str, ...] | None:
-    node = shutil.which("node")
+def _pypi(name: str, calls: Calls, *args: str) -> DemoServer | Missing:
+    program = f"mcp-server-{name}"
+    places = [*(folder / "venv" / "bin" / program for folder in _folders()), Path(sys.prefix, "bin", program)]
+    found = next((str(place) for place in places if place.is_file()), None) or shutil.which(program)
+    if found is None:
+        return Missing(name, f"PyPI {program}", "it is not installed")
+    return DemoServer(name, f"PyPI {program}", found, args, "untrusted", calls)
+
+
+def _browser(page_url: str, scratch: Path) -> DemoServer | Missing:
+    package = "npm @playwright/mcp"
+    argv = _node_program("@playwright/mcp/cli.js", "playwright-mcp")
+    if isinstance(argv, str):
+        return Missing("browser", package, argv)
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        return Missing("browser", package, "there is no chromium or chrome to drive (Debian: apt install chromium)")
+    options = ["--headless", "--isolated", "--executable-path", browser, "--output-dir", str(scratch)]
+    if os.geteuid() == 0:
+        options.append("--no-sandbox")  # chromium refuses to run as root with it; the page is the demo's own
+    calls: Calls = (
+        ("browser_navigate", {"url": page_url}),
+        ("browser_take_screenshot", {"type": "png", "scale": "css"}),
+    )
+    return DemoServer("browser", package, argv[0], (*argv[1:], *options), "untrusted", calls, reaches=True)
+
+
+def _node_program(script: str, program: str) -> tuple[str, ...] | str:
+    """What starts it, or why nothing does. A folder that has a node of its own (as newer servers want) is run by it."""
     for folder in _folders():
-        script = folder / "node_modules" / "@modelcontextprotocol" / name / "dist" / "index.js"
-        if node is not None and script.is_file():
-            return (node, str(script), *args)
-    program = shutil.which(f"mcp-{name}")
-    return None if program is None else (program, *args)
-
-
-def _pypi(name: str, *args: str) -> tuple[str, ...] | None:
-    places = [*(folder / "venv" / "bin" / name for folder in _folders()), Path(sys.prefix, "bin", name)]
-    found = next((str(place) for place in places if place.is_file()), None) or shutil.which(name)
-    return None if found is None else (found, *args)
+        modules = folder / "node_modules"
+        if (modules / script).is_file():
+            own = modules / ".bin" / "node"
+            node = str(own) if own.is_file() else shutil.which("node")
+            return "there is no node to run it" if node is None else (node, str(modules / script))
+    found = shutil.which(program)
+    return "it is not installed" if found is None else (found,)
 
 
 def _folders() -> list[Path]:
     named = os.environ.get(FOLDER_VARIABLE, "")
-    return [Path(place).resolve() for place in (named, ".") if place]
+    return [Path(place).resolve() for place in (named, *FOLDERS) if place]
 
 
 def write_config(folder: Path, servers: Sequence[DemoServer]) -> None:
@@ -111,10 +150,12 @@ def _server_text(server: DemoServer) -> str:
     return (
         f'[servers.{server.name}]\ntransport = "stdio"\ncommand = {json.dumps(server.command)}\n'
         f'args = {json.dumps(server.args)}\ntrust = "{server.trust}"\n'
+        f"timeout_s = {server.timeout_s}\n"
     )
 
 
 def _bundle_text(id_: str, servers: Sequence[DemoServer]) -> str:
     tools = json.dumps([f"{server.name}.{tool}" for server in servers for tool in server.tools])
     what = ", ".join(server.name for server in servers)
-    return f'[bundles."{id_}"]\ndescription = "Tools of {what}."\ntools = {tools}\neffects = ["read"]\n'
+    effects = '["read", "network"]' if any(server.reaches for server in servers) else '["read"]'
+    return f'[bundles."{id_}"]\ndescription = "Tools of {what}."\ntools = {tools}\neffects = {effects}\n'
