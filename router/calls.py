@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from router.ancestry import Ceiling
+from router.arguments import MAX_NAME, Arguments
 from router.core import activation as sticky_set
 from router.core import budgets
-from router.core.canonical import digest, encode
 from router.core.catalog import Catalog
 from router.core.decide import permitted_tools, plan_for
 from router.core.exposure import waits
@@ -32,19 +31,15 @@ from router.core.models import Activation, Code, Facts, Outcome, Text
 from router.core.records import CALL_SCHEMA
 from router.core.shaping import Blob, Shaped, shape
 from router.errors import CorruptRun, RequestError, StorageError
-from router.ports import RawResult, Redactor, Scope, Stored
+from router.ports import RawResult, Scope, Stored
 from router.run import Current, Deps, Run, on_disk
 
 OUTDATED: Final = "the config changed since its last step was decided, so the step has to be routed again"
-MAX_NAME: Final = 200
-"""Characters of a tool name in a record. Longer ones are nobody's, and are cut."""
 MAX_CODE: Final = 100
 MAX_NAMED: Final = 20
 """Tools that a refusal names."""
 Joined = tuple[tuple[str, str], ...]
 """Tools that joined the array, each with the bundle it was asked for in the name of."""
-HEAD: Final = 1_000
-"""Characters kept of arguments that are too large to be taken."""
 INLINE_BYTES: Final = 32_768
 """Results up to this size are shaped on the event loop; larger ones, and media, in a thread."""
 
@@ -70,16 +65,6 @@ class Result:
     @property
     def ok(self) -> bool:
         return self.outcome == "ok"
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """What a caller gave as arguments. `text` is what the record holds of it; `wrong` says why it can't be used:
-    the code, and the rest of a sentence that begins with "The arguments of … "."""
-
-    value: Mapping[str, Any]
-    text: str
-    wrong: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,46 +284,6 @@ def _name(name: object) -> str:
     text = name if isinstance(name, str) else f"<{type(name).__name__}>"
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
-
-
-def read_arguments(redactor: Redactor, given: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
-    """The arguments as an object and as the record's text, secrets taken out by name and by shape. An object as JSON
-    text is taken too: that is how some providers hand it over."""
-    if isinstance(given, str):
-        if len(given) > max_bytes:
-            return _too_large(redactor, given, max_bytes)
-        try:
-            given = json.loads(given or "{}", parse_constant=_no_constant)
-        except (ValueError, RecursionError) as wrong:
-            return _not_json(wrong)
-    if not isinstance(given, Mapping):
-        kind = type(given).__name__
-        return Arguments({}, encode({"not_an_object": kind}), ("not_an_object", "must be an object, with its names."))
-    value = dict(given)
-    try:
-        text = encode(value)
-    except (TypeError, ValueError, RecursionError) as wrong:
-        return _not_json(wrong, sorted(str(name)[:MAX_NAME] for name in list(value)[:50]))
-    if len(text) > max_bytes:
-        return _too_large(redactor, text, max_bytes)
-    return Arguments(value, encode(redactor.redact_value(value)))
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _not_json(wrong: Exception, names: list[str] | None = None) -> Arguments:
-    reason = "they are nested too deep" if isinstance(wrong, RecursionError) else str(wrong)[:MAX_NAME]
-    text = encode({"not_json": reason} | ({"names": names} if names is not None else {}))
-    return Arguments({}, text, ("not_json", f"are not JSON: {reason}."))
-
-
-def _too_large(redactor: Redactor, text: str, max_bytes: int) -> Arguments:
-    # Redacted before it is cut: half a secret is not recognised as one.
-    head = redactor.redact(text[: 16 * HEAD])[:HEAD]
-    kept = encode({"too_large": len(text), "digest": digest(text), "head": head})
-    return Arguments({}, kept, ("too_large", f"are {len(text):,} bytes, at most {max_bytes:,} are taken."))
 
 
 # --- the call ------------------------------------------------------------------------------------------------------

@@ -1,45 +1,38 @@
-"""The engine over the ports: what the machine can do, where runs stand, and the two flows on top.
+"""The engine over the ports: what the machine can do, and the two flows of a run on top.
 
 Rules:
 1. Nothing here knows an adapter. `router.wiring` builds the ports and hands them in.
 2. Runs are independent: each has its own lock and log, so many run side by side from many threads and tasks.
-3. A run's parent is fixed when its directory is made. What its ancestors leave it is looked up anew for every step,
-   listing and call (`router.ancestry`), and it can't shed them by leaving `parent_run_id` out.
-4. A step's folder is recorded relative to the workspace this router was opened with, and never leads out of it.
+3. What a run's ancestors leave it is looked up anew for every step, listing and call (`router.runs`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
-from router.ancestry import Ceiling, Standing, ceiling_of
-from router.calls import OUTDATED, Admitted, Arguments, Result, admit_call, perform, read_arguments
+from router.ancestry import Ceiling
+from router.arguments import Arguments, read_arguments
+from router.calls import OUTDATED, Admitted, Result, admit_call, perform
 from router.contacts import Contacts
 from router.core import activation as sticky_set
-from router.core import budgets
-from router.core.canonical import encode
 from router.core.catalog import Catalog
 from router.core.decide import Question
 from router.core.exposure import FORMATS, Format, Toolset, exposed_names
-from router.core.folders import TOP, relative_folder
+from router.core.folders import TOP
 from router.core.handles import PREFIX
-from router.core.header import workspace_of
 from router.core.metatools import NAMES, Call, parse
 from router.core.models import Activation, Decision, Facts, Reply, Step
-from router.core.records import activation_from, decision_from, facts_from, step_from
 from router.core.shaping.forms import media_form
 from router.core.steppolicy import refuse_unknown
-from router.errors import RequestError, StorageError, UnknownRun
+from router.errors import RequestError, StorageError
 from router.handles import fill
 from router.metacalls import answer
-from router.openruns import OpenRuns
-from router.ports import Capabilities, Diagnostics, RunLog, RunStore
+from router.ports import Capabilities, Diagnostics, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
+from router.runs import Runs
 from router.servers import Availability, Servers
 from router.surface import Surface, View
 
@@ -64,11 +57,8 @@ class Engine:
     ) -> None:
         self.catalog = catalog
         self._deps = deps
-        self._store = store
         self._capabilities = capabilities
-        self._workspace = workspace
-        self._versions = dict(versions)
-        self._runs = OpenRuns()
+        self._runs = Runs(catalog, store, deps.diagnostics, workspace, versions)
         self._contacts = Contacts(catalog, servers)
         self._watchers: tuple[Callable[[str], None], ...] = ()
         self._facts: dict[str, tuple[Availability, Facts]] = {}
@@ -85,7 +75,6 @@ class Engine:
         )
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
         self._surface = Surface(catalog, exposed_names(known), self._deps.tools)
-        self._catalog_text = encode(catalog.to_json()) + "\n"
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -131,142 +120,18 @@ class Engine:
                 rows.append((server.name, f"its credential {missing[0]} is not set"))
         return tuple(rows)
 
-    # --- runs ------------------------------------------------------------------------------------------------------
-
-    def _open(self, run_id: str, step: Step | None) -> Run:
-        """Opens a run: a new one for a step, or one on disk to go on with. Callers may race; one opens it."""
-        return self._runs.open(run_id, lambda: self._opened(run_id, step))
-
-    def _opened(self, run_id: str, step: Step | None) -> Run:
-        header, record = self._store.header(run_id), None
-        if header is None:  # a new run, or one whose `run.json` power loss took: its decisions name its parent too
-            record = self._store.last_decision(run_id)
-            if record is None and step is None:
-                raise UnknownRun(f"no run {run_id!r} here", advice="call route() for its first step")
-        if header is None and record is None:
-            parent_id = step.parent_run_id if step is not None else None
-        else:
-            parent_id = _parent_id(header, record)
-        if parent_id == run_id:
-            raise RequestError(f"run {run_id!r} can't be its own parent")
-        if step is not None:  # what would be refused is refused before anything is written
-            self._check_parent(run_id, parent_id, step)
-            self._folder(step, self._ceiling(parent_id))
-        return self._create(run_id, parent_id)
-
-    def _create(self, run_id: str, parent_id: str | None) -> Run:
-        header = {
-            **self._versions,
-            "catalog_revision": self.catalog.revision,
-            "parent_run_id": parent_id,
-            "workspace": self._workspace,
-        }
-        log = self._store.open(run_id, header=header, catalog=self._catalog_text)
-        try:
-            return self._taken_up(run_id, log)
-        except BaseException:
-            with contextlib.suppress(StorageError):  # what is raised says why; the lock has to go in any case
-                log.close()
-            raise
-
-    def _taken_up(self, run_id: str, log: RunLog) -> Run:
-        """The run of a log that was just opened, where its records left it."""
-        for torn in log.healed:
-            self._deps.diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
-        run = Run(
-            run_id,
-            log,
-            log.artifacts(),
-            parent_id=log.header.get("parent_run_id"),
-            root=self._workspace,
-            recent_steps=self.catalog.settings.limits.recent_steps,
-            durable=self.catalog.settings.log.durability == "disk",
-            on_trouble=lambda trouble: self._deps.diagnostics.event(
-                "error", "run.end_not_written", run_id=run_id, error=trouble
-            ),
-        )
-        # Asked of the log and not of the directory: nobody else can write the run any more.
-        record = log.last_decision()
-        if record is not None:
-            calls = self._store.calls_since(run_id, record["seq"])
-            after = activation_from(record["activation"]["after"])
-            run.restore(self._current(record), sticky_set.resumed(after, calls), budgets.resumed(calls))
-        return run
-
-    def _resumed(self, run_id: str, decided: Mapping[str, Any]) -> Activation:
-        """The activation of a run as its records leave it: that of its last decision, and what its calls made of it."""
-        after = activation_from(decided["activation"]["after"])
-        return sticky_set.resumed(after, self._store.calls_since(run_id, decided["seq"]))
-
-    def _current(self, record: Mapping[str, Any]) -> Current:
-        """Where a record leaves a run. Tools that were added to its bundles since were not part of the decision."""
-        outdated = record["catalog_revision"] != self.catalog.revision
-        return Current(step_from(record), decision_from(record), facts_from(record), outdated)
-
-    def _check_parent(self, run_id: str, parent_id: str | None, step: Step) -> None:
-        if step.parent_run_id is not None and step.parent_run_id != parent_id:
-            was = f"a sub-agent of {parent_id!r}" if parent_id else "not a sub-agent"
-            raise RequestError(
-                f"run {run_id!r} is {was}, this step names {step.parent_run_id!r} as its parent",
-                advice="give the sub-agent a run of its own",
-            )
-
-    def _standing(self, run_id: str) -> Standing:
-        """Where a run stands now: the open one, or else its directory."""
-        run = self._runs.get(run_id)
-        if run is not None:
-            with run.lock:
-                if run.current is not None:
-                    return Standing(run.current.step, run.activation, run.parent_id, run.root)
-        record, header = self._store.last_decision(run_id), self._store.header(run_id)
-        if record is None or header is None:
-            raise UnknownRun(
-                f"the parent run {run_id!r} has no decision, so there is nothing its sub-agent may have",
-                advice="route the parent's step first",
-            )
-        activation = self._resumed(run_id, record)
-        root = workspace_of(header) or self._workspace
-        return Standing(step_from(record), activation, header.get("parent_run_id"), root)
-
-    def _ceiling(self, parent_id: str | None) -> Ceiling:
-        """What the ancestors leave. Raises RequestError while the policy of one is not understood: another config may
-        be in force by now, and a denial that means nothing under it would be lost."""
-        if parent_id is None:
-            return NO_CEILING
-        ceiling = ceiling_of(parent_id, self._workspace, self._standing)
-        for grant in ceiling.grants:
-            refuse_unknown(self.catalog, grant.policy, "the step policy of an ancestor run")
-        return ceiling
-
-    def _folder(self, step: Step, ceiling: Ceiling) -> str:
-        """The folder the step's local tools are confined to, beneath the workspace. It can only be narrowed.
-
-        As it is on disk now: what it names is opened beneath the workspace, without following links, at every call.
-        """
-        if step.workspace is None:
-            return ceiling.folder()
-        base = Path(self._workspace, ceiling.folder())
-        asked = (base / step.workspace).resolve()
-        folder = relative_folder(self._workspace, str(asked))
-        if folder is None or not ceiling.holds(folder) or not asked.is_dir():
-            raise RequestError(
-                f"the step's workspace {step.workspace!r} is not a folder inside {str(base)!r}",
-                advice="name a folder beneath the router's workspace, or leave it out",
-            )
-        return folder
-
     # --- flow 1 ----------------------------------------------------------------------------------------------------
 
     def _prepare(self, run: Run, asked: Step) -> tuple[Facts, Step, Activation]:
         """The facts, the step as it is decided on and recorded, and what a run's first step starts from."""
-        self._check_parent(run.id, run.parent_id, asked)
-        ceiling = self._ceiling(run.parent_id)
+        self._runs.check_parent(run.id, run.parent_id, asked)
+        ceiling = self._runs.ceiling(run.parent_id)
         facts = self.facts(asked.principal)
         changes: dict[str, Any] = {}
         if run.parent_id is not None:
             facts = replace(facts, grants=ceiling.grants)
             changes["parent_run_id"] = run.parent_id
-        folder = self._folder(asked, ceiling)
+        folder = self._runs.folder(asked, ceiling)
         if asked.workspace is not None or folder != TOP:
             changes["workspace"] = folder
         inherited = sticky_set.inherit(ceiling.activation) if asked.inherit else Activation()
@@ -340,7 +205,7 @@ class Engine:
         while True:
             run = self._runs.get(run_id)
             if run is None:
-                run = await asyncio.to_thread(self._open, run_id, step)
+                run = await asyncio.to_thread(self._runs.open, run_id, step)
             if run.hold():
                 return run
 
@@ -350,7 +215,7 @@ class Engine:
         """As `route`, on the calling thread; `wait` runs a coroutine to its end elsewhere, when something is asked."""
         started = self._deps.clock.monotonic_ns()
         step = self._accepted(asked)
-        while not (run := self._runs.get(step.run_id) or self._open(step.run_id, step)).hold():
+        while not (run := self._runs.get(step.run_id) or self._runs.open(step.run_id, step)).hold():
             pass  # somebody closed it just now
         try:
             facts, step, inherited = self._prepare(run, step)
@@ -390,23 +255,9 @@ class Engine:
 
     # --- flow 2 ----------------------------------------------------------------------------------------------------
 
-    def _stands(self, run_id: str) -> tuple[Current, Activation, str | None]:
-        """Where a run stands, and its parent. Read from its directory, without opening it, when it is not open."""
-        run = self._runs.get(run_id)
-        current = None
-        if run is not None:
-            with run.lock:
-                current, activation, parent_id = run.current, run.activation, run.parent_id
-        elif (record := self._store.last_decision(run_id)) is not None:
-            current, activation = self._current(record), self._resumed(run_id, record)
-            parent_id = _parent_id(self._store.header(run_id), record)
-        if current is None:
-            raise UnknownRun(f"run {run_id!r} has no decision yet", advice="call route() for its first step")
-        return current, activation, parent_id
-
     async def tools(self, run_id: str, form: str, *, native: bool = False, fixed: bool = False) -> Toolset:
         """As `toolset`, after servers were asked that show nothing before, and without holding the event loop."""
-        current, _, _ = self._stands(run_id)
+        current, _, _ = self._runs.stands(run_id)
         await self._contacts.discover(run_id, current)
         if self._surface_for(current).may_ask(current):
             return await asyncio.to_thread(self.toolset, run_id, form, native=native, fixed=fixed)
@@ -417,22 +268,22 @@ class Engine:
         run = self._runs.get(run_id)
         if run is not None and (current := run.current) is not None:
             return current.decision.decision_id
-        stands, _, _ = await asyncio.to_thread(self._stands, run_id)
+        stands, _, _ = await asyncio.to_thread(self._runs.stands, run_id)
         return stands.decision.decision_id
 
     def needs_discovery(self, run_id: str) -> bool:
         """Whether the run's tools can't be shown before servers were asked for them."""
-        current, _, _ = self._stands(run_id)
+        current, _, _ = self._runs.stands(run_id)
         return self._contacts.needs_discovery(run_id, current)
 
     def toolset(self, run_id: str, form: str, *, native: bool = False, fixed: bool = False) -> Toolset:
         """See `Router.tools`. Blocks where search has to be asked; shows of servers what is known of them."""
         if form not in FORMATS:
             raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
-        current, activation, parent_id = self._stands(run_id)
+        current, activation, parent_id = self._runs.stands(run_id)
         if current.outdated:
             raise RequestError(f"run {run_id!r}: {OUTDATED}", advice="call route() for the step again")
-        facts = replace(self.facts(current.step.principal), grants=self._ceiling(parent_id).grants)
+        facts = replace(self.facts(current.step.principal), grants=self._runs.ceiling(parent_id).grants)
         chosen: Format = form
         return self._surface_for(current).toolset(facts, current, activation, View(chosen, native, fixed))
 
@@ -446,7 +297,7 @@ class Engine:
             run.release()
 
     async def _call(self, run: Run, name: str, arguments: Mapping[str, Any] | str, *, joins: bool) -> Result:
-        ceiling = self._ceiling(run.parent_id)
+        ceiling = self._runs.ceiling(run.parent_id)
         via = ""
         if isinstance(name, str) and name in NAMES:
             given = read_arguments(self._deps.redactor, arguments, self.catalog.settings.limits.max_argument_bytes)
@@ -464,7 +315,7 @@ class Engine:
         given = read_arguments(self._deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
         given = await fill(self._deps, surface, run, name, given)
         # Meanwhile the run, or an ancestor, may have been routed anew: what counts is what holds when the call begins.
-        ceiling = self._ceiling(run.parent_id)
+        ceiling = self._runs.ceiling(run.parent_id)
         facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
         catalog, names = surface.catalog, surface.canonical
         taken = admit_call(self._deps, catalog, facts, ceiling, run, names, name, given, via=via, joins=joins)
@@ -487,9 +338,8 @@ class Engine:
     def artifact(self, run_id: str, uri: str) -> bytes:
         """See `Router.artifact`."""
         sha256 = uri.removeprefix("artifact:").removeprefix("sha256:")
-        run = self._runs.get(run_id)
         try:
-            return run.artifacts.get(sha256) if run is not None else self._store.read_artifact(run_id, sha256)
+            return self._runs.artifact(run_id, sha256)
         except KeyError:
             raise RequestError(f"run {run_id!r} has no artifact {uri!r}") from None
 
@@ -527,11 +377,3 @@ class Engine:
         finally:
             for session in {id(session): session for session in self._deps.sessions.values()}.values():
                 await session.close()
-
-
-def _parent_id(header: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> str | None:
-    """Whose sub-agent a run is: its header says it, and, where that was lost, its last decision."""
-    if header is not None:
-        found: str | None = header.get("parent_run_id")
-        return found
-    return step_from(record).parent_run_id if record is not None else None

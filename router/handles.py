@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from router.calls import Arguments
+from router.arguments import Arguments
 from router.core.handles import PREFIX, Handle, encoded, filled, handles_in
 from router.core.metatools import resolve
 from router.errors import CorruptRun, StorageError

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from router.calls import Admitted, Arguments, Joined, Result, ask_for, finish_call, shape_result, spend, why_not
+from router.arguments import Arguments
+from router.calls import Admitted, Joined, Result, ask_for, finish_call, shape_result, spend, why_not
 from router.core.folders import TOP
 from router.core.metatools import (
     META_SERVER,
