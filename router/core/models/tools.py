@@ -14,9 +14,12 @@ from router.core.models.frozen import Frozen
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text for the model."""
+    """Text for the model. With a `uri` it is the text of a resource that came within the result; `uri` and `mime_type`
+    are then the tool's words for it."""
 
     text: str
+    uri: str = ""
+    mime_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)

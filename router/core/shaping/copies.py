@@ -42,7 +42,7 @@ def _forms(value: Any) -> list[Any]:
 
 def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
     """True when the texts say what the value says; the better of the two then stands in the texts' place."""
-    texts = [(index, block.text) for index, block in enumerate(kept) if isinstance(block, Text)]
+    texts = [(index, block.text) for index, block in enumerate(kept) if isinstance(block, Text) and not block.uri]
     for index, text in texts:
         if _same(text, value):
             if not isinstance(value, str):

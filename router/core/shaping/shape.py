@@ -12,7 +12,7 @@ from router.core.shaping.copies import parse, without_copies
 from router.core.shaping.cut import Cut, compact, head_tail, leading_items, shares
 from router.core.shaping.references import References
 from router.core.shaping.symptoms import LOOKS_LIKE_ERROR, looks_like_error, says_failed
-from router.core.shaping.values import Describe, Shaped
+from router.core.shaping.values import Describe, Part, Shaped
 from router.core.shaping.visible import visible, without_surrogates
 
 READING: Final = "read_artifact reads it in pages, search_artifact searches it"
@@ -39,6 +39,13 @@ class _Piece:
     escaped: bool = False
     hidden: int = 0
     """Characters of a very long text between the parts of `shown`: they were not escaped, as no cut reaches them."""
+    uri: str = ""
+    """Of a resource; the first line of `shown` then says so."""
+    mime_type: str = ""
+
+    @property
+    def part(self) -> Part:
+        return Part(self.shown.partition("\n")[2], self.uri, self.mime_type) if self.uri else Part(self.shown)
 
 
 def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, reading: str = READING) -> Shaped:
@@ -69,7 +76,13 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
         kept_bytes=len(text.encode("utf-8")),
         rule="+".join(rule for rule in _RULES if rules.get(rule)) or "as_is",
         flags=(LOOKS_LIKE_ERROR,) if _failed(pieces) else (),
+        parts=_parts(pieces) if text is shown else (),
     )
+
+
+def _parts(pieces: Sequence[_Piece]) -> tuple[Part, ...]:
+    """The pieces, where there is a resource among them: else the text says it all."""
+    return tuple(piece.part for piece in pieces) if any(piece.uri for piece in pieces) else ()
 
 
 def _piece(block: Block, references: References, max_chars: int) -> _Piece:
@@ -82,14 +95,28 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
         full = without_surrogates(json.dumps(value, ensure_ascii=False, indent=1))
         shown = compact(value)
         return _Piece(full, shown, value, escaped=shown != raw)
-    text = block.text if isinstance(block, Text) else block.value
+    text = _titled(block) if isinstance(block, Text) else block.value
     whole = without_surrogates(text)
     full = references.text(whole) if isinstance(block, Text) else references.value(whole)
     margin = 2 * max_chars + _MARGIN  # escaping halves at most (`\r\n`), so each margin can fill the cap alone
     ends = [full] if len(full) <= 2 * margin else [full[:margin], full[-margin:]]
     parts = [visible(end) for end in ends]
     escaped = parts != ends or whole != text
-    return _Piece(full, "".join(parts), None, escaped, hidden=len(full) - sum(map(len, ends)))
+    hidden = len(full) - sum(map(len, ends))
+    if isinstance(block, Text) and block.uri:
+        return _Piece(full, "".join(parts), None, escaped, hidden, visible(_line(block.uri)), _line(block.mime_type))
+    return _Piece(full, "".join(parts), None, escaped, hidden)
+
+
+def _titled(block: Text) -> str:
+    """The text, under a line that names the resource where it is one's."""
+    if not block.uri:
+        return block.text
+    return f"[resource {_line(block.uri)}{f', {_line(block.mime_type)}' if block.mime_type else ''}]\n{block.text}"
+
+
+def _line(text: str) -> str:
+    return without_surrogates(" ".join(text.split()))
 
 
 def _bound(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[Cut]:

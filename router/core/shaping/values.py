@@ -41,12 +41,23 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a result as the model sees it. With a `uri` it is the text of a resource that came within the result,
+    without the line that says so."""
+
+    text: str
+    uri: str = ""
+    mime_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Shaped:
     """A result as the model sees it. Every blob is named in the text, or in the full result that the text names.
 
     `original_bytes`: what the tool gave (text as UTF-8, JSON compact, media as bytes). `kept_bytes`: `text` as UTF-8.
     `rule`: what was done, joined by `+` in this order: `copies`, `references`, `escapes`, `leading_items`,
-    `head_tail`, `dropped`; `as_is` when nothing was. `flags`: `looks_like_error`.
+    `head_tail`, `dropped`; `as_is` when nothing was. `flags`: `looks_like_error`. `parts`: the text once more, piece by
+    piece, where a resource came within the result and nothing was cut; else empty.
     """
 
     text: str
@@ -55,6 +66,7 @@ class Shaped:
     kept_bytes: int = 0
     rule: str = "as_is"
     flags: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @classmethod
     def empty(cls) -> Shaped:

@@ -59,7 +59,10 @@ def _blocks(item: Any) -> Iterator[Block]:
 def _resource(resource: Mapping[str, Any]) -> Iterator[Block]:
     uri, mime_type = _word(resource.get("uri")), _word(resource.get("mimeType"))
     if isinstance(resource.get("text"), str):
-        yield Text(f"[resource {uri or 'without a URI'}{f', {mime_type}' if mime_type else ''}]\n{resource['text']}")
+        if uri:
+            yield Text(resource["text"], uri, mime_type)
+        else:
+            yield Text(f"[resource without a URI{f', {mime_type}' if mime_type else ''}]\n{resource['text']}")
     elif "blob" in resource:
         yield _media("resource", resource["blob"], mime_type, uri.rstrip("/").rpartition("/")[2] or uri)
     else:
