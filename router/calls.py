@@ -29,7 +29,7 @@ from router.core.folders import TOP, relative_folder
 from router.core.metatools import READERS, Resolved, resolve, takes_nothing
 from router.core.models import Activation, Code, Facts, Outcome, Text
 from router.core.records import CALL_SCHEMA
-from router.core.shaping import Blob, Shaped, shape
+from router.core.shaping import Blob, Part, Shaped, shape
 from router.errors import CorruptRun, RequestError, StorageError
 from router.ports import RawResult, Scope, Stored
 from router.run import Current, Deps, Run, on_disk
@@ -49,7 +49,8 @@ class Result:
     """What a call came to. `text` is what the model should see, errors included; artifacts hold media and full results.
 
     `code` says why for an `outcome` other than `ok`: a denial code, or the tool's own word. `joined` names deferred
-    tools that are in the array from now on: ask for it again before the model's next turn.
+    tools that are in the array from now on: ask for it again before the model's next turn. `parts` is the text in
+    pieces where a resource came within the result, for clients that take such; else empty.
     """
 
     outcome: Outcome
@@ -61,6 +62,7 @@ class Result:
     tool: str = ""
     elapsed_ms: float = 0.0
     joined: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -340,11 +342,15 @@ async def shape_result(deps: Deps, catalog: Catalog, run: Run, raw: RawResult) -
 
     def work() -> tuple[Shaped, tuple[Stored, ...]]:
         shaped = shape(raw.blocks, catalog.settings.limits.max_result_chars, deps.describe)
-        put = run.artifacts.put
-        return shaped, tuple(put(blob.data, claimed_type=blob.claimed_type, name=blob.name) for blob in shaped.blobs)
+        return shaped, tuple(_kept(run, blob) for blob in shaped.blobs)
 
     small = all(isinstance(block, Text) and len(block.text) < INLINE_BYTES for block in raw.blocks)
     return work() if small and len(raw.blocks) < 16 else await asyncio.to_thread(work)
+
+
+def _kept(run: Run, blob: Blob) -> Stored:
+    stored = run.artifacts.put(blob.data, claimed_type=blob.claimed_type, name=blob.name)
+    return replace(stored, role=blob.role)
 
 
 def finish_call(
@@ -371,10 +377,7 @@ def finish_call(
         "outcome": outcome,
         "code": code,
         "result": None if outcome == "cancelled" else shaped.text,
-        "artifacts": [
-            {"uri": s.uri, "sha256": s.sha256, "mime_type": s.mime_type, "bytes": s.bytes, "role": blob.role}
-            for s, blob in zip(stored, shaped.blobs, strict=False)
-        ],
+        "artifacts": [_artifact_record(one) for one in stored],
         "shaped": {
             "original_bytes": shaped.original_bytes,
             "kept_bytes": shaped.kept_bytes,
@@ -397,7 +400,27 @@ def finish_call(
         tool=admitted.tool,
         elapsed_ms=elapsed_ms,
         joined=tuple(tool for _, tool in joined),
+        parts=shaped.parts,
     )
+
+
+def _artifact_record(stored: Stored) -> dict[str, Any]:
+    """What is recorded of an artifact: what its bytes are, and, where they say something, the tool's own words."""
+    record = {
+        "uri": stored.uri,
+        "sha256": stored.sha256,
+        "mime_type": stored.mime_type,
+        "bytes": stored.bytes,
+        "role": stored.role,
+    }
+    more = {
+        "claimed_type": stored.claimed_type[:MAX_CODE],
+        "name": stored.name[:MAX_NAME],
+        "width": stored.width,
+        "height": stored.height,
+        "duration_s": stored.duration_s,
+    }
+    return record | {key: value for key, value in more.items() if value not in ("", None)}
 
 
 def _readers(run: Run, admitted: Admitted, shaped: Shaped) -> Joined:

@@ -61,7 +61,10 @@ class Capabilities(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A stored artifact. `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; `width`/`height` where cheap."""
+    """A stored artifact. `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; pixels and seconds where cheap.
+
+    `claimed_type` and `name` are the tool's words. `role` is what it was in a result (empty: it was in none).
+    """
 
     uri: str
     sha256: str
@@ -71,6 +74,8 @@ class Stored:
     name: str = ""
     width: int | None = None
     height: int | None = None
+    duration_s: float | None = None
+    role: str = ""
 
 
 class ArtifactStore(Protocol):

@@ -214,6 +214,7 @@ class RunArtifacts(ArtifactReader):
             name=name,
             width=facts.width,
             height=facts.height,
+            duration_s=facts.duration_s,
         )
 
     def _is_there(self, sha256: str, size: int, folder: int) -> bool:

@@ -276,13 +276,15 @@ class ActivationSettings:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_result_chars`: text the model sees of one result. `max_result_bytes`: what is read of a result at all. The
+    """`max_result_chars`: text the model sees of one result. `max_result_bytes`: what is read of a result at all.
+    `max_inline_bytes`: an image or sound up to this size is handed to MCP clients as such; larger ones are linked. The
     last four are the budget of a step (see `router.core.budgets`)."""
 
     recent_steps: int = 5
     call_timeout_s: float = 60.0
     max_result_chars: int = 12_000
     max_result_bytes: int = 8 * 1024 * 1024
+    max_inline_bytes: int = 500_000
     max_argument_bytes: int = 1024 * 1024
     max_concurrent_calls: int = 32
     calls_per_step: int = 2_000

@@ -137,6 +137,12 @@ class WrittenLimits(Form):
     max_result_bytes: int = Field(
         default=8 * 1024 * 1024, ge=1024, le=1024**3, description="Bytes read of one result at all."
     )
+    max_inline_bytes: int = Field(
+        default=500_000,
+        ge=0,
+        le=700_000,
+        description="An image or sound up to this size goes to MCP clients as such; larger ones as a link. 0: all links.",
+    )
     max_argument_bytes: int = Field(
         default=1024 * 1024, ge=1024, le=64 * 1024**2, description="Bytes of arguments one call may carry."
     )
