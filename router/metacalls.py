@@ -44,9 +44,9 @@ from router.core.metatools import (
     text_of,
 )
 from router.core.models import Activation, Facts, Outcome, Text
-from router.core.shaping import shape
+from router.core.shaping import MediaFacts, shape
 from router.errors import CorruptRun, RequestError, StorageError
-from router.ports import RawResult, Scope
+from router.ports import RawResult, Scope, Stored
 from router.run import Current, Deps, Run, on_disk
 from router.surface import Surface
 
@@ -67,13 +67,15 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An answer with its outcome. `asked` holds (bundle, tools) that may join the array."""
+    """An answer with its outcome. `asked` holds (bundle, tools) that may join the array; `media` are artifacts of the
+    run that were asked for and that no text can show."""
 
     text: str
     outcome: Outcome = "ok"
     code: str = ""
     asked: tuple[tuple[str, tuple[str, ...]], ...] = ()
     refused: tuple[Refused, ...] = ()
+    media: tuple[Stored, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ async def answer(
                 run.activation, joined = ask_for(run.activation, said.asked)
             own = replace(own, call_id=f"{run.id}.{run.log.next_seq}")
             result = finish_call(deps, run, own, said.outcome, said.code, shaped, stored, joined=joined)
+            result = replace(result, artifacts=(*said.media, *result.artifacts))
             for gone in said.refused:
                 gap = replace(own, call_id=f"{run.id}.{run.log.next_seq}", tool=gone.tool, via=name)
                 text = shape((Text(gone.text),), cap, deps.describe)
@@ -195,7 +198,8 @@ def _artifact(view: _View, wanted: Page | Lines, cap: int) -> Said:
     facts = view.deps.describe(data)
     text = text_of(data, facts)
     if text is None:
-        return Said(describe_media(uri, data, facts))
+        media = () if isinstance(wanted, Lines) else (_stored(uri, data, facts),)
+        return Said(describe_media(uri, data, facts), media=media)
     if isinstance(wanted, Page):
         return Said(read_page(wanted, text, data, cap))
     find = literal(wanted.pattern)
@@ -206,3 +210,10 @@ def _artifact(view: _View, wanted: Page | Lines, cap: int) -> Said:
             text = f"The pattern can't be searched for: {wrong}. For plain text leave 'regex' out."
             return Said(text, "invalid_arguments", "bad_pattern")
     return Said(search_lines(wanted, text, find, cap))
+
+
+def _stored(uri: str, data: bytes, facts: MediaFacts) -> Stored:
+    """What is known of an artifact that is there already; what a tool said of it stands in the record of its call."""
+    sha256 = uri.rpartition(":")[2]
+    stored = Stored(uri, sha256, facts.mime_type, len(data), role="media")
+    return replace(stored, width=facts.width, height=facts.height, duration_s=facts.duration_s)

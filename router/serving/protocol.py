@@ -54,6 +54,8 @@ class Served(Protocol):
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Result: ...
 
+    async def content(self, result: Result, revision: str) -> list[Json]: ...
+
     def report(self, defect: Exception) -> None: ...
 
 
@@ -150,9 +152,12 @@ class RunServer:
             self._listed = (tools, listed)
         return self._listed[1]
 
-    async def _call(self, _context: Context, params: types.CallToolRequestParams) -> Any:
+    async def _call(self, context: Context, params: types.CallToolRequestParams) -> Any:
         result = await self._asked(self._run.call(params.name, params.arguments or {}))
-        return types.CallToolResult(content=[types.TextContent(text=result.text)], is_error=not result.ok)
+        if not (result.artifacts or result.parts):
+            return types.CallToolResult(content=[types.TextContent(text=result.text)], is_error=not result.ok)
+        content = await self._asked(self._run.content(result, context.protocol_version))
+        return types.CallToolResult.model_validate({"content": content, "isError": not result.ok})
 
     async def _asked(self, work: Awaitable[T]) -> T:
         """What comes of it, or a JSON-RPC error with a sentence."""

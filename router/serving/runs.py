@@ -16,8 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from router.calls import Result
+from router.core.catalog import Catalog
 from router.core.exposure import Toolset
 from router.errors import RequestError, RouterError, UnknownRun
+from router.serving.content import content_of, resource_of
 
 if TYPE_CHECKING:
     from router.serving.protocol import RunServer
@@ -33,6 +35,11 @@ class Runs(Protocol):
     async def tools(self, run_id: str, *, format: str, fixed: bool) -> Toolset: ...  # noqa: A002 - the contract's name
 
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any], *, joins: bool) -> Result: ...
+
+    async def media(self, run_id: str, uri: str, *, format: str, link: bool) -> dict[str, Any]: ...  # noqa: A002
+
+    @property
+    def catalog(self) -> Catalog: ...
 
     def watch(self, heard: Callable[[str], None]) -> Callable[[], None]: ...
 
@@ -89,6 +96,17 @@ class ServedRun:
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
         """As the router's, except that nothing joins the list."""
         return await self._runs.call(self.id, name, arguments, joins=False)
+
+    async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:
+        """The result as blocks, for a client of that protocol revision."""
+        return await content_of(result, self._media, self._runs.catalog.settings.limits.max_inline_bytes, revision)
+
+    async def artifact(self, uri: str) -> dict[str, Any]:
+        """An artifact of the run as the contents of a resource. Raises RequestError."""
+        return await resource_of(uri, self._media)
+
+    async def _media(self, uri: str, link: bool) -> dict[str, Any]:
+        return await self._runs.media(self.id, uri, format="mcp", link=link)
 
     def report(self, defect: Exception) -> None:
         self._runs.report("error", "mcp.defect", run_id=self.id, error=defect)

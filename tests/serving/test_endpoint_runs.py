@@ -307,6 +307,7 @@ def test_a_defect_is_told_to_the_client_as_ours_and_to_the_operator_by_name(
         def __init__(self, router: Any) -> None:
             self.decision_id, self.tools = router.decision_id, router.tools
             self.watch, self.report = router.watch, router.report
+            self.media, self.catalog = router.media, router.catalog
 
         async def call(self, *_: Any, **__: Any) -> Any:
             raise ZeroDivisionError("secret of the inside")
@@ -355,6 +356,7 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
             self.watchers: set[Any] = set()
             self.decision_id, self.tools = router.decision_id, router.tools
             self.call, self.report = router.call, router.report
+            self.media, self.catalog = router.media, router.catalog
 
         def watch(self, heard: Any) -> Any:
             self.watchers.add(heard)

@@ -141,7 +141,7 @@ class WrittenLimits(Form):
         default=500_000,
         ge=0,
         le=700_000,
-        description="An image or sound up to this size goes to MCP clients as such; larger ones as a link. 0: all links.",
+        description="An image or sound up to this size goes to MCP clients as such, a larger one as a link.",
     )
     max_argument_bytes: int = Field(
         default=1024 * 1024, ge=1024, le=64 * 1024**2, description="Bytes of arguments one call may carry."
