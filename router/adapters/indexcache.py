@@ -4,8 +4,9 @@ Rules:
 1. A cache: whatever is wrong with it (no home, read-only, full, half written, another's), there is nothing in it, and
    nothing is raised.
 2. An index is written beside and renamed, so a reader sees a whole one or none. Two writers: the first one's stays.
+   One that can't be read makes room, or it would be built anew, and not kept, by every process from then on.
 3. It is read only from a folder that is ours and that nobody else may write: what is in it ranks bundles.
-4. The newest `KEPT` stay.
+4. The newest `KEPT` stay. What a writer that was killed left half written goes after `ABANDONED_S`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +24,8 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 KEPT: Final = 8
+ABANDONED_S: Final = 3_600.0
+_HALF: Final = ".new-"
 
 
 def cache_folder() -> Path | None:
@@ -45,9 +49,11 @@ class IndexCache:
         if place is None or not _is_ours(place.parent) or not _is_ours(place):
             return None
         found = read(place)
-        if found is not None:
-            with suppress(OSError):
-                os.utime(place)  # age is time since use
+        if found is None:
+            shutil.rmtree(place, ignore_errors=True)
+            return None
+        with suppress(OSError):
+            os.utime(place)  # age is time since use
         return found
 
     def save(self, revision: str, write: Callable[[Path], None]) -> bool:
@@ -60,7 +66,7 @@ class IndexCache:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not _is_ours(place.parent):
                 return False
-            beside = Path(tempfile.mkdtemp(prefix=".new-", dir=place.parent))
+            beside = Path(tempfile.mkdtemp(prefix=_HALF, dir=place.parent))
             write(beside)
             if not place.exists():
                 beside.rename(place)
@@ -82,7 +88,9 @@ class IndexCache:
             (entry for entry in folder.iterdir() if not entry.name.startswith(".")),
             key=lambda entry: (-entry.stat().st_mtime_ns, entry.name),
         )
-        for old in kept[KEPT:]:
+        before = time.time() - ABANDONED_S
+        halves = [entry for entry in folder.glob(f"{_HALF}*") if entry.stat().st_mtime < before]
+        for old in (*kept[KEPT:], *halves):
             shutil.rmtree(old, ignore_errors=True)
 
 

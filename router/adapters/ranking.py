@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 K1: Final = 3.0
 """Saturation. Documents repeat a term by the weight of its field (2 for a description), hence twice the usual 1.5."""
 B: Final = 0.6
-FORMAT: Final = "bundle-router.index/1"
+FORMAT: Final = "bundle-router.index/2"
 _MASKS: Final = 64
 
 
@@ -114,14 +115,24 @@ class LexicalIndex:
         return term in self._matrices[collection].columns
 
     def save(self, folder: Path) -> None:
-        """Writes the index into an empty or new folder; `index.json` is written last, so half an index is none."""
+        """Writes the index into an empty or new folder; `index.json` is written last, so half an index is none.
+
+        It holds a checksum of every file that is read with it: bytes that rotted would rank, or break every search.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         for name, matrix in self._matrices.items():
             matrix.save(folder / name)
         lines = "".join(json.dumps([doc.collection, doc.id, doc.terms]) + "\n" for doc in self._source.documents)
         (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
         check = hashlib.sha256(lines.encode()).hexdigest()
-        meta = {"format": FORMAT, "revision": self._revision, "k1": K1, "b": B, "documents": f"sha256:{check}"}
+        meta = {
+            "format": FORMAT,
+            "revision": self._revision,
+            "k1": K1,
+            "b": B,
+            "documents": f"sha256:{check}",
+            "files": _checksums(folder),
+        }
         (folder / "index.json").write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")
 
     @classmethod
@@ -132,10 +143,18 @@ class LexicalIndex:
             wanted = {"format": FORMAT, "revision": revision, "k1": K1, "b": B}
             if not isinstance(meta, dict) or {key: meta.get(key) for key in wanted} != wanted:
                 return None
+            if meta.get("files") != _checksums(folder):
+                return None
             matrices = {name: _Matrix.load(folder / name) for name in COLLECTIONS}
         except (OSError, ValueError, KeyError):
             return None  # a cache: whatever is wrong with it, it is built again
         return cls(revision, matrices, _Source(folder=folder, check=meta.get("documents", "")))
+
+
+def _checksums(folder: Path) -> list[list[str | int]]:
+    """Of the files in the collections' folders, by name. Against accidents, so of the fast kind."""
+    files = sorted(file for name in COLLECTIONS for file in (folder / name).iterdir())
+    return [[str(file.relative_to(folder)), zlib.crc32(file.read_bytes())] for file in files]
 
 
 class _Source:

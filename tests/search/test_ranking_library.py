@@ -106,6 +106,24 @@ def test_a_saved_index_that_does_not_fit_is_no_index(tmp_path: Path, damage: str
     assert LexicalIndex.load(tmp_path, revision=wanted) is None
 
 
+FILES = [f"{name}/{file}" for name in COLLECTIONS for file in (
+    "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy", "ids.json", "params.index.json",
+    "vocab.index.json")]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_saved_index_with_a_damaged_file_is_no_index(tmp_path: Path, file: str) -> None:
+    LexicalIndex.build([*alike("a", "b"), Document("w", "bundles", ("weather",))], revision="r").save(tmp_path)
+    place = tmp_path / file
+    whole = place.read_bytes()
+    flipped = bytes([*whole[:-1], whole[-1] ^ 0xFF])
+    for damaged in {b"", whole[: len(whole) // 2], flipped, b"{}", b"[]", b"null"} - {whole}:
+        place.write_bytes(damaged)
+        assert LexicalIndex.load(tmp_path, revision="r") is None, damaged[:20]
+    place.write_bytes(whole)
+    assert LexicalIndex.load(tmp_path, revision="r") is not None
+
+
 def test_saved_documents_that_were_changed_are_not_built_upon(tmp_path: Path) -> None:
     LexicalIndex.build(alike("a"), revision="r").save(tmp_path)
     with (tmp_path / "documents.jsonl").open("a", encoding="utf-8") as file:

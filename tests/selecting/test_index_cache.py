@@ -47,6 +47,23 @@ def test_a_second_writer_leaves_what_the_first_one_kept(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["a" * 64], "nothing half written stays"
 
 
+def test_what_can_not_be_read_makes_room_for_what_can(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    (tmp_path / ("a" * 64) / "text").unlink()
+    assert cache.load(REVISION, read) is None
+    assert cache.save(REVISION, write("anew"))  # type: ignore[arg-type]  # as above
+    assert cache.load(REVISION, read) == "anew"
+
+
+def test_what_a_killed_writer_left_goes_after_a_while(tmp_path: Path) -> None:
+    old, new = tmp_path / ".new-old", tmp_path / ".new-new"
+    for half in (old, new):
+        half.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    filled(tmp_path)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
 def test_a_writer_that_fails_keeps_nothing_and_raises_nothing(tmp_path: Path) -> None:
     def full(folder: Path) -> None:
         (folder / "text").write_text("half", encoding="utf-8")
