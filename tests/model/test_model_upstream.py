@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from router.adapters.llm.wire import MAX_ERROR_BYTES, Allowance, allowance, open_session
 from router.asking import ModelSelector
 from router.core.decide import Question
 from router.core.models import Failure, Reply
@@ -97,6 +98,12 @@ def test_the_request_is_strict_bounded_and_constant(opened: Opened, ask: Ask) ->
     assert not {"user", "metadata", "store"} & sent.keys()
 
 
+def squeezed(code: int) -> Act:
+    """An error whose text is compressed, as some gateways send theirs whatever was asked for."""
+    packed = gzip.compress(b'{"error": {"message": "slow down"}}')
+    return lambda exchange: exchange.reply(packed, code, {"Content-Encoding": "gzip"})
+
+
 ONE_CALL: list[tuple[str, Act, Failure]] = [
     ("400", status(400), "bad_request"),
     ("401", status(401), "auth"),
@@ -119,6 +126,8 @@ ONE_CALL: list[tuple[str, Act, Failure]] = [
     ("not JSON", body(b"{not json"), "upstream_error"),
     ("JSON of something else", body(b'{"hello": 1}'), "upstream_error"),
     ("compressed", body(gzip.compress(completion(choice("a.one"))), **{"Content-Encoding": "gzip"}), "upstream_error"),
+    ("429 compressed", squeezed(429), "rate_limited"),
+    ("400 with an endless text", status(400, message="x" * 900_000), "bad_request"),
     ("30 MB", huge(), "upstream_error"),
     ("30 MB declared", huge(declared=True), "upstream_error"),
     ("refusal", body(completion(None, refusal="I can't help with that")), "refused"),
@@ -226,6 +235,37 @@ def test_a_huge_answer_is_cut_off(opened: Opened, ask: Ask) -> None:
         assert server.gone.wait(10)
         # One megabyte is read; what else was sent fills the buffers of two sockets.
         assert server.bytes_sent < 40 << 20
+
+
+def test_of_an_error_only_the_beginning_is_read() -> None:
+    async def fetched(url: str) -> tuple[int, bytes]:
+        token = allowance.set(Allowance(1))
+        try:
+            async with open_session() as session, session.get(url) as response:
+                return response.status, await response.read()
+        finally:
+            allowance.reset(token)
+
+    for act, length in ((status(400, message="x" * 900_000), MAX_ERROR_BYTES), (squeezed(429), 0)):
+        with ScriptedServer([act]) as server:
+            code, text = asyncio.run(fetched(server.base_url))
+        assert (code >= 400, len(text)) == (True, length)
+
+
+@pytest.mark.parametrize("tokens", [-5, 10**30], ids=["negative", "absurd"])
+def test_a_count_that_somebody_made_up_costs_nothing(opened: Opened, ask: Ask, tokens: int) -> None:
+    whole = json.loads(completion(choice("a.one")))
+    whole["usage"] = {"prompt_tokens": tokens, "completion_tokens": min(tokens, 0), "total_tokens": tokens}
+    with ScriptedServer([body(json.dumps(whole).encode())]) as server:
+        reply = ask(opened(names=("openai/gpt-4o-mini",), base_url=server.base_url))
+    assert reply.model is not None
+    assert (reply.model.input_tokens, reply.model.cost_usd, ids(reply)) == (0, 0.0, ("a.one",))
+
+
+def test_half_a_character_in_an_answer_does_not_spoil_the_second_call(opened: Opened, ask: Ask) -> None:
+    with ScriptedServer([says("no \ud800 JSON"), says(choice("b.two"))]) as server:
+        assert ids(ask(opened(server.base_url))) == ("b.two",)
+        assert server.requests[1].json["messages"][2]["content"] == "no ? JSON"
 
 
 def test_a_redirect_is_not_followed(opened: Opened, ask: Ask) -> None:

@@ -9,12 +9,15 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Final
 
 from router.core.asking.answers import without_fence
 from router.core.asking.exchange import MAX_RAW, ModelReply
 from router.core.asking.failures import MAX_TEXT, classify
 from router.core.models import Failure
+
+MAX_COST_USD: Final = 1_000.0
+"""What one call may be said to have cost. More is a count of tokens that somebody made up."""
 
 
 class Unusable(Exception):
@@ -86,14 +89,17 @@ def raw_of(response: Any) -> str | None:
         fields.get("refusal") if isinstance(fields, Mapping) else None,
     )
     said = next((part for part in parts if isinstance(part, str) and part), None)
-    return said[:MAX_RAW] if said is not None else None
+    # Valid Unicode: a second call sends it back to the model, and JSON on the wire takes no lone surrogates.
+    return said[:MAX_RAW].encode("utf-8", "replace").decode("utf-8") if said is not None else None
 
 
 def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> ModelReply:
-    """The reply with what the call used: tokens as the provider counted them, cost by litellm's list (0: unknown)."""
+    """The reply with what the call used: tokens as the provider counted them, cost by litellm's list (0: unknown, or
+    of numbers that are no count)."""
     usage = getattr(response, "usage", None)
+    asked, said = _count(getattr(usage, "prompt_tokens", 0)), _count(getattr(usage, "completion_tokens", 0))
     try:
-        cost = float(litellm.completion_cost(completion_response=response, model=model))
+        cost = float(litellm.completion_cost(completion_response=response, model=model)) if asked or said else 0.0
     except Exception:  # noqa: BLE001 - it raises bare Exception for every model that it has no price for
         cost = 0.0
     return ModelReply(
@@ -101,9 +107,9 @@ def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> Model
         failure=reply.failure,
         raw=reply.raw,
         retry_after_s=reply.retry_after_s,
-        input_tokens=_count(getattr(usage, "prompt_tokens", 0)),
-        output_tokens=_count(getattr(usage, "completion_tokens", 0)),
-        cost_usd=cost,
+        input_tokens=asked,
+        output_tokens=said,
+        cost_usd=cost if 0.0 <= cost <= MAX_COST_USD else 0.0,
     )
 
 

@@ -5,6 +5,8 @@ Rules:
    refused before they connect. Without an allowance (at warm-up) nothing connects at all.
 2. At most `MAX_BYTES` of an answer are read (of vectors, as many as their reader says); then the connection is closed.
    Bytes on the wire are bytes in memory: compressed answers are neither asked for nor accepted.
+3. Of an error's text the first `MAX_ERROR_BYTES` are read, and none of a compressed one: its status says what it is,
+   and litellm looks through the text with more than a hundred expressions, ten seconds for a megabyte.
 
 Built on what aiohttp offers for it: `TraceConfig.on_request_start` and `response_class`.
 """
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession
 
 MAX_BYTES: Final = 1_048_576
+MAX_ERROR_BYTES: Final = 8_192
 MAX_CONNECTIONS: Final = 64
 KEEP_ALIVE_S: Final = 15.0
 
@@ -35,6 +38,10 @@ class Allowance:
 allowance: ContextVar[Allowance | None] = ContextVar("bundle_router_model_allowance", default=None)
 
 
+def _is_compressed(response: Any) -> bool:
+    return str(response.headers.get("Content-Encoding", "identity")).lower() != "identity"
+
+
 def open_session(*, max_bytes: int = MAX_BYTES) -> ClientSession:
     """A session that keeps to the rules. Belongs to the running loop."""
     import aiohttp
@@ -46,12 +53,19 @@ def open_session(*, max_bytes: int = MAX_BYTES) -> ClientSession:
             self._reader = reader
             self._response = response
             self._count = 0
+            self._of_error = MAX_ERROR_BYTES if response.status >= 400 else None
+            if self._of_error is not None and _is_compressed(response):
+                self._of_error = 0
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._reader, name)
 
         async def iter_chunked(self, n: int) -> Any:
             async for chunk in self._reader.iter_chunked(n):
+                if self._of_error is not None and self._count + len(chunk) > self._of_error:
+                    self._response.close()
+                    yield chunk[: self._of_error - self._count]
+                    return
                 self._count += len(chunk)
                 if self._count > max_bytes:
                     self._response.close()
@@ -66,7 +80,7 @@ def open_session(*, max_bytes: int = MAX_BYTES) -> ClientSession:
     class BoundedResponse(aiohttp.ClientResponse):
         async def start(self, connection: Any) -> aiohttp.ClientResponse:
             await super().start(connection)
-            if self.headers.get("Content-Encoding", "identity").lower() != "identity":
+            if self.status < 400 and _is_compressed(self):
                 raise aiohttp.ClientPayloadError("the answer is compressed, which was not asked for")
             self.content = Bounded(self.content, self)  # type: ignore[assignment]  # reads as a StreamReader does
             return self
