@@ -11,6 +11,7 @@ import asyncio
 import importlib.util
 import logging
 import os
+import sys
 import threading
 import warnings
 from dataclasses import dataclass
@@ -26,7 +27,14 @@ _HABITS: Final = {
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
     "LITELLM_MODE": "PRODUCTION",
 }
-_LOGGERS: Final = ("LiteLLM", "LiteLLM Router", "instructor", "instructor.v2.retry", "httpx", "openai._base_client")
+_MALFORMED: Final = (
+    r"(?s)Pydantic serializer warnings:.*(?:CompletionUsage|\[Choice\]|Expected `(?:Choice|ChatCompletion\w*)`"
+    r"|field_name='(?:\w*_tokens|usage|choices|message|content|tool_calls|arguments)')"
+)
+OUR_THREADS: Final = ("bundle-router-import", "bundle-router-model", "bundle-router-embedder")
+"""The threads on which only our own calls run. (Tools of the host have threads of ours too.)"""
+_LITELLM: Final = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
+_LOGGERS: Final = (*_LITELLM, "instructor", "instructor.v2.retry", "httpx", "openai._base_client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +57,31 @@ def installed() -> bool:
 
 
 class _NotOurs(logging.Filter):
-    """Keeps what the libraries say about our own calls out of the host's log: prompts, answers, errors with keys."""
+    """Keeps what the libraries say about our own calls out of the host's log: prompts, answers, errors with keys. Our
+    own are those under an allowance, and whatever happens on threads of ours (imports, litellm's workers)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return allowance.get() is None
+        return allowance.get() is None and threading.current_thread().name not in OUR_THREADS
+
+
+class _NotOnStdout(logging.Filter):
+    """litellm's own handler writes what is no warning to standard output, also from threads that know nothing of us.
+    The host's handlers still get it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
 
 
 _NOT_OURS: Final = _NotOurs()
+_NOT_ON_STDOUT: Final = _NotOnStdout()
 
 
 def _import() -> Libraries:
     for name, value in _HABITS.items():
         os.environ.setdefault(name, value)
+    for name in _LOGGERS:  # before the import, which has something to say already
+        logging.getLogger(name).addFilter(_NOT_OURS)
+    is_hosts = "litellm" in sys.modules
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(litellm|instructor|openai)\b")
         import instructor
@@ -69,16 +90,19 @@ def _import() -> Libraries:
         _ = instructor.from_litellm  # it loads its parts on first use
     quieten()
     litellm.suppress_debug_info = True
-    for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_NOT_OURS)
+    if not is_hosts:
+        for handler in (handler for name in _LITELLM for handler in logging.getLogger(name).handlers):
+            handler.addFilter(_NOT_ON_STDOUT)
     return Libraries(litellm, instructor)
 
 
 def quieten() -> None:
-    """Ignores two warnings that are not ours to act on: what pydantic remarks on litellm's types when it first builds
-    one, and the coroutine that litellm drops when a call is cancelled while it is still being prepared."""
+    """Ignores three warnings that are not ours to act on: what pydantic remarks on litellm's types when it first builds
+    one, the coroutine that litellm drops when a call is cancelled while it is still being prepared, and what pydantic
+    remarks on a completion with parts of the wrong type, of which it quotes some."""
     warnings.filterwarnings("ignore", message=r"Items? .* on TypedDict class .* `ReadOnly`", category=UserWarning)
     warnings.filterwarnings("ignore", message=r"coroutine '\w+\.a?completion' was never", category=RuntimeWarning)
+    warnings.filterwarnings("ignore", message=_MALFORMED, category=UserWarning)
 
 
 async def load() -> Libraries | Literal["broken"]:
