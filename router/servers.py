@@ -6,7 +6,8 @@ Rules:
 3. A call rests on a list that the server has not called outdated since: `verify` reads it anew where it has. A list
    that is only old is good for a call while a new one is read.
 4. A server that needs no pins (development only) shows nothing before it has been asked: `discover` asks all at once,
-   and waits for none of them longer than `wait_s`.
+   waits for none of them longer than `wait_s`, and for those that are still silent when others have answered no longer
+   than those took again.
 5. What one principal was listed says nothing about another.
 6. That a list could not be had is remembered for as long as any look-up (`[cache] capabilities_ttl_s`), and stops
    decisions only: a call tries again.
@@ -27,6 +28,8 @@ from router.ports import Clock, Diagnostics, Listing, Scope, ServerStatus, ToolS
 
 DISCOVERY_S: Final = 5.0
 """How long showing tools waits for servers that are asked for the first time. What comes later is shown next time."""
+PATIENCE_S: Final = 1.0
+"""The least that those get who are silent when others have answered."""
 _MAX_PRINCIPALS: Final = 1_024
 _NEVER: Final = 1 << 63
 
@@ -183,8 +186,25 @@ class Servers:
     async def discover(self, names: Iterable[str], scope: Scope, wait_s: float = DISCOVERY_S) -> None:
         """Before tools are shown: asks those of the servers that need no pins for their tools, and has lists that grew
         old read anew meanwhile."""
-        asked = list(self._discoverable(names, scope))
-        await asyncio.gather(*(self._list(server, scope, wait_s, fresh=False) for server in asked))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        asked = {
+            loop.create_task(self._list(server, scope, wait_s, fresh=False)): server
+            for server in self._discoverable(names, scope)
+        }
+        silent, patience_s = set(asked), wait_s
+        try:
+            while silent:
+                done, silent = await asyncio.wait(silent, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                if any(task.result() is not None for task in done):
+                    patience_s = max(loop.time() - began, PATIENCE_S)
+        finally:
+            for task in silent:
+                task.cancel()
+        for task in silent:
+            self._mark((asked[task].name, scope.principal), "it gave no list of its tools while the others did")
 
     def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
         """Whether `discover` would ask anybody, if only for what is in the cache."""

@@ -4,7 +4,8 @@
     with serving(Faults(...)) as server: ...     over Streamable HTTP, in a thread of this process
 
 Flags of the stdio server: `ignore-eof`, `ignore-term`, `slow-start=S`, `noise`, `exit-at-start`, `grandchild=FILE`
-(starts one that outlives a polite end, and writes its pid there), `silent-discover` (never answers `server/discover`),
+(starts one that outlives a polite end, and writes its pid there), `exit-once=FILE` (ends at once where there is no such
+file, and makes one), `silent-discover` (never answers `server/discover`),
 `hang-initialize`, `hang-list`, and what `Faults` takes.
 """
 
@@ -55,6 +56,9 @@ class Faults:
         self.lists = 0
         self.calls = 0
         self.cancelled: list[Any] = []
+        self.together = 0
+        self.peak = 0
+        """The most calls of `sleep` there were at once."""
         self.extra_tools: list[dict[str, Any]] = []
         self.overlay: dict[str, dict[str, Any]] = {}
         """What another release would list instead, by tool name."""
@@ -85,7 +89,7 @@ class Faults:
         listed = [*TOOLS, *self.extra_tools]
         result: dict[str, Any] = {"tools": [{**one, **self.overlay.get(one["name"], {})} for one in listed]}
         if "also" in self.options:
-            result["tools"].append(tool(self.options["also"], inputSchema={"type": "object"}))
+            result["tools"] += [tool(name) for name in str(self.options["also"]).split(",")]
         time.sleep(self.options.get("list_delay", 0))
         if self.options.get("bad_tools"):
             result["tools"] = [
@@ -107,9 +111,17 @@ class Faults:
             result["ttlMs"] = self.options["ttl_ms"]
         return result
 
+    def _sleep(self, seconds: float) -> None:
+        with self.lock:
+            self.together += 1
+            self.peak = max(self.peak, self.together)
+        time.sleep(seconds)
+        with self.lock:
+            self.together -= 1
+
     def _call(self, name: str, arguments: dict[str, Any], meta: Any) -> dict[str, Any]:
         if name == "sleep":
-            time.sleep(arguments.get("s", 1))
+            self._sleep(arguments.get("s", 1))
         if name == "hang":
             time.sleep(arguments.get("s", 60))
         if name == "rpc_error":
@@ -128,6 +140,7 @@ class Faults:
             "env": lambda: json.dumps({**os.environ, "CWD": str(Path.cwd())}),
             "pid": lambda: str(os.getpid()),
             "count": lambda: str(self.calls),
+            "peak": lambda: str(self.peak),
             "again": lambda: "not yet, " + "." * 1_000 + f" call again with token {self.calls}",
             "same": lambda: "not yet, call again with token 0",
         }
@@ -193,6 +206,9 @@ class Stdio:
         if "exit-at-start" in self.flags:
             sys.stderr.write("nothing to serve\n")
             sys.exit(3)
+        if "exit-once" in self.flags and not Path(self.flags["exit-once"]).exists():
+            Path(self.flags["exit-once"]).touch()
+            sys.exit(3)
         if "ignore-term" in self.flags:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if "grandchild" in self.flags:
@@ -238,6 +254,13 @@ class Stdio:
         if name == "flood":
             for i in range(arguments["count"]):
                 self.send({"method": "notifications/message", "params": {"level": "info", "data": f"line {i}"}})
+        if name == "garbage":
+            for i in range(arguments["count"]):
+                self.write(b'{"half": %d, \xff\n' % i)
+        if name == "wrong_id":
+            for other in (ident + 1_000_000, f"{ident}x", None, -1):
+                self.send({"id": other, "result": text("for somebody else")})
+            return True
         if name == "duplicate":
             for i in range(3):
                 self.send({"id": ident, "result": text(f"answer {i}")})

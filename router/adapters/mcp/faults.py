@@ -27,6 +27,8 @@ OUR_OWN: Final[frozenset[FaultKind]] = frozenset(("not_permitted", "credential_m
 """These say nothing of the server's health: it was not asked."""
 NEVER_AGAIN: Final[frozenset[FaultKind]] = OUR_OWN | {"timeout"}
 """After these a second try would end the same."""
+LIST_AGAIN: Final[frozenset[FaultKind]] = NOTHING_DONE | {"connection_lost"}
+"""After these a list is asked for once more: it has no effects, and a process may start the second time."""
 
 
 class ServerFault(Exception):

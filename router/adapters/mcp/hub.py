@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from router.adapters.mcp import wires
 from router.adapters.mcp.connection import Connection
-from router.adapters.mcp.faults import NEVER_AGAIN, OUR_OWN, RpcError, ServerFault
+from router.adapters.mcp.faults import LIST_AGAIN, NEVER_AGAIN, OUR_OWN, RpcError, ServerFault
 from router.adapters.mcp.guards import Busy, CircuitOpen, Guards
 from router.adapters.mcp.lists import Lists, read_pages
 from router.adapters.mcp.pool import Pool
@@ -175,20 +175,27 @@ class Hub:
         """Raises ServerFault, CircuitOpen."""
         return await self.lists.get(server, scope, fresh=fresh)
 
+    async def _pages(self, server: Server, scope: Scope, deadline: float) -> tuple[Listing, float | None]:
+        async with self.pool.lease(server, scope, deadline) as connection:
+            try:
+                return await read_pages(connection, server.name, self._bounds)
+            except ServerFault as fault:
+                if fault.kind == "session_lost" or not connection.alive:
+                    self.pool.doom(connection)
+                raise
+
     async def _read(self, server: Server, scope: Scope) -> tuple[Listing, float | None]:
         async def work() -> tuple[Listing, float | None]:
             loop = asyncio.get_running_loop()
             deadline = loop.time() + self._bounds.connect_s + self._bounds.list_s
-            async with self.pool.lease(server, scope, deadline) as connection:
-                try:
-                    return await read_pages(connection, server.name, self._bounds)
-                except ServerFault as fault:
-                    if fault.kind == "session_lost" or not connection.alive:
-                        self.pool.doom(connection)
-                    if fault.kind != "session_lost":
-                        raise
-            async with self.pool.lease(server, scope, deadline) as connection:
-                return await read_pages(connection, server.name, self._bounds)
+            try:
+                return await self._pages(server, scope, deadline)
+            except ServerFault as fault:
+                if fault.kind not in LIST_AGAIN or loop.time() + self._bounds.restart_s >= deadline:
+                    raise
+                wait_s = 0.0 if fault.kind == "session_lost" else self._bounds.restart_s
+            await asyncio.sleep(wait_s)
+            return await self._pages(server, scope, deadline)
 
         return await self._settling(server, work)
 
