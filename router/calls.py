@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,11 +27,13 @@ from router.core.decide import permitted_tools, plan_for
 from router.core.exposure import waits
 from router.core.folders import TOP, relative_folder
 from router.core.metatools import READERS, Resolved, resolve, takes_nothing
-from router.core.models import Activation, Code, Facts, Outcome, Text
+from router.core.models import Activation, Block, Code, Facts, Outcome, Text
 from router.core.records import CALL_SCHEMA
+from router.core.reuse import Asked
 from router.core.shaping import Blob, Part, Shaped, shape
 from router.errors import CorruptRun, RequestError, StorageError
 from router.ports import RawResult, Scope, Stored
+from router.results import Came
 from router.run import Current, Deps, Run, on_disk
 
 OUTDATED: Final = "the config changed since its last step was decided, so the step has to be routed again"
@@ -50,7 +52,8 @@ class Result:
 
     `code` says why for an `outcome` other than `ok`: a denial code, or the tool's own word. `joined` names deferred
     tools that are in the array from now on: ask for it again before the model's next turn. `parts` is the text in
-    pieces where a resource came within the result, for clients that take such; else empty.
+    pieces where a resource came within the result, for clients that take such; else empty. `cached_from` is the call
+    whose result was used again instead of making this one.
     """
 
     outcome: Outcome
@@ -63,6 +66,7 @@ class Result:
     elapsed_ms: float = 0.0
     joined: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
+    cached_from: str = ""
 
     @property
     def ok(self) -> bool:
@@ -72,8 +76,9 @@ class Result:
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A call that passed exposure, policy and validation, and whose `call.started` is on disk. `arguments` is what is
-    recorded of them, `given` what the tool gets; `folder` is the step's, beneath the run's root; `via` names the
-    meta-tool it came through; `joins` says whether the call may change the array, `joined` how it did when it began."""
+    recorded of them, `asked` what the caller gave, where the tool gets something else (`given`) for artifact handles;
+    `folder` is the step's, beneath the run's root; `via` names the meta-tool it came through; `joins` says whether the
+    call may change the array, `joined` how it did when it began."""
 
     call_id: str
     decision_id: str
@@ -87,6 +92,7 @@ class Admitted:
     via: str = ""
     joins: bool = True
     joined: Joined = ()
+    asked: Mapping[str, Any] | None = None
 
 
 # --- what a run may call now ---------------------------------------------------------------------------------------
@@ -176,6 +182,7 @@ def admit_call(
             started_ns=started,
             via=via,
             joins=joins,
+            asked=given.asked,
         )
         refused = spend(deps, catalog, run, admitted)
         if refused is not None:
@@ -295,10 +302,10 @@ async def perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) ->
     """Carries out an admitted call: bounded, shaped, artifacts stored, and recorded whatever happens."""
     try:
         with _recorded(deps, run, admitted):
-            raw = await _carry_out(deps, catalog, run, admitted)
-            shaped, stored = await shape_result(deps, catalog, run, raw)
+            came = await _came_to(deps, catalog, run, admitted)
+            stored = await store(run, came.shaped)
         with run.lock:
-            result = finish_call(deps, run, admitted, raw.outcome, raw.code, shaped, stored)
+            result = finish_call(deps, run, admitted, came.outcome, came.code, came.shaped, stored, source=came.source)
         await on_disk(run)
         return result
     finally:
@@ -322,6 +329,26 @@ def _recorded(deps: Deps, run: Run, admitted: Admitted) -> Iterator[None]:
         raise
 
 
+async def _came_to(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Came:
+    """What the tool gave, shaped; or what it gave to the same call before, where the operator permits that."""
+
+    async def work() -> Came:
+        raw = await _carry_out(deps, catalog, run, admitted)
+        return Came(raw.outcome, raw.code, await shape_blocks(deps, catalog, raw.blocks))
+
+    if deps.results is None:
+        return await work()
+    is_local = catalog.servers[admitted.tool.partition(".")[0]].transport == "local"
+    asked = Asked(
+        tool=admitted.tool,
+        arguments=admitted.given if admitted.asked is None else admitted.asked,
+        principal=admitted.scope.principal,
+        run_id=run.id,
+        where=(run.root, admitted.folder) if is_local else (),
+    )
+    return await deps.results.through(catalog, asked, admitted.call_id, work)
+
+
 async def _carry_out(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> RawResult:
     server, _, short = admitted.tool.partition(".")
     entry = catalog.servers[server]
@@ -338,14 +365,24 @@ async def _carry_out(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted)
 
 
 async def shape_result(deps: Deps, catalog: Catalog, run: Run, raw: RawResult) -> tuple[Shaped, tuple[Stored, ...]]:
-    """The result as the model sees it, and its artifacts, stored. Off the event loop where that takes a while."""
+    """The result as the model sees it, and its artifacts, stored."""
+    shaped = await shape_blocks(deps, catalog, raw.blocks)
+    return shaped, await store(run, shaped)
 
-    def work() -> tuple[Shaped, tuple[Stored, ...]]:
-        shaped = shape(raw.blocks, catalog.settings.limits.max_result_chars, deps.describe)
-        return shaped, tuple(_kept(run, blob) for blob in shaped.blobs)
 
-    small = all(isinstance(block, Text) and len(block.text) < INLINE_BYTES for block in raw.blocks)
-    return work() if small and len(raw.blocks) < 16 else await asyncio.to_thread(work)
+async def shape_blocks(deps: Deps, catalog: Catalog, blocks: Sequence[Block]) -> Shaped:
+    """What the blocks are to the model. Off the event loop where that takes a while."""
+    max_chars = catalog.settings.limits.max_result_chars
+    if len(blocks) < 16 and all(isinstance(block, Text) and len(block.text) < INLINE_BYTES for block in blocks):
+        return shape(blocks, max_chars, deps.describe)
+    return await asyncio.to_thread(shape, blocks, max_chars, deps.describe)
+
+
+async def store(run: Run, shaped: Shaped) -> tuple[Stored, ...]:
+    """The artifacts of a result, stored with the run."""
+    if not shaped.blobs:
+        return ()
+    return await asyncio.to_thread(lambda: tuple(_kept(run, blob) for blob in shaped.blobs))
 
 
 def _kept(run: Run, blob: Blob) -> Stored:
@@ -363,9 +400,11 @@ def finish_call(
     stored: tuple[Stored, ...],
     *,
     joined: Joined = (),
+    source: str = "",
     counts: bool = True,
 ) -> Result:
-    """Records the end of a call. The caller holds the run's lock. `counts`: whether it is one in the step's budget."""
+    """Records the end of a call. The caller holds the run's lock. `source` is the call whose result is used again;
+    `counts`: whether it is one in the step's budget."""
     joined = (*admitted.joined, *joined, *_readers(run, admitted, shaped))
     elapsed_ms = (deps.clock.monotonic_ns() - admitted.started_ns) / 1e6
     code = _name(code)[:MAX_CODE]
@@ -387,7 +426,8 @@ def finish_call(
         "joined": _rows(joined),
         "elapsed_ms": round(elapsed_ms, 3),
         "spent": run.spent.to_json(),
-        "cached": False,
+        "cached": source != "",
+        "cached_from": source or None,
     }
     run.log.append("calls", record)
     return Result(
@@ -401,6 +441,7 @@ def finish_call(
         elapsed_ms=elapsed_ms,
         joined=tuple(tool for _, tool in joined),
         parts=shaped.parts,
+        cached_from=source,
     )
 
 

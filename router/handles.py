@@ -43,4 +43,4 @@ def _fill(deps: Deps, run: Run, given: Arguments, found: tuple[Handle, ...], max
         if total > max_bytes:
             return replace(given, wrong=("too_large", f"stand for over {max_bytes:,} bytes of artifacts."))
         texts[handle.place] = encoded(data, handle.want, deps.describe(data).mime_type)
-    return replace(given, value=filled(given.value, texts))
+    return replace(given, value=filled(given.value, texts), asked=given.value)

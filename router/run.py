@@ -36,6 +36,7 @@ from router.core.replies import admitted
 from router.core.shaping import MediaFacts
 from router.errors import StorageError
 from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunLog, Selector, Sessions, ToolSearch
+from router.results import Results
 
 
 def no_patterns(pattern: str) -> Finder:
@@ -46,7 +47,8 @@ def no_patterns(pattern: str) -> Finder:
 @dataclass(frozen=True, slots=True)
 class Deps:
     """The ports the flows use. `sessions` is keyed by transport; `describe` says what bytes are; `patterns` makes a
-    finder of a regular expression (ValueError, in words, where it can't); `tools` is None where there is no search."""
+    finder of a regular expression (ValueError, in words, where it can't); `tools` is None where there is no search,
+    `results` where no result is used again."""
 
     clock: Clock
     redactor: Redactor
@@ -56,6 +58,7 @@ class Deps:
     selector: Selector | None = None
     patterns: Callable[[str], Finder] = no_patterns
     tools: ToolSearch | None = None
+    results: Results | None = None
 
 
 @dataclass(frozen=True, slots=True)

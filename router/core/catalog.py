@@ -52,6 +52,16 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
+class Reuse:
+    """Results of these tools of a server (names or globs) may be used again for `ttl_s` seconds: within their run or,
+    by the same principal, `across_runs`."""
+
+    tools: tuple[str, ...]
+    ttl_s: float
+    across_runs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """One entry of `servers.toml`, with what follows from it (`env_names`)."""
 
@@ -70,6 +80,7 @@ class Server:
     volatile: tuple[str, ...] = ()
     ttl_s: float | None = None
     timeout_s: float | None = None
+    reuse: tuple[Reuse, ...] = ()
     env_names: tuple[str, ...] = ()
     """Environment variables its headers and env refer to; their values are secrets and are redacted everywhere."""
 

@@ -11,7 +11,7 @@ from router.core.catalog import Catalog
 from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore
 
 if TYPE_CHECKING:
-    pass
+    from router.results import Results
 
 
 def open_redactor(catalog: Catalog) -> Redactor:
@@ -37,6 +37,13 @@ def open_store(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redac
         return RunArtifacts(run_dir, describe=describe, durable=durability == "disk")
 
     return DiskRunStore(runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability)
+
+
+def open_results(catalog: Catalog, clock: Clock) -> Results | None:
+    """What uses results again; None where no server's may be."""
+    from router.results import Results
+
+    return Results(clock) if any(server.reuse for server in catalog.servers.values()) else None
 
 
 def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:

@@ -19,7 +19,7 @@ from router.portal import Portal, refuse_running_loop
 from router.ports import Selector
 from router.run import Deps
 from router.wiring.catalogs import LocalServers, local_cards, project_folder, read_catalog, with_learned
-from router.wiring.effects import open_diagnostics, open_redactor, open_store, package_version
+from router.wiring.effects import open_diagnostics, open_redactor, open_results, open_store, package_version
 from router.wiring.searching import open_selector, open_tool_search
 from router.wiring.toolservers import REMOTE, open_servers
 
@@ -109,6 +109,7 @@ class Router:
                 patterns=compile_pattern,
                 selector=selector or own,
                 tools=open_tool_search(own, diagnostics),
+                results=open_results(catalog, clock),
             ),
             store=open_store(runs, catalog, clock, redactor),
             capabilities=SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s),

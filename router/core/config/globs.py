@@ -22,10 +22,10 @@ _ADVICE: Final = {
 }
 
 
-def check_globs(entry: Entry[Any], key: str, patterns: Sequence[str], report: Report) -> None:
-    """Reports each pattern that means something elsewhere and nothing here."""
+def check_globs(entry: Entry[Any], key: str, patterns: Sequence[str], report: Report, *beneath: str | int) -> None:
+    """Reports each pattern that means something elsewhere and nothing here. They stand under `key`, `beneath` it."""
     for index, pattern in enumerate(patterns):
         mark = "!" if pattern.startswith("!") else next((char for char in pattern if char in "{}[]|"), "")
         if mark:
             message = f"{pattern[:80]!r} uses {mark!r}, and patterns know only '*' and '?'"
-            report.add(entry.file, (*entry.path, key, index), message, _ADVICE[mark])
+            report.add(entry.file, (*entry.path, key, *beneath, index), message, _ADVICE[mark])

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from router.core.admission import VolatileError, volatile_paths
-from router.core.catalog import Server
+from router.core.catalog import Reuse, Server
 from router.core.config.globs import check_globs
 from router.core.config.positions import Path
 from router.core.config.reading import Entry
@@ -50,6 +50,7 @@ def resolve_server(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[st
         _check_command(entry, report)
     if form.transport == "local":
         _check_local(entry, local_tools, report)
+    _check_reuse(entry, report)
     for index, path in enumerate(form.volatile):
         try:
             volatile_paths((path,))
@@ -72,6 +73,7 @@ def resolve_server(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[st
         volatile=tuple(sorted(form.volatile)),
         ttl_s=form.ttl_s,
         timeout_s=form.timeout_s,
+        reuse=tuple(Reuse(tuple(row.tools), row.ttl_s, row.across_runs) for row in form.reuse),
         env_names=tuple(sorted({name for value in pairs.values() for name in references(value)})),
     )
 
@@ -186,6 +188,15 @@ def _check_command(entry: Entry[WrittenServer], report: Report) -> None:
             report.add(entry.file, where, "looks like a secret written out", "pass it in env: " + _ADVICE)
         if "\0" in word:
             report.add(entry.file, where, "holds a null character", "remove it")
+
+
+def _check_reuse(entry: Entry[WrittenServer], report: Report) -> None:
+    form = entry.form
+    if form.reuse and form.trust != "trusted":
+        message = "is for trusted servers: what a stranger said once would be said again"
+        report.add(entry.file, (*entry.path, "reuse"), message, "remove it")
+    for index, row in enumerate(form.reuse):
+        check_globs(entry, "reuse", row.tools, report, index, "tools")
 
 
 def _check_local(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[str]], report: Report) -> None:

@@ -27,6 +27,18 @@ from router.core.models import BinaryRule, Mode, Trust
 # --- servers.toml --------------------------------------------------------------------------------------------------
 
 
+class WrittenReuse(Form):
+    tools: Annotated[Words, Field(min_length=1)] = Field(
+        default=["*"],
+        description="Of these of its tools (names or globs), as far as they only read. The default is all.",
+    )
+    ttl_s: float = Field(ge=0, le=86_400, allow_inf_nan=False, description="Seconds a result is used again. 0: never.")
+    across_runs: bool = Field(
+        default=False,
+        description="true shares results among the runs of a principal: for servers that keep nothing between calls.",
+    )
+
+
 class WrittenServer(Form):
     transport: Transport = Field(
         default="streamable-http",
@@ -63,6 +75,10 @@ class WrittenServer(Form):
     )
     timeout_s: float | None = Field(
         default=None, gt=0, le=3600, allow_inf_nan=False, description="Seconds one call may take."
+    )
+    reuse: Annotated[list[WrittenReuse], Field(max_length=100)] = Field(
+        default_factory=list,
+        description="Trusted servers: results used again for the same arguments. The first row that fits counts.",
     )
 
 

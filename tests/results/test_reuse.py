@@ -1,0 +1,331 @@
+"""Results used again: only where the operator says so, only of tools that read, and never past a change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from router import ConfigError, LocalTool, Router, Step, StepPolicy, ToolContext, ToolOutput, load_catalog
+from router.core.catalog import Bundle, Card, Catalog, Reuse, Server
+from router.core.models import Media, Text
+from router.core.reuse import Asked, Kept, Shelf
+from router.core.shaping import Shaped
+from router.results import Came, Results
+from router.testing import FakeClock
+
+SERVERS = '[servers.kit]\ntransport = "local"\ntrust = "trusted"\n'
+REUSE = SERVERS + "[[servers.kit.reuse]]\nttl_s = 3600\n"
+BUNDLES = """
+[bundles.look]
+description = "Look."
+tools = ["kit.look", "kit.fails", "kit.seems", "kit.wait", "kit.picture"]
+effects = ["read"]
+
+[bundles.change]
+description = "Change."
+tools = ["kit.change"]
+effects = ["read", "write"]
+
+[bundles.both]
+description = "Everything."
+bundles = ["look", "change"]
+"""
+
+
+class Words(BaseModel):
+    text: str = ""
+
+
+@dataclass
+class Kit:
+    """Local tools that count how often they run."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    door: threading.Event = field(default_factory=threading.Event)
+
+    def tool(self, name: str, says: Callable[[int], ToolOutput]) -> LocalTool:
+        def run(_arguments: Words, context: ToolContext) -> ToolOutput:
+            self.counts[name] = self.counts.get(name, 0) + 1
+            while name == "wait" and not self.door.wait(0.01) and not context.cancelled():
+                pass
+            return says(self.counts[name])
+
+        return LocalTool(name, "A tool.", Words, run)
+
+    @property
+    def tools(self) -> tuple[LocalTool, ...]:
+        return (
+            self.tool("look", lambda n: ToolOutput((Text(f"look {n}"),))),
+            self.tool("wait", lambda n: ToolOutput((Text(f"waited {n}"),))),
+            self.tool("change", lambda n: ToolOutput((Text(f"changed {n}"),))),
+            self.tool("fails", lambda n: ToolOutput((Text(f"failed {n}"),), failed=True)),
+            self.tool("seems", lambda n: ToolOutput((Text(f"Error: not reachable {n}"),))),
+            self.tool("picture", lambda _: ToolOutput((Media(b"GIF89a\1\0\1\0\0\0\0!", "image/gif"),))),
+        )
+
+
+class Site:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.kit = folder, Kit()
+        (folder / "config").mkdir()
+        self.write("servers", REUSE)
+        self.write("bundles", BUNDLES)
+        self.write("routes", '[[routes]]\nname = "all"\nbundles = ["both"]\n')
+        self.write("policy", '[[policies]]\nname = "all"\nallow = ["*"]\n')
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
+
+    def open(self) -> Router:
+        options: dict[str, Any] = {"runs": self.folder / "runs", "workspace": self.folder}
+        return Router.open(self.folder / "config", local={"kit": self.kit.tools}, **options)
+
+    def says(self, *calls: tuple[str, str], runs: tuple[str, ...] = ("r",), **step: Any) -> list[str]:
+        """What the calls (tool, text) say, one after another, in each run."""
+        with self.open() as router:
+            for run_id in runs:
+                router.route_sync(Step(run_id=run_id, workflow="w", role="r", step="s", **step))
+            return [
+                router.call_sync(run_id, f"kit.{tool}", {"text": text}).text for run_id in runs for tool, text in calls
+            ]
+
+    def finished(self, run_id: str = "r") -> list[dict[str, Any]]:
+        lines = (self.folder / "runs" / run_id / "tool-calls.jsonl").read_text().splitlines()
+        return [row for row in map(json.loads, lines) if row["type"] == "call.finished"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+LOOK = ("look", "x")
+
+
+def test_the_same_call_is_made_once_and_the_record_names_the_one_it_came_from(site: Site) -> None:
+    assert site.says(LOOK, LOOK, ("look", "y")) == ["look 1", "look 1", "look 2"]
+    first, again, other = site.finished()
+    assert [(row["cached"], row["cached_from"]) for row in (first, again, other)] == [
+        (False, None),
+        (True, first["call_id"]),
+        (False, None),
+    ]
+    assert again["result"] == "look 1"
+    assert again["call_id"] != first["call_id"]
+
+
+def test_nothing_is_used_again_where_the_operator_gave_no_lifetime(site: Site) -> None:
+    site.write("servers", SERVERS)
+    assert site.says(LOOK, LOOK) == ["look 1", "look 2"]
+
+
+def test_the_first_row_that_fits_a_tool_counts(site: Site) -> None:
+    rows = '[[servers.kit.reuse]]\ntools = ["l*"]\nttl_s = 0\n[[servers.kit.reuse]]\ntools = ["*"]\nttl_s = 60\n'
+    site.write("servers", SERVERS + rows)
+    assert site.says(LOOK, LOOK, ("picture", ""), ("picture", ""))[:2] == ["look 1", "look 2"]
+    assert site.kit.counts["picture"] == 1
+
+
+def test_what_changes_something_is_never_used_again_and_makes_what_was_read_before_stale(site: Site) -> None:
+    change = ("change", "x")
+    assert site.says(LOOK, change, change, LOOK, LOOK) == ["look 1", "changed 1", "changed 2", "look 2", "look 2"]
+
+
+@pytest.mark.parametrize("tool", ["fails", "seems"])
+def test_what_failed_or_seems_to_have_is_tried_again(site: Site, tool: str) -> None:
+    site.says((tool, "x"), (tool, "x"))
+    assert site.kit.counts[tool] == 2
+
+
+def test_another_run_shares_nothing_unless_the_operator_says_so(site: Site) -> None:
+    assert site.says(LOOK, runs=("a", "b")) == ["look 1", "look 2"]
+    site.write("servers", REUSE + "across_runs = true\n")
+    assert site.says(LOOK, runs=("c", "d")) == ["look 3", "look 3"]
+    assert site.finished("d")[0]["cached_from"] == site.finished("c")[0]["call_id"]
+
+
+def test_another_principal_shares_nothing_at_all(site: Site) -> None:
+    site.write("servers", REUSE + "across_runs = true\n")
+    with site.open() as router:
+        for who in ("ann", "bob"):
+            router.route_sync(Step(run_id=who, workflow="w", role="r", step="s", principal=who))
+        assert [router.call_sync(who, "kit.look", {}).text for who in ("ann", "bob")] == ["look 1", "look 2"]
+
+
+def test_another_folder_shares_nothing(site: Site) -> None:
+    (site.folder / "inner").mkdir()
+    with site.open() as router:
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
+        assert router.call_sync("r", "kit.look", {}).text == "look 1"
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="s", workspace="inner"))
+        assert router.call_sync("r", "kit.look", {}).text == "look 2"
+
+
+def test_policy_comes_before_what_is_kept(site: Site) -> None:
+    with site.open() as router:
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
+        assert router.call_sync("r", "kit.look", {}).ok
+        denied = StepPolicy(deny=("tool:kit.look",))
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="s", policy=denied))
+        result = router.call_sync("r", "kit.look", {})
+    assert (result.outcome, result.code) == ("denied", "policy_denied")
+
+
+def test_artifacts_of_a_result_that_is_used_again_are_in_the_run_that_uses_it(site: Site) -> None:
+    site.write("servers", REUSE + "across_runs = true\n")
+    with site.open() as router:
+        for run_id in ("a", "b"):
+            router.route_sync(Step(run_id=run_id, workflow="w", role="r", step="s"))
+        (first,), (second,) = (router.call_sync(run_id, "kit.picture", {}).artifacts for run_id in ("a", "b"))
+        assert router.artifact("b", second.uri) == router.artifact("a", first.uri)
+    assert site.kit.counts["picture"] == 1
+
+
+def test_the_same_call_under_way_is_made_once(site: Site) -> None:
+    async def main() -> None:
+        async with site.open() as router:
+            await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
+            calls = [asyncio.create_task(router.call("r", "kit.wait", {})) for _ in range(8)]
+            while sum(row["type"] == "call.started" for row in _rows(site)) < 8:  # noqa: ASYNC110 - on disk
+                await asyncio.sleep(0.01)
+            site.kit.door.set()
+            results = await asyncio.gather(*calls)
+        assert {result.text for result in results} == {"waited 1"}
+        assert len([result for result in results if result.cached_from]) == 7
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert site.kit.counts["wait"] == 1
+
+
+def _rows(site: Site) -> list[dict[str, Any]]:
+    path = site.folder / "runs" / "r" / "tool-calls.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_who_waited_for_a_call_that_was_cancelled_makes_it(site: Site) -> None:
+    async def main() -> None:
+        async with site.open() as router:
+            await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
+            first = asyncio.create_task(router.call("r", "kit.wait", {}))
+            while not site.kit.counts:  # noqa: ASYNC110 - counted on another thread
+                await asyncio.sleep(0.01)
+            second = asyncio.create_task(router.call("r", "kit.wait", {}))
+            while sum(row["type"] == "call.started" for row in _rows(site)) < 2:  # noqa: ASYNC110 - on disk
+                await asyncio.sleep(0.01)
+            first.cancel()
+            await asyncio.wait({first})
+            site.kit.door.set()
+            assert (await second).text == "waited 2"
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_an_untrusted_server_can_not_be_given_a_lifetime(site: Site) -> None:
+    site.write("servers", REUSE.replace('"trusted"', '"untrusted"'))
+    with pytest.raises(ConfigError, match="is for trusted servers"):
+        load_catalog(site.folder / "config", local={"kit": site.kit.tools})
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+
+def kept(text: str = "x", until_ns: int = 10) -> Kept:
+    return Kept(Shaped(text), "r.1", until_ns)
+
+
+def test_a_shelf_drops_what_is_old_and_what_was_not_used_for_longest() -> None:
+    shelf = Shelf(max_entries=2, max_bytes=100)
+    shelf.put("a", "p", kept("1" * 40))
+    shelf.put("b", "p", kept("2" * 40))
+    assert shelf.get("a", 9) is not None
+    shelf.put("c", "p", kept("3"))
+    assert (shelf.get("b", 9), len(shelf), shelf.bytes) == (None, 2, 41)
+    shelf.put("d", "q", kept("4" * 90))
+    assert (len(shelf), shelf.bytes) == (2, 91)
+    assert shelf.get("c", 10) is None, "its time has come"
+    shelf.empty("q")
+    assert (len(shelf), shelf.bytes) == (0, 0)
+
+
+def catalog() -> Catalog:
+    server = Server("s", "streamable-http", "trusted", reuse=(Reuse(("*",), 5.0),))
+    cards = {f"s.{tool}": Card("s", tool, "", "{}", "sha256:0", 1) for tool in ("get", "set")}
+    bundles = (
+        Bundle("read", "", ("s.get",), effects=("read",)),
+        Bundle("all", "", ("s.get", "s.set"), effects=("write",)),
+    )
+    return Catalog({"s": server}, {bundle.id: bundle for bundle in bundles}, cards=cards)
+
+
+def test_a_lifetime_is_over_when_the_clock_says_so() -> None:
+    clock, made = FakeClock(), 0
+    results, known = Results(clock), catalog_of_readers()
+
+    async def work() -> Came:
+        nonlocal made
+        made += 1
+        return Came("ok", "", Shaped(str(made)))
+
+    async def main() -> list[str]:
+        said = []
+        for seconds in (0.0, 4.9, 0.2):
+            clock.advance(seconds)
+            said.append((await results.through(known, Asked("s.get", {}, "", "r"), "r.1", work)).shaped.text)
+        return said
+
+    assert asyncio.run(main()) == ["1", "1", "2"]
+
+
+def catalog_of_readers() -> Catalog:
+    made = catalog()
+    return Catalog(made.servers, {"read": made.bundles["read"]}, cards=made.cards)
+
+
+def test_a_read_that_was_under_way_when_something_changed_is_not_kept() -> None:
+    async def main() -> list[str]:
+        results, known, begun = Results(FakeClock()), catalog_of_readers(), []
+
+        async def read() -> Came:
+            begun.append(asyncio.Event())
+            said = Came("ok", "", Shaped(str(len(begun))))
+            await begun[-1].wait()
+            return said
+
+        async def change() -> Came:
+            return Came("ok", "", Shaped("changed"))
+
+        def look() -> Any:
+            return results.through(known, Asked("s.get", {}, "", "r"), "r.1", read)
+
+        async def looking() -> asyncio.Task[Came]:
+            before, task = len(begun), asyncio.create_task(look())
+            while len(begun) == before:  # noqa: ASYNC110 - one turn of the loop
+                await asyncio.sleep(0)
+            return task
+
+        first = await looking()
+        await results.through(known, Asked("s.set", {}, "", "r"), "r.2", change)
+        second = await looking()
+        begun[1].set()
+        said = [(await second).shaped.text]
+        begun[0].set()
+        return [*said, (await first).shaped.text, (await look()).shaped.text]
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == ["2", "1", "2"]
+
+
+def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_taken_for_neither() -> None:
+    from router.core.reuse import is_read_only
+
+    assert not is_read_only(catalog(), "s.get")
+    assert not is_read_only(catalog(), "s.set")
+    assert is_read_only(catalog_of_readers(), "s.get")
+    assert not is_read_only(catalog_of_readers(), "s.unknown")
