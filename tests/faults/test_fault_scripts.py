@@ -12,7 +12,16 @@ import pytest
 HERE = Path(__file__).parent
 
 
-NAMES = ("kill9", "two_writers", "disk_full", "gone_directory", "syscall_faults", "thousand_questions")
+NAMES = (
+    "kill9",
+    "two_writers",
+    "disk_full",
+    "gone_directory",
+    "syscall_faults",
+    "thousand_questions",
+    "oversized",
+    "exhaustion",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

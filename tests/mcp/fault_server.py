@@ -24,6 +24,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -359,9 +360,7 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.close()
 
     def bomb(self, megabytes: int) -> None:
-        squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
-        data = b"".join(squeeze.compress(b" " * 1_000_000) for _ in range(megabytes)) + squeeze.flush()
-        self.answer(200, data, extra={"content-encoding": "gzip"})
+        self.answer(200, squeezed(megabytes), extra={"content-encoding": "gzip"})
 
     def answer(
         self, status: int, body: bytes, kind: str = "application/json", extra: dict[str, str] | None = None
@@ -376,6 +375,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+
+@cache
+def squeezed(megabytes: int) -> bytes:
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return b"".join(squeeze.compress(b" " * 1_000_000) for _ in range(megabytes)) + squeeze.flush()
 
 
 class HttpServer(ThreadingHTTPServer):
