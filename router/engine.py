@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from router.ancestry import Ceiling
@@ -28,7 +29,7 @@ from router.core.models import Activation, Decision, Facts, Reply, Step
 from router.core.shaping.forms import media_form
 from router.core.steppolicy import refuse_unknown
 from router.errors import RequestError, StorageError
-from router.handles import fill
+from router.handles import with_artifacts
 from router.metacalls import answer
 from router.ports import Capabilities, Diagnostics, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
@@ -313,16 +314,21 @@ class Engine:
         facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
         catalog, names = surface.catalog, surface.canonical
         given = read_arguments(self._deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
-        given = await fill(self._deps, surface, run, name, given)
-        # Meanwhile the run, or an ancestor, may have been routed anew: what counts is what holds when the call begins.
-        ceiling = self._runs.ceiling(run.parent_id)
-        facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
-        catalog, names = surface.catalog, surface.canonical
-        taken = admit_call(self._deps, catalog, facts, ceiling, run, names, name, given, via=via, joins=joins)
-        if isinstance(taken, Admitted):
-            return await perform(self._deps, catalog, run, taken)
+        async with with_artifacts(self._deps, surface, run, self._artifacts_of(run), name, given) as given:
+            # Meanwhile the run, or an ancestor, may have been routed anew: what counts is what holds when the call
+            # begins.
+            ceiling = self._runs.ceiling(run.parent_id)
+            facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
+            catalog, names = surface.catalog, surface.canonical
+            taken = admit_call(self._deps, catalog, facts, ceiling, run, names, name, given, via=via, joins=joins)
+            if isinstance(taken, Admitted):
+                return await perform(self._deps, catalog, run, taken)
         await on_disk(run)
         return taken
+
+    def _artifacts_of(self, run: Run) -> Callable[[str], bytes]:
+        """The artifacts that the run may use, by digest."""
+        return partial(self._runs.artifact, run.id)
 
     def _facts_now(self, run: Run, ceiling: Ceiling) -> Facts:
         principal = run.current.step.principal if run.current is not None else ""
@@ -333,7 +339,7 @@ class Engine:
         if run.current is not None:
             await self._contacts.discover(run.id, run.current)
         facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
-        return await answer(self._deps, surface, facts, run, name, given, joins=joins)
+        return await answer(self._deps, surface, facts, run, self._artifacts_of(run), name, given, joins=joins)
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """See `Router.artifact`."""

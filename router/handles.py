@@ -1,46 +1,114 @@
-"""Artifacts of a run given to its tools: handles in the arguments of a call become the bytes they stand for."""
+"""Artifacts of a run given to its tools: handles in the arguments of a call become the bytes, or the files, they are.
+
+Rules:
+1. Only artifacts of the run and of its ancestors stand for anything.
+2. A tool that wants a path gets that of a read-only copy, which is gone when the call has ended. Only tools on this
+   machine: a server elsewhere can't read it, and is told nothing of our folders.
+3. An artifact that is not there, can't be read or is too large, or a path that can't be given, makes the arguments
+   unusable; the tool is not called.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from router.arguments import Arguments
-from router.core.handles import PREFIX, Handle, encoded, filled, handles_in
+from router.core.catalog import Server
+from router.core.handles import PREFIX, Handle, encoded, file_name, filled, handles_in
 from router.core.metatools import resolve
 from router.errors import CorruptRun, StorageError
+from router.ports import Scratch
 from router.run import Deps, Run
 from router.surface import Surface
 
+Artifact = Callable[[str], bytes]
+"""The bytes of an artifact that the run may use, by digest. Raises KeyError, CorruptRun, StorageError."""
 
-async def fill(deps: Deps, surface: Surface, run: Run, name: object, given: Arguments) -> Arguments:
-    """The arguments with the bytes of the run's artifacts where the schema of the tool that is meant wants bytes. What
-    is recorded stays as it was.
 
-    An artifact that is not there, or more bytes than one result may have, makes the arguments unusable.
-    """
+class _Unusable(Exception):
+    """Why arguments can't be used: the code, and the rest of a sentence that begins "The arguments of … "."""
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence
+
+
+@asynccontextmanager
+async def with_artifacts(
+    deps: Deps, surface: Surface, run: Run, artifact: Artifact, name: object, given: Arguments
+) -> AsyncIterator[Arguments]:
+    """The arguments with bytes and paths in place of handles, where the schema of the tool that is meant wants such.
+    What is recorded stays as it was."""
     if given.wrong is not None or PREFIX not in given.text or not isinstance(name, str):
-        return given
+        yield given
+        return
     cards = surface.catalog.cards
     card = cards.get(resolve(name, cards, surface.canonical).name)
     found = handles_in(given.value, card.input_schema()) if card is not None else ()
+    if card is None or not found:
+        yield given
+        return
+    scratch = deps.scratch() if deps.scratch is not None else None
+    hands = _Hands(deps, run, artifact, surface.catalog.servers[card.server], scratch)
     limit = surface.catalog.settings.limits.max_result_bytes
-    return await asyncio.to_thread(_fill, deps, run, given, found, limit) if found else given
+    try:
+        yield await asyncio.to_thread(_filled, hands, given, found, limit)
+    finally:
+        if scratch is not None:
+            scratch.close()
 
 
-def _fill(deps: Deps, run: Run, given: Arguments, found: tuple[Handle, ...], max_bytes: int) -> Arguments:
+@dataclass(frozen=True, slots=True)
+class _Hands:
+    """What it takes to hand an artifact over."""
+
+    deps: Deps
+    run: Run
+    artifact: Artifact
+    server: Server
+    scratch: Scratch | None
+
+    def read(self, handle: Handle) -> bytes:
+        uri = f"{PREFIX}{handle.sha256}"
+        try:
+            return self.artifact(handle.sha256)
+        except KeyError:
+            raise _Unusable("not_found", f"name {uri}, which this run does not have.") from None
+        except (CorruptRun, StorageError) as trouble:
+            self.deps.diagnostics.event("error", "artifact.unread", run_id=self.run.id, uri=uri, error=trouble)
+            raise _Unusable("storage", f"name {uri}, which can't be read.") from None
+
+    def hand(self, handle: Handle, data: bytes) -> str:
+        """What stands in the handle's place."""
+        mime_type = self.deps.describe(data).mime_type
+        if handle.want != "path":
+            return encoded(data, handle.want, mime_type)
+        if self.scratch is None or self.server.transport not in ("local", "stdio"):
+            what = f"give {PREFIX}… where a path is wanted, and server {self.server.name!r} is not on this machine"
+            raise _Unusable("no_path", f"{what}: it can't read the file. Give it where content is wanted instead.")
+        within = str(Path(self.run.root, self.server.files)) if self.server.files is not None else ""
+        try:
+            return self.scratch.put(file_name(handle.sha256, mime_type), data, within=within)
+        except StorageError as trouble:
+            self.deps.diagnostics.event("error", "artifact.not_handed", run_id=self.run.id, error=trouble)
+            raise _Unusable("storage", "name an artifact that can't be put into a file.") from None
+
+
+def _filled(hands: _Hands, given: Arguments, found: tuple[Handle, ...], max_bytes: int) -> Arguments:
     texts: dict[tuple[str | int, ...], str] = {}
     total = 0
-    for handle in found:
-        try:
-            data = run.artifacts.get(handle.sha256)
-        except KeyError:
-            return replace(given, wrong=("not_found", f"name {PREFIX}{handle.sha256}, which this run does not have."))
-        except (CorruptRun, StorageError) as trouble:
-            deps.diagnostics.event("error", "artifact.unread", run_id=run.id, uri=handle.sha256, error=trouble)
-            return replace(given, wrong=("storage", f"name {PREFIX}{handle.sha256}, which can't be read."))
-        total += len(data)
-        if total > max_bytes:
-            return replace(given, wrong=("too_large", f"stand for over {max_bytes:,} bytes of artifacts."))
-        texts[handle.place] = encoded(data, handle.want, deps.describe(data).mime_type)
+    try:
+        for handle in found:
+            data = hands.read(handle)
+            total += len(data)
+            if total > max_bytes:
+                raise _Unusable("too_large", f"stand for over {max_bytes:,} bytes of artifacts.")
+            texts[handle.place] = hands.hand(handle, data)
+    except _Unusable as wrong:
+        return replace(given, wrong=(wrong.code, wrong.sentence))
     return replace(given, value=filled(given.value, texts), asked=given.value)

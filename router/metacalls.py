@@ -5,13 +5,13 @@ Rules:
 2. A call is recorded when it is answered. It has no effect outside, so nothing is recorded before.
 3. What was asked for by name and is not there is refused with its reason, and recorded as a gap of that tool.
 4. What was found joins the array, where there is one that may change; the record names it.
-5. Artifacts are those of the run.
+5. Artifacts are those of the run and of its ancestors.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -86,6 +86,7 @@ class _View:
     surface: Surface
     facts: Facts
     run: Run
+    artifact: Callable[[str], bytes]
     current: Current
     activation: Activation
     joins: bool
@@ -95,9 +96,18 @@ class _View:
 
 
 async def answer(
-    deps: Deps, surface: Surface, facts: Facts, run: Run, name: str, given: Arguments, *, joins: bool
+    deps: Deps,
+    surface: Surface,
+    facts: Facts,
+    run: Run,
+    artifact: Callable[[str], bytes],
+    name: str,
+    given: Arguments,
+    *,
+    joins: bool,
 ) -> Result:
-    """Answers, activates and records. `joins`: whether what was found may join the array."""
+    """Answers, activates and records. `artifact` gives those that the run may use, by digest (KeyError); `joins`:
+    whether what was found may join the array."""
     started = deps.clock.monotonic_ns()
     with run.lock:
         current, activation = run.current, run.activation
@@ -115,7 +125,7 @@ async def answer(
         if refused is not None:
             await on_disk(run)
             return refused
-        view = _View(deps, surface, facts, run, current, activation, joins)
+        view = _View(deps, surface, facts, run, artifact, current, activation, joins)
         wanted = Malformed(f"The arguments of {name!r} {given.wrong[1]}") if given.wrong else parse(name, given.value)
         said = await asyncio.to_thread(_said, view, wanted)
         shaped, stored = await shape_result(deps, surface.catalog, run, RawResult((Text(said.text),)))
@@ -189,7 +199,7 @@ def _by_name(view: _View, shelf: Shelf, wanted: Select | Details) -> Said:
 def _artifact(view: _View, wanted: Page | Lines, cap: int) -> Said:
     uri = f"artifact:sha256:{wanted.sha256}"
     try:
-        data = view.run.artifacts.get(wanted.sha256)
+        data = view.artifact(wanted.sha256)
     except KeyError:
         return Said(f"This run has no artifact {uri}.", "tool_error", "not_found")
     except (CorruptRun, StorageError) as trouble:

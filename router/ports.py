@@ -78,6 +78,17 @@ class Stored:
     role: str = ""
 
 
+class Scratch(Protocol):
+    """Files that are handed to a tool for one call."""
+
+    def put(self, name: str, data: bytes, *, within: str = "") -> str:
+        """The absolute path of a read-only file with these bytes, alone in a new folder inside `within` (empty: where
+        the system keeps temporary files). Raises StorageError."""
+
+    def close(self) -> None:
+        """Takes the files away."""
+
+
 class ArtifactStore(Protocol):
     """Content-addressed bytes of one run."""
 
@@ -375,6 +386,7 @@ __all__ = [
     "RunLog",
     "RunStore",
     "Scope",
+    "Scratch",
     "Selector",
     "ServerStatus",
     "Sessions",

@@ -35,7 +35,7 @@ from router.core.replay import conclude
 from router.core.replies import admitted
 from router.core.shaping import MediaFacts
 from router.errors import StorageError
-from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunLog, Selector, Sessions, ToolSearch
+from router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunLog, Scratch, Selector, Sessions, ToolSearch
 from router.results import Results
 
 
@@ -48,7 +48,7 @@ def no_patterns(pattern: str) -> Finder:
 class Deps:
     """The ports the flows use. `sessions` is keyed by transport; `describe` says what bytes are; `patterns` makes a
     finder of a regular expression (ValueError, in words, where it can't); `tools` is None where there is no search,
-    `results` where no result is used again."""
+    `results` where no result is used again, `scratch` where no file can be handed to a tool."""
 
     clock: Clock
     redactor: Redactor
@@ -59,6 +59,7 @@ class Deps:
     patterns: Callable[[str], Finder] = no_patterns
     tools: ToolSearch | None = None
     results: Results | None = None
+    scratch: Callable[[], Scratch] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from router.ancestry import Ceiling, Standing, ceiling_of
+from router.ancestry import MAX_ANCESTORS, Ceiling, Standing, ceiling_of
 from router.core import activation as sticky_set
 from router.core import budgets
 from router.core.canonical import encode
@@ -63,9 +63,30 @@ class Runs:
         self._open.close_all()
 
     def artifact(self, run_id: str, sha256: str) -> bytes:
-        """An artifact's bytes, whether the run is open or not. Raises KeyError when it has no such artifact."""
+        """The bytes of an artifact of the run, open or not, or else of the nearest of its ancestors that has it.
+
+        Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun, StorageError.
+        """
+        lineage = 0
+        at: str | None = run_id
+        while at is not None and lineage <= MAX_ANCESTORS:
+            try:
+                run = self.get(at)
+                return run.artifacts.get(sha256) if run is not None else self._store.read_artifact(at, sha256)
+            except KeyError:
+                at, lineage = self._parent_of(at), lineage + 1
+            except UnknownRun:
+                if lineage == 0:
+                    raise
+                break  # an ancestor that was pruned
+        raise KeyError(sha256)
+
+    def _parent_of(self, run_id: str) -> str | None:
         run = self.get(run_id)
-        return run.artifacts.get(sha256) if run is not None else self._store.read_artifact(run_id, sha256)
+        if run is not None:
+            return run.parent_id
+        header = self._store.header(run_id)
+        return _parent_id(header, self._store.last_decision(run_id) if header is None else None)
 
     def _opened(self, run_id: str, step: Step | None) -> Run:
         header, record = self._store.header(run_id), None

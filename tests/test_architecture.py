@@ -27,7 +27,7 @@ LAYERS: dict[str, set[str]] = {
     "openruns": {"run", "errors"},
     "runs": {"ancestry", "openruns", "run", "ports", "core", "errors"},
     "surface": {"calls", "run", "ports", "core", "errors"},
-    "handles": {"surface", "arguments", "run", "core", "errors"},
+    "handles": {"surface", "arguments", "run", "ports", "core", "errors"},
     "metacalls": {"surface", "arguments", "calls", "run", "ports", "core", "errors"},
     "contacts": {"servers", "surface", "calls", "run", "ports", "core", "errors"},
     "servers": {"ports", "core", "errors"},

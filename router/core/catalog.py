@@ -81,6 +81,9 @@ class Server:
     ttl_s: float | None = None
     timeout_s: float | None = None
     reuse: tuple[Reuse, ...] = ()
+    files: str | None = None
+    """A folder that a stdio server may read, for the files that are handed to it; relative to the workspace. None: a
+    temporary one."""
     env_names: tuple[str, ...] = ()
     """Environment variables its headers and env refer to; their values are secrets and are redacted everywhere."""
 

@@ -1,10 +1,14 @@
-"""Artifact handles as arguments: where a tool's schema wants bytes, `artifact:sha256:…` stands for an artifact's.
+"""Artifact handles as arguments: where a tool's schema wants bytes or a file, `artifact:sha256:…` is an artifact's.
 
 Rules:
-1. Only a string that is nothing but a handle, at a place whose schema says that it holds bytes: base64 by
-   `contentEncoding` or `format` (`byte`, `binary`, `base64`), or a data URL by `format` (`data-url`, `data-uri`).
+1. Only a string that is nothing but a handle, at a place whose schema says that it holds
+   - bytes: base64 by `contentEncoding` or `format` (`byte`, `binary`, `base64`), or a data URL by `format` (`data-url`,
+     `data-uri`);
+   - or the path of a file to read: by `format` (`path`, `file-path`, `file`), or by a name that ends in path, file or
+     filename (`file_path`, `inputFile`, `paths`) and does not speak of output.
    Everywhere else a handle is text like any other.
 2. What is recorded of the call is the handle.
+3. A file's name is made of the digest and of what its bytes are; nothing that a tool or a server said is in it.
 """
 
 from __future__ import annotations
@@ -15,13 +19,45 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-Want = Literal["base64", "data_url"]
+Want = Literal["base64", "data_url", "path"]
 PREFIX: Final = "artifact:sha256:"
 MAX_DEPTH: Final = 20
 MAX_HANDLES: Final = 20
 _HANDLE: Final = re.compile(r"artifact:sha256:([0-9a-f]{64})")
 _BYTES: Final = frozenset(("byte", "binary", "base64"))
 _URLS: Final = frozenset(("data-url", "data-uri"))
+_PATHS: Final = frozenset(("path", "file-path", "filepath", "file_path", "file"))
+_PATH_NAMES: Final = frozenset(("path", "file", "filename", "filepath"))
+_OUTPUT: Final = frozenset(("output", "out", "dest", "destination", "target", "save", "to", "new", "write", "export"))
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SUFFIXES: Final = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "image/bmp": ".bmp",
+    "image/tiff": ".tiff",
+    "image/svg+xml": ".svg",
+    "audio/wav": ".wav",
+    "audio/mpeg": ".mp3",
+    "audio/ogg": ".ogg",
+    "audio/flac": ".flac",
+    "audio/mp4": ".m4a",
+    "video/mp4": ".mp4",
+    "video/webm": ".webm",
+    "application/pdf": ".pdf",
+    "application/zip": ".zip",
+    "application/gzip": ".gz",
+    "application/json": ".json",
+    "application/xml": ".xml",
+    "application/epub+zip": ".epub",
+    "application/vnd.sqlite3": ".sqlite",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
+    "text/html": ".html",
+    "text/plain": ".txt",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +70,7 @@ class Handle:
 
 
 def handles_in(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[Handle, ...]:
-    """The handles that stand for bytes, at most `MAX_HANDLES`."""
+    """The handles that stand for bytes or files, at most `MAX_HANDLES`."""
     found: list[Handle] = []
     for handle in _walk(arguments, schema, schema, ()):
         found.append(handle)
@@ -55,6 +91,11 @@ def encoded(data: bytes, want: Want, mime_type: str) -> str:
     return text if want == "base64" else f"data:{mime_type.partition(';')[0]};base64,{text}"
 
 
+def file_name(sha256: str, mime_type: str) -> str:
+    """The name of a file that holds the artifact."""
+    return f"artifact-{sha256[:32]}{_SUFFIXES.get(mime_type.partition(';')[0], '.bin')}"
+
+
 def _walk(value: Any, schema: Any, root: Mapping[str, Any], place: tuple[str | int, ...]) -> Iterator[Handle]:
     if len(place) > MAX_DEPTH:
         return
@@ -62,6 +103,8 @@ def _walk(value: Any, schema: Any, root: Mapping[str, Any], place: tuple[str | i
     if isinstance(value, str):
         found = _HANDLE.fullmatch(value)
         want = next((w for shape in shapes if (w := _want(shape)) is not None), None)
+        if want is None and _names_a_file(place) and any(_may_be_text(shape) for shape in shapes):
+            want = "path"
         if found is not None and want is not None:
             yield Handle(place, found[1], want)
     elif isinstance(value, Mapping):
@@ -103,7 +146,21 @@ def _shapes(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mappin
 def _want(shape: Mapping[str, Any]) -> Want | None:
     if str(shape.get("contentEncoding", "")).lower() == "base64" or shape.get("format") in _BYTES:
         return "base64"
+    if shape.get("format") in _PATHS:
+        return "path"
     return "data_url" if shape.get("format") in _URLS else None
+
+
+def _names_a_file(place: tuple[str | int, ...]) -> bool:
+    """Whether the argument there, by its name, is the path of a file to read."""
+    name = next((part for part in reversed(place) if isinstance(part, str)), "")
+    words = [word.lower() for word in _WORD.findall(name)]
+    return bool(words) and words[-1].removesuffix("s") in _PATH_NAMES and not _OUTPUT & {*words}
+
+
+def _may_be_text(shape: Mapping[str, Any]) -> bool:
+    types = shape.get("type")
+    return types == "string" or (isinstance(types, list) and "string" in types)
 
 
 def _replaced(value: Any, place: tuple[str | int, ...], texts: Mapping[tuple[str | int, ...], str]) -> Any:

@@ -68,6 +68,7 @@ class Router:
         from router.adapters.local import LocalSessions
         from router.adapters.media import describe
         from router.adapters.patterns import compile_pattern
+        from router.adapters.scratch import ScratchFolder
         from router.errors import RequestError
 
         if pins not in ("required", "trusted-may-skip"):
@@ -110,6 +111,7 @@ class Router:
                 selector=selector or own,
                 tools=open_tool_search(own, diagnostics),
                 results=open_results(catalog, clock),
+                scratch=ScratchFolder,
             ),
             store=open_store(runs, catalog, clock, redactor),
             capabilities=SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s),

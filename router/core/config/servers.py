@@ -29,7 +29,7 @@ _HTTP: Final = ("streamable-http", "sse")
 _KEYS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "streamable-http": ("url", "headers"),
     "sse": ("url", "headers"),
-    "stdio": ("command", "args", "env"),
+    "stdio": ("command", "args", "env", "files"),
     "local": (),
 }
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -73,6 +73,7 @@ def resolve_server(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[st
         volatile=tuple(sorted(form.volatile)),
         ttl_s=form.ttl_s,
         timeout_s=form.timeout_s,
+        files=form.files,
         reuse=tuple(Reuse(tuple(row.tools), row.ttl_s, row.across_runs) for row in form.reuse),
         env_names=tuple(sorted({name for value in pairs.values() for name in references(value)})),
     )
@@ -88,7 +89,7 @@ def included(server: Server, tool: str) -> bool:
 def _check_keys(entry: Entry[WrittenServer], report: Report) -> None:
     form = entry.form
     fitting = _KEYS_OF[form.transport]
-    for key in ("url", "headers", "command", "args", "env"):
+    for key in ("url", "headers", "command", "args", "env", "files"):
         if getattr(form, key) is not None and key not in fitting:
             keys = ", ".join(fitting) or "neither url nor command"
             report.add(

@@ -76,6 +76,11 @@ class WrittenServer(Form):
     timeout_s: float | None = Field(
         default=None, gt=0, le=3600, allow_inf_nan=False, description="Seconds one call may take."
     )
+    files: Line | None = Field(
+        default=None,
+        description="stdio: a folder it may read, relative to the workspace. Artifacts that are given to it as paths "
+        "are put there for the call. Absent: a temporary folder.",
+    )
     reuse: Annotated[list[WrittenReuse], Field(max_length=100)] = Field(
         default_factory=list,
         description="Trusted servers: results used again for the same arguments. The first row that fits counts.",
