@@ -105,8 +105,13 @@ def measured(kit: Any, setting: Any, attack: str, share: float) -> Counter[str]:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("share", [0.125, 0.25])
-def test_an_attacker_in_some_runs_moves_little(kit: Any, setting: Any, attack: str, share: float) -> None:
-    honest, attacked = measured(kit, setting, attack, 0.0), measured(kit, setting, attack, share)
+@pytest.mark.parametrize("ranked_by", ["setting", "understanding"])
+def test_an_attacker_in_some_runs_moves_little(
+    kit: Any, request: pytest.FixtureRequest, attack: str, share: float, ranked_by: str
+) -> None:
+    """By words alone, and with an embedder beside them: also what replay then chooses is no attacker's choice."""
+    deployed = request.getfixturevalue(ranked_by)
+    honest, attacked = measured(kit, deployed, attack, 0.0), measured(kit, deployed, attack, share)
     steps = honest["steps"]
     assert honest["right"] / steps - attacked["right"] / steps <= MAX_DROP, (attack, share, honest, attacked)
     assert attacked["dragged"] / steps <= MAX_DRAGGED, (attack, share, attacked)

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from router.adapters.ranking import english_stemmer
 from router.core.models import RecentStep
-from router.core.search.fit import TRUSTS, fit_memory, quality_of
+from router.core.search.fit import TRUSTS, fit_memory
 from router.core.search.memory import LIMIT, PER_RUN, Label, Memory, bounded, learn, make_examples
 from router.core.search.ranking import Search
 from router.core.search.request import Request, marks_of
 from router.core.search.text import Analyzer
+from router.core.search.trials import quality_of
 
 ANALYZER = Analyzer(english_stemmer())
 ALL = frozenset({"repo.readonly", "workspace.exec", "issues.tracker", "weather", "docs.web"})

@@ -3,14 +3,13 @@
 Rules:
 1. Replay is leave-run-out: a step is ranked with what was learned from other runs only.
 2. "No memory" is one of the candidates, so the chosen one never replays worse than none.
-3. A gain must be more than luck: its mean over the steps at least `MIN_GAIN`, and `MIN_SIGMAS` standard errors.
+3. A gain must be more than luck, and more than one id's doing (see `trials`).
 4. Recalling past steps by meaning is chosen after all that, only where it gains by rule 3 over what was chosen without
    it, be that a memory of words or none. So where it can't be asked, what is left is what was chosen by itself.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -29,26 +28,13 @@ from router.core.search.memory import (
 )
 from router.core.search.recall import MAX_REMEMBERED, PULLS, Recollection
 from router.core.search.text import Analyzer
+from router.core.search.trials import Trial, Witness, chosen, difference, mean, quality_of
 
 TRUSTS: Final = (0.35, 0.6, 1.0, 2.0, 4.0)
 FOLDS: Final = 4
-MIN_GAIN: Final = 0.005
-MIN_SIGMAS: Final = 1.0
 MIN_LABELS: Final = 20
 MAX_REPLAYED: Final = 1_200
 """Steps that are replayed to choose `trust`; the memory itself learns from all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One candidate in the replay: mean quality (half reciprocal rank, half right-at-first), and its gain over none
-    (of a `pull` above 0: over what was chosen without recall)."""
-
-    trust: float
-    quality: float
-    gain: float
-    sigma: float
-    pull: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +106,16 @@ def _fit_words(
     examples, rarity = make_examples(kept, analyzer, base)
     replayed = examples[:MAX_REPLAYED]
     none = [quality_of(example.base, example.ids) for example in replayed]
-    before = _mean(none)
+    before = mean(none)
     if len(replayed) < MIN_LABELS or len({example.run for example in replayed}) < FOLDS:
         return Fit(None, before, before, (), len(kept)), []
-    ranked = {trust: _replay(replayed, rarity, trust) for trust in sorted(trusts)}
+    careful = sorted(trusts, reverse=True)
+    ranked = {trust: _replay(replayed, rarity, trust) for trust in careful}
     replays = {trust: [step.quality() for step in steps] for trust, steps in ranked.items()}
-    runs = [example.run for example in replayed]
-    trials = tuple(Trial(trust, _mean(got), *_gain(got, none, runs)) for trust, got in replays.items())
-    best = max(trials, key=lambda trial: (trial.quality, trial.trust))
-    for trial in reversed(trials):  # the most trusting of the texts that is not clearly worse than the best
-        loss, sigma = _gain(replays[best.trust], replays[trial.trust], runs)
-        if loss <= sigma:
-            best = trial
-            break
-    if best.gain < MIN_GAIN or best.gain < MIN_SIGMAS * best.sigma:
+    witnesses = [Witness(example.ids, example.run) for example in replayed]
+    trials = tuple(Trial.of(trust, got, difference(got, none, witnesses)) for trust, got in replays.items())
+    best = chosen(trials, list(replays.values()), witnesses)
+    if best is None:
         alone = Memory()
         return Fit(None, before, before, trials, len(kept)), [_Replayed(example, alone) for example in replayed]
     memory = learn(examples, rarity, trust=best.trust)
@@ -153,7 +135,7 @@ def _fit_recall(
     votes = [recalling.votes(label, by_fold[_fold(label.run)]) for label in asked]
     if not any(votes):
         return None
-    runs = [label.run for label in asked]
+    witnesses = [Witness(frozenset(label.ids), label.run) for label in asked]
     before = [step.quality() for step in replayed]
     after = {
         pull: [
@@ -162,27 +144,13 @@ def _fit_recall(
         ]
         for pull in PULLS
     }
-    trials = tuple(Trial(trust, _mean(got), *_gain(got, before, runs), pull) for pull, got in after.items())
-    best = max(trials, key=lambda trial: (trial.quality, -trial.pull))
-    for trial in trials:  # the least that is not clearly worse than the best
-        loss, sigma = _gain(after[best.pull], after[trial.pull], runs)
-        if loss <= sigma:
-            best = trial
-            break
-    if best.gain < MIN_GAIN or best.gain < MIN_SIGMAS * best.sigma:
-        return RecallFit(None, _mean(before), _mean(before), trials)
+    trials = tuple(Trial.of(trust, got, difference(got, before, witnesses), pull) for pull, got in after.items())
+    best = chosen(trials, list(after.values()), witnesses)
+    if best is None:
+        return RecallFit(None, mean(before), mean(before), trials)
     memory = words.memory or Memory(trust=trust, labels=words.labels)
     memory = replace(memory, recollection=replace(remembered, pull=best.pull))
-    return RecallFit(memory, _mean(before), best.quality, trials)
-
-
-def quality_of(scores: Mapping[str, float], ids: frozenset[str]) -> float:
-    """Of one ranking: half the reciprocal rank of the first right id, half whether it stands first."""
-    ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-    for rank, (id_, _) in enumerate(ranked, start=1):
-        if id_ in ids:
-            return 0.5 / rank + (0.5 if rank == 1 else 0.0)
-    return 0.0
+    return RecallFit(memory, mean(before), best.quality, trials)
 
 
 def _replay(examples: Sequence[Example], rarity: Mapping[str, float], trust: float) -> list[_Replayed]:
@@ -194,19 +162,5 @@ def _replay(examples: Sequence[Example], rarity: Mapping[str, float], trust: flo
     return [_Replayed(example, memories[_fold(example.run)]) for example in examples]
 
 
-def _gain(after: Sequence[float], before: Sequence[float], runs: Sequence[str]) -> tuple[float, float]:
-    """The mean difference, and its standard error with the steps of a run taken together."""
-    differences = [a - b for a, b in zip(after, before, strict=True)]
-    mean = _mean(differences)
-    by_run: dict[str, float] = {}
-    for run, difference in zip(runs, differences, strict=True):
-        by_run[run] = by_run.get(run, 0.0) + difference - mean
-    return mean, math.sqrt(sum(value * value for value in by_run.values())) / max(len(differences), 1)
-
-
 def _fold(run: str) -> int:
     return sha256(run.encode("utf-8", "surrogatepass")).digest()[0] % FOLDS
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

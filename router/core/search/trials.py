@@ -1,0 +1,103 @@
+"""How well past steps were ranked in one way, and whether that was better than in another by more than luck.
+
+Rules:
+1. The quality of a ranking is its nDCG@10: whether what was needed stands first, and whether all of it stands near.
+2. A gain must be more than luck: its mean over the steps at least `MIN_GAIN`, and `MIN_SIGMAS` standard errors, the
+   steps of a run being one witness.
+3. No one id decides: a difference also counts as what is left of it when the steps of any one id are left out, at the
+   least (of ids that at most half of the steps needed). No gain may turn into a loss by that; and of ways that pay, the
+   most careful is taken that is not clearly worse, by that measure, than the best. Who plays steps for one bundle would
+   else say, with these very steps, how much past steps are to count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+DEPTH: Final = 10
+MIN_GAIN: Final = 0.005
+MIN_SIGMAS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The step that a difference is one of."""
+
+    ids: frozenset[str]
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`mean` over steps, its standard error `sigma`, and the `least` it comes to without the steps of any one id."""
+
+    mean: float
+    sigma: float
+    least: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One candidate in the replay: mean quality, its gain over none, and the standard error of that (of a `pull` above
+    0: over what was chosen without recall). `least`: the gain by rule 3."""
+
+    trust: float
+    quality: float
+    gain: float
+    sigma: float
+    pull: float = 0.0
+    least: float = 0.0
+
+    @classmethod
+    def of(cls, trust: float, after: Sequence[float], over: Difference, pull: float = 0.0) -> Trial:
+        return cls(trust, mean(after), over.mean, over.sigma, pull, over.least)
+
+    @property
+    def pays(self) -> bool:
+        return self.gain >= max(MIN_GAIN, MIN_SIGMAS * self.sigma) and self.least >= 0.0
+
+
+def quality_of(scores: Mapping[str, float], ids: frozenset[str]) -> float:
+    """Of one ranking: nDCG@10, equal scores by id."""
+    ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:DEPTH]
+    found = math.fsum(1.0 / math.log2(rank + 2) for rank, (id_, _) in enumerate(ranked) if id_ in ids)
+    ideal = math.fsum(1.0 / math.log2(rank + 2) for rank in range(min(DEPTH, len(ids))))
+    return found / ideal if ideal > 0.0 else 0.0
+
+
+def difference(after: Sequence[float], before: Sequence[float], steps: Sequence[Witness]) -> Difference:
+    """Of the qualities of the same steps, ranked in two ways."""
+    number = len(steps)
+    if not number:
+        return Difference(0.0, 0.0, 0.0)
+    differences = [a - b for a, b in zip(after, before, strict=True)]
+    total = math.fsum(differences)
+    by_run: dict[str, float] = {}
+    by_id: dict[str, list[float]] = {}
+    for step, one in zip(steps, differences, strict=True):
+        by_run[step.run] = by_run.get(step.run, 0.0) + one - total / number
+        for id_ in step.ids:
+            by_id.setdefault(id_, []).append(one)
+    spared = [(total - math.fsum(own)) / (number - len(own)) for own in by_id.values() if len(own) * 2 <= number]
+    sigma = math.sqrt(math.fsum(value * value for value in by_run.values())) / number
+    return Difference(total / number, sigma, min((total / number, *spared)))
+
+
+def chosen(trials: Sequence[Trial], qualities: Sequence[Sequence[float]], steps: Sequence[Witness]) -> Trial | None:
+    """Of candidates, careful ones first, with the qualities of the steps: the one to take; None where none pays."""
+    paying = [at for at, trial in enumerate(trials) if trial.pays]
+    if not paying:
+        return None
+    best = max(paying, key=lambda at: (trials[at].least, -at))
+    for at in paying:
+        loss = difference(qualities[best], qualities[at], steps)
+        if loss.least <= loss.sigma:
+            return trials[at]
+    return trials[best]
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
