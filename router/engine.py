@@ -29,7 +29,7 @@ from router.core.models import Activation, Decision, Facts, Reply, Step
 from router.core.shaping.forms import media_form
 from router.core.steppolicy import refuse_unknown
 from router.errors import RequestError, StorageError
-from router.handles import with_artifacts
+from router.handles import keep_payloads, with_artifacts
 from router.metacalls import answer
 from router.ports import Capabilities, Diagnostics, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
@@ -314,6 +314,7 @@ class Engine:
         facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
         catalog, names = surface.catalog, surface.canonical
         given = read_arguments(self._deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
+        given = await keep_payloads(self._deps, run, given)
         async with with_artifacts(self._deps, surface, run, self._artifacts_of(run), name, given) as given:
             # Meanwhile the run, or an ancestor, may have been routed anew: what counts is what holds when the call
             # begins.

@@ -1,4 +1,5 @@
-"""Artifacts of a run given to its tools: handles in the arguments of a call become the bytes, or the files, they are.
+"""Artifacts of a run and the arguments of its calls: handles become the bytes, or the files, that they stand for; and
+bytes in what is recorded of arguments become artifacts.
 
 Rules:
 1. Only artifacts of the run and of its ancestors stand for anything.
@@ -11,20 +12,26 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from router.arguments import Arguments
+from router.core.canonical import encode
 from router.core.catalog import Server
 from router.core.handles import PREFIX, Handle, encoded, file_name, filled, handles_in
 from router.core.metatools import resolve
+from router.core.shaping.references import LONG, References
 from router.errors import CorruptRun, StorageError
 from router.ports import Scratch
 from router.run import Deps, Run
 from router.surface import Surface
 
+INLINE_CHARS: Final = 32_768
+"""Longer arguments are looked through in a thread."""
 Artifact = Callable[[str], bytes]
 """The bytes of an artifact that the run may use, by digest. Raises KeyError, CorruptRun, StorageError."""
 
@@ -61,6 +68,24 @@ async def with_artifacts(
     finally:
         if scratch is not None:
             scratch.close()
+
+
+async def keep_payloads(deps: Deps, run: Run, given: Arguments) -> Arguments:
+    """The arguments with artifacts of the run in place of bytes (base64, `data:` URIs) in what is recorded of them. The
+    tool gets them as they came."""
+    if given.wrong is not None or len(given.text) < LONG:
+        return given
+    if len(given.text) < INLINE_CHARS:
+        return _payloads_kept(deps, run, given)
+    return await asyncio.to_thread(_payloads_kept, deps, run, given)
+
+
+def _payloads_kept(deps: Deps, run: Run, given: Arguments) -> Arguments:
+    references = References(deps.describe)
+    value = references.value(json.loads(given.text))
+    for blob in references.blobs:
+        run.artifacts.put(blob.data, claimed_type=blob.claimed_type, name=blob.name)
+    return replace(given, text=encode(value)) if references.blobs else given
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,11 @@ IDLE_S: Final = 30
 """How long a connection may lie idle between two requests."""
 STOP_TICKS_S: Final = 3.0
 """How long connections may take to close once nothing is under way on them."""
+HEADERS: Final = [
+    ("x-content-type-options", "nosniff"),
+    ("content-security-policy", "default-src 'none'; sandbox"),
+]
+"""On every answer: what tools gave is in them, and no browser shall take it for a page or a script."""
 
 _LOG: Final = logging.getLogger("router.serving.http")
 _LOG.setLevel(logging.ERROR)  # a warning for every malformed request would let strangers fill a disk
@@ -93,6 +98,7 @@ class Listener:
                 log_config=None,
                 proxy_headers=False,
                 server_header=False,
+                headers=HEADERS,
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=int(STOP_TICKS_S),
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,

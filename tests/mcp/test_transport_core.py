@@ -349,6 +349,9 @@ def test_no_block_can_raise_and_none_is_lost(content: list[dict[str, Any]]) -> N
     assert len(blocks_of({"content": content}, 1_000)) >= len(content)
 
 
+IMAGES = [{"type": "image", "data": "AAEC"}]
+
+
 @pytest.mark.parametrize(
     ("result", "blocks"),
     [
@@ -362,6 +365,16 @@ def test_no_block_can_raise_and_none_is_lost(content: list[dict[str, Any]]) -> N
         ({"content": "all of it"}, (Data("all of it"),)),
         ({"toolResult": 7, "_meta": {}}, (Data({"toolResult": 7}),)),
         ({"structuredContent": [1]}, (Data([1]),)),
+        ({"content": IMAGES, "structuredContent": {"content": IMAGES}}, (Media(b"\0\1\2"),)),
+        (
+            {"content": IMAGES, "structuredContent": {"content": IMAGES, "n": 1}},
+            (Media(b"\0\1\2"), Data({"content": IMAGES, "n": 1})),
+        ),
+        ({"content": [], "structuredContent": {"content": []}}, (Data({"content": []}),)),
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "x:1", "text": "a", "mimeType": "text/plain"}}]},
+            (Text("a", "x:1", "text/plain"),),
+        ),
         (
             {"content": [{"type": "text", "text": str(i)} for i in range(4)]},
             (Text("0"), Text("1"), Text("2"), Text("[1 more blocks were dropped: 3 are taken]")),

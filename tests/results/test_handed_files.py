@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import stat
@@ -45,11 +46,13 @@ class Paths(BaseModel):
 @dataclass
 class Kit:
     opened: list[dict[str, Any]] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
 
     def make(self, arguments: What, context: ToolContext) -> ToolOutput:
         return ToolOutput((Media(MADE[arguments.what], "image/png", "../../evil.sh"),))
 
     def open(self, arguments: Paths, context: ToolContext) -> ToolOutput:
+        self.queries.append(arguments.query)
         for path in (arguments.path, *arguments.inputFiles):
             if Path(path).is_absolute():
                 mode = stat.S_IMODE(Path(path).stat().st_mode), stat.S_IMODE(Path(path).parent.stat().st_mode)
@@ -155,3 +158,15 @@ def test_what_a_schema_says_of_bytes_counts_before_a_name_and_a_path_by_format_n
     given = {"file": uri(GIF), "source": uri(GIF), "path": uri(GIF), "paths": [uri(GIF)]}
     found = handles_in(given, {"type": "object", "properties": properties})
     assert {handle.place[0]: handle.want for handle in found} == {"file": "base64", "source": "path", "path": "path"}
+
+
+def test_bytes_in_arguments_are_artifacts_in_the_record_and_come_to_the_tool_as_they_were(site: Site) -> None:
+    payload = "data:image/gif;base64," + base64.b64encode(GIF + bytes(600)).decode()
+    site.router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
+    assert json.loads(site.open(query=payload).text)["query"].startswith("[artifact artifact:sha256:")
+    records = (site.folder / "runs" / "r" / "tool-calls.jsonl").read_text()
+    assert "AAAAAAAA" not in records
+    assert site.kit.queries == [payload]
+    started = json.loads(json.loads(records.splitlines()[0])["arguments"])
+    assert started["query"].startswith(f"[artifact {uri(GIF + bytes(600))} image/gif")
+    assert site.router.artifact("r", uri(GIF + bytes(600))) == GIF + bytes(600)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from router.adapters.media import describe
-from router.core.models import Block, Data, Media, Text
 from router.core.shaping import Shaped, shape
 from router.core.shaping.symptoms import looks_like_error
+from router.core.transport.blocks import blocks_of
 
 RECORDED = Path(__file__).parent.parent / "data" / "results"
 CASES = sorted(path.stem for path in RECORDED.glob("*__*.json"))
@@ -25,26 +22,6 @@ DRESSED_AS_SUCCESS = {
     "stripe-local__retrieve_balance__offline",
 }
 """Results whose text is a failure although the server did not say so, by reading all of them."""
-
-
-def blocks_of(result: Mapping[str, Any]) -> tuple[Block, ...]:
-    """An MCP result as blocks, in order, the structured value last."""
-    blocks: list[Block] = []
-    for item in result.get("content", []):
-        resource = item.get("resource", {})
-        if item["type"] == "text":
-            blocks.append(Text(item["text"]))
-        elif item["type"] in ("image", "audio"):
-            blocks.append(Media(base64.b64decode(item["data"]), item["mimeType"]))
-        elif "blob" in resource:
-            blocks.append(Media(base64.b64decode(resource["blob"]), resource.get("mimeType", ""), resource["uri"]))
-        elif "text" in resource:
-            blocks.append(Text(resource["text"]))
-        else:
-            blocks.append(Data(item))
-    if "structuredContent" in result:
-        blocks.append(Data(result["structuredContent"]))
-    return tuple(blocks)
 
 
 def written(shaped: Shaped) -> str:
@@ -60,7 +37,7 @@ def written(shaped: Shaped) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_a_recorded_result_is_shaped_as_its_golden_file_says(case: str) -> None:
     recorded = json.loads((RECORDED / f"{case}.json").read_text("utf-8"))
-    found = written(shape(blocks_of(recorded["result"]), recorded["max_chars"], describe))
+    found = written(shape(blocks_of(recorded["result"], 1_000), recorded["max_chars"], describe))
     golden = RECORDED / f"{case}.golden.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(found, "utf-8")

@@ -236,3 +236,13 @@ def test_an_artifact_is_read_as_a_resource_by_what_its_bytes_are_or_refused_in_w
     picture, drawing = studio.serve(work)
     assert (picture["mimeType"], base64.b64decode(picture["blob"])) == ("image/png", png(8))
     assert (drawing["mimeType"], drawing["text"]) == ("image/svg+xml", SVG.decode())
+
+
+def test_every_answer_says_that_it_is_no_page(studio: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> list[Any]:
+        sent = [studio.request(endpoint, token=token) for token in (None, "wrong")]
+        return [await studio.raw(endpoint.port, one) for one in sent]
+
+    for answer in studio.serve(work):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"

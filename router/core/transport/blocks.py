@@ -4,6 +4,7 @@ Rules:
 1. One bad block costs one block: what it should have been is said in its place, and its siblings stay.
 2. Base64 is decoded here, once, so that no base64 leaves as text. What is empty or can't be decoded says so.
 3. A result whose shape is not MCP's is kept whole, as data, rather than lost.
+4. Structured content that is the list of content blocks once more is left out.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
             blocks.append(Text(f"[{len(content) - max_blocks:,} more blocks were dropped: {max_blocks:,} are taken]"))
     elif "content" in result:
         blocks.append(Data(content))
-    if structured is not None:
+    if structured is not None and not _repeats(structured, content):
         blocks.append(Data(structured))
     if not blocks and "content" not in result and structured is None:
         rest = {key: value for key, value in result.items() if key not in ("_meta", "isError", "resultType")}
         if rest:
             blocks.append(Data(rest))
     return tuple(blocks)
+
+
+def _repeats(structured: Any, content: Any) -> bool:
+    """Whether structured content is nothing but the content once more, as a real file server sends it with media."""
+    return bool(content) and isinstance(structured, dict) and structured == {"content": content}
 
 
 def _blocks(item: Any) -> Iterator[Block]:
