@@ -20,12 +20,13 @@ HEAD: Final = 1_000
 class Arguments:
     """What a caller gave as arguments. `text` is what the record holds of it; `wrong` says why it can't be used:
     the code, and the rest of a sentence that begins with "The arguments of … ". `asked` is the value as the caller gave
-    it, where something else has taken the place of artifact handles in it."""
+    it, where something else has taken the place of artifact handles in it; `files` are the paths among that."""
 
     value: Mapping[str, Any]
     text: str
     wrong: tuple[str, str] | None = None
     asked: Mapping[str, Any] | None = None
+    files: tuple[str, ...] = ()
 
 
 def read_arguments(redactor: Redactor, given: Mapping[str, Any] | str, max_bytes: int) -> Arguments:

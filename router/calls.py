@@ -76,9 +76,9 @@ class Result:
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A call that passed exposure, policy and validation, and whose `call.started` is on disk. `arguments` is what is
-    recorded of them, `asked` what the caller gave, where the tool gets something else (`given`) for artifact handles;
-    `folder` is the step's, beneath the run's root; `via` names the meta-tool it came through; `joins` says whether the
-    call may change the array, `joined` how it did when it began."""
+    recorded of them, `asked` what the caller gave, where the tool gets something else for artifact handles (`given`, and
+    `files`); `folder` is the step's, beneath the run's root; `via` names the meta-tool it came through; `joins` says
+    whether the call may change the array, `joined` how it did when it began."""
 
     call_id: str
     decision_id: str
@@ -93,6 +93,7 @@ class Admitted:
     joins: bool = True
     joined: Joined = ()
     asked: Mapping[str, Any] | None = None
+    files: tuple[str, ...] = ()
 
 
 # --- what a run may call now ---------------------------------------------------------------------------------------
@@ -183,6 +184,7 @@ def admit_call(
             via=via,
             joins=joins,
             asked=given.asked,
+            files=given.files,
         )
         refused = spend(deps, catalog, run, admitted)
         if refused is not None:
@@ -361,6 +363,7 @@ async def _carry_out(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted)
         within=admitted.folder,
         timeout_s=entry.timeout_s or catalog.settings.limits.call_timeout_s,
         scope=admitted.scope,
+        files=admitted.files,
     )
 
 

@@ -136,4 +136,5 @@ def _filled(hands: _Hands, given: Arguments, found: tuple[Handle, ...], max_byte
             texts[handle.place] = hands.hand(handle, data)
     except _Unusable as wrong:
         return replace(given, wrong=(wrong.code, wrong.sentence))
-    return replace(given, value=filled(given.value, texts), asked=given.value)
+    files = dict.fromkeys(texts[handle.place] for handle in found if handle.want == "path")
+    return replace(given, value=filled(given.value, texts), asked=given.value, files=tuple(files))

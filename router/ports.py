@@ -289,9 +289,11 @@ class Sessions(Protocol):
         timeout_s: float,
         within: str = ".",
         scope: Scope = EVERYONE,
+        files: tuple[str, ...] = (),
     ) -> RawResult:
         """`workspace` is the root that local tools are confined to (an absolute path), `within` the folder beneath it
-        that the step may work in. What goes wrong at the tool is in the result, never raised."""
+        that the step may work in. `files` are absolute paths of files that are handed over with the arguments: local
+        tools may read them although they lie elsewhere. What goes wrong at the tool is in the result, never raised."""
 
     async def close(self) -> None: ...
 

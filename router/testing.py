@@ -255,6 +255,7 @@ class FakeSessions:
         timeout_s: float,
         within: str = ".",
         scope: Scope = EVERYONE,
+        files: tuple[str, ...] = (),
     ) -> RawResult:
         name = f"{server}.{tool}"
         self.calls.append((name, arguments))

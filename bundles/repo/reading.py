@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 
 from pydantic import Field, model_validator
 
-from bundles.repo.confinement import read_up_to, workspace
+from bundles.repo.confinement import Root, read_up_to, workspace
 from bundles.repo.wording import count, show_name
 from router.core.models import Frozen, Media, Text, ToolContext, ToolOutput
 from router.errors import ToolFailure
@@ -64,7 +64,7 @@ class ReadFile(Frozen):
 def read_file(arguments: ReadFile, context: ToolContext) -> ToolOutput:
     """Runs `repo.read_file`."""
     with (
-        workspace(context) as root,
+        _root_of(arguments.path, context) as root,
         root.open_file(arguments.path) as file,
     ):
         size = os.fstat(file.fileno()).st_size
@@ -74,6 +74,11 @@ def read_file(arguments: ReadFile, context: ToolContext) -> ToolOutput:
         if mime_type:
             return _as_media(name, head, file, mime_type, context.max_bytes)
         return _as_text(name, _chunks(head, file, context.cancelled), size, arguments, context)
+
+
+def _root_of(path: str, context: ToolContext) -> Root:
+    """The workspace; for a file that was handed over with the call, the folder that was made for it."""
+    return Root(os.path.dirname(path)) if path in context.handed else workspace(context)  # noqa: PTH120 - as it came
 
 
 def _media_type(head: bytes, name: str) -> str:

@@ -218,6 +218,7 @@ class LocalSessions:
         timeout_s: float,
         within: str = ".",
         scope: Scope = EVERYONE,
+        files: tuple[str, ...] = (),
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
         entry = self._tools[server, tool]
@@ -237,6 +238,7 @@ class LocalSessions:
                 protected=self._protected,
                 hidden=self._hidden,
                 within=within,
+                handed=files,
             )
             return self._run(entry, parsed, context)
 

@@ -170,3 +170,20 @@ def test_bytes_in_arguments_are_artifacts_in_the_record_and_come_to_the_tool_as_
     started = json.loads(json.loads(records.splitlines()[0])["arguments"])
     assert started["query"].startswith(f"[artifact {uri(GIF + bytes(600))} image/gif")
     assert site.router.artifact("r", uri(GIF + bytes(600))) == GIF + bytes(600)
+
+
+def test_the_confined_reader_reads_a_handed_file_and_no_other_outside_the_workspace(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "big.txt").write_text("some words\n" * 5_000)
+    (tmp_path / "other.txt").write_text("not for you")
+    config = Path(__file__).parent.parent.parent / "config"
+    with Router.open(config, runs=tmp_path / "runs", workspace=workspace) as router:
+        router.route_sync(Step(run_id="r", workflow="feature", role="implementer", step="edit"))
+        (whole,) = router.call_sync("r", "repo.read_file", {"path": "big.txt"}).artifacts
+        again = router.call_sync("r", "repo.read_file", {"path": whole.uri, "start": 2, "end": 3})
+        assert again.ok
+        assert again.text.count("some words") == 2
+        assert again.text.startswith(f"artifact-{whole.sha256[:32]}.txt"), again.text
+        for path in (str(tmp_path / "other.txt"), f"/tmp/{whole.sha256}", "../other.txt"):
+            assert router.call_sync("r", "repo.read_file", {"path": path}).outcome == "tool_error"

@@ -86,8 +86,13 @@ class McpSessions:
         timeout_s: float,
         within: str = ".",
         scope: Scope = EVERYONE,
+        files: tuple[str, ...] = (),
     ) -> RawResult:
-        del workspace, within  # a server has the folder it was started in; what is in the arguments is its own affair
+        del (
+            workspace,
+            within,
+            files,
+        )  # a server has the folder it was started in; what is in the arguments is its own affair
         entry = self._entry(server)
         limit_s = timeout_s if entry.timeout_s is None else min(timeout_s, entry.timeout_s)
 

@@ -139,7 +139,8 @@ class ToolContext:
     `timeout_s` is what is left for the whole call; `max_bytes` bounds what the tool may return; `cancelled()` turns
     true when the caller has gone away. `protected` are absolute paths that no tool changes, also inside the workspace:
     the router's config and its runs. `hidden` are absolute paths of folders that no tool reads, lists, searches or
-    writes; they are known by device and inode, so another name for one does not help.
+    writes; they are known by device and inode, so another name for one does not help. `handed` are absolute paths of
+    files that the router itself put there for this call, outside the workspace: they may be read.
     """
 
     workspace: str
@@ -150,6 +151,7 @@ class ToolContext:
     protected: tuple[str, ...] = ()
     within: str = "."
     hidden: tuple[str, ...] = ()
+    handed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
