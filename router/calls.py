@@ -76,9 +76,9 @@ class Result:
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A call that passed exposure, policy and validation, and whose `call.started` is on disk. `arguments` is what is
-    recorded of them, `asked` what the caller gave, where the tool gets something else for artifact handles (`given`, and
-    `files`); `folder` is the step's, beneath the run's root; `via` names the meta-tool it came through; `joins` says
-    whether the call may change the array, `joined` how it did when it began."""
+    recorded of them, `asked` what the caller gave, where the tool gets something else for artifact handles (`given`,
+    and `files`); `folder` is the step's, beneath the run's root; `via` names the meta-tool it came through; `joins`
+    says whether the call may change the array, `joined` how it did when it began."""
 
     call_id: str
     decision_id: str

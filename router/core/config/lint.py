@@ -28,6 +28,7 @@ RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "unused-server": ("warning", servers.unused_server),
     "plain-http": ("risk", servers.plain_http),
     "stdio-server": ("risk", servers.stdio_server),
+    "dead-reuse": ("warning", servers.dead_reuse),
     "never-permitted": ("warning", bundles.never_permitted),
     "disabled-server": ("warning", bundles.disabled_server),
     "disabled-part": ("risk", bundles.disabled_part),

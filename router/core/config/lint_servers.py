@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from router.core.config.findings import Finding, Subject
 from router.core.config.servers import is_plain_http
+from router.core.patterns import matches
+from router.core.reuse import is_read_only
 
 
 def unused_server(subject: Subject) -> Iterator[Finding]:
@@ -28,3 +30,17 @@ def stdio_server(subject: Subject) -> Iterator[Finding]:
             message = "stdio runs a program with the router's own rights, so it is started in development only"
             hint = "serve it over http, or open the router with development on"
             yield Finding(entry, message, hint, ("transport",))
+
+
+def dead_reuse(subject: Subject) -> Iterator[Finding]:
+    """Rows of `reuse` under which, by what bundles declare, no result is ever used again."""
+    for name, entry in subject.resolved.written.servers.items():
+        holders = [bundle for bundle in subject.catalog.bundles.values() if name in bundle.servers]
+        tools = {tool for bundle in holders for tool in bundle.tools if tool.startswith(f"{name}.")}
+        unknown = any(bundle.patterns and "read" in bundle.effects for bundle in holders)
+        for index, row in enumerate(entry.form.reuse):
+            covered = (t for t in tools if any(matches(pattern, t.partition(".")[2]) for pattern in row.tools))
+            if row.ttl_s and not unknown and not any(is_read_only(subject.catalog, tool) for tool in covered):
+                message = "no bundle says of any of these tools that it only reads, so nothing is used again"
+                hint = "remove it, or give the tools that only read a bundle of their own"
+                yield Finding(entry, message, hint, ("reuse", index))
