@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from router.core.admission import Admitted
 from router.core.catalog import Catalog, Server
-from router.core.pins import Pins, PinSetting, Usable, drifted_among, usable, with_cards
+from router.core.pins import Pins, PinSetting, Usable, compare, drifted_among, usable, with_cards
 from router.errors import ToolFailure
 from router.ports import Clock, Diagnostics, Listing, Scope, ServerStatus, ToolServers
 
@@ -30,6 +31,8 @@ DISCOVERY_S: Final = 5.0
 """How long showing tools waits for servers that are asked for the first time. What comes later is shown next time."""
 PATIENCE_S: Final = 1.0
 """The least that those get who are silent when others have answered."""
+MAX_LIT: Final = 100
+"""Tools of one list that the warning light looks at before it goes to the log."""
 _MAX_PRINCIPALS: Final = 1_024
 _NEVER: Final = 1 << 63
 
@@ -88,6 +91,8 @@ class Servers:
         self._held: dict[str, _Held] = {}
         self._failed: dict[tuple[str, str], _Failed] = {}
         self._marks = 0
+        self._lit: dict[tuple[str, str], int] = {}
+        self._told: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
 
     @property
@@ -180,8 +185,10 @@ class Servers:
         listing = await self._list(server, scope, timeout_s, fresh=False)
         for _ in range(2):  # one may have been under way that was begun before the change
             if listing is None or not listing.changed:
-                return
+                break
             listing = await self._list(server, scope, timeout_s, fresh=True)
+        if listing is not None:
+            await self._look(server, listing, scope.principal)
 
     async def discover(self, names: Iterable[str], scope: Scope, wait_s: float = DISCOVERY_S) -> None:
         """Before tools are shown: asks those of the servers that need no pins for their tools, and has lists that grew
@@ -243,6 +250,33 @@ class Servers:
         if self._failed.pop(key, None) is not None:
             self._marks += 1
         return listing
+
+    async def _look(self, server: Server, listing: Listing, principal: str) -> None:
+        """Before a call, and once for each list: what its texts are like goes to the log. Showing tools does not wait
+        for that."""
+        key = (server.name, principal)
+        if self._lit.get(key) != listing.listed_ns:
+            if len(self._lit) >= _MAX_PRINCIPALS:
+                self._lit.clear()
+            self._lit[key] = listing.listed_ns
+            await asyncio.to_thread(self._light, server, listing.admitted)
+
+    def _light(self, server: Server, admitted: Admitted) -> None:
+        """Says which tools that nobody has reviewed as they are now speak to the model, each once. It takes some
+        milliseconds a tool, and decides nothing."""
+        from router.core.pins.lights import lights  # routing loads no warning light
+        from router.core.poison import Neighbour
+
+        comparison = compare(self._pins.get(server.name), admitted, server)
+        if comparison.clean:
+            return
+        there = [*self._catalog.cards.values(), *admitted.cards.values()]
+        everyone = [Neighbour(card.server, card.tool, card.description) for card in there]
+        for light in lights(replace(admitted, tools=admitted.tools[:MAX_LIT]), comparison, everyone):
+            said = [f"{finding.rule} at {finding.where}: {finding.seen}" for finding in light.verdict.findings[:3]]
+            if (told := (server.name, light.tool, *said)) not in self._told:
+                self._told.add(told)
+                self._diagnostics.event("warning", "tool.suspicious", server=server.name, tool=light.tool, said=said)
 
     def _mark(self, key: tuple[str, str], reason: str) -> None:
         now = self._clock.monotonic_ns()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,9 @@ from router.core.admission import Admitted, AdmittedTool
 from router.core.admission.lookalikes import revealed
 from router.core.catalog import Catalog, Server
 from router.core.pins import Comparison, Pins, compare, report_lines
-from router.core.poison import Neighbour, Verdict, inspect
+from router.core.pins.lights import Light, lights
+from router.core.poison import Finding, Neighbour
 from router.errors import RequestError
-
-
-@dataclass(frozen=True, slots=True)
-class Light:
-    """What the warning light makes of one tool."""
-
-    tool: str
-    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +72,7 @@ def review(catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *
             rows.append(Review(server, known, error=found))
             continue
         comparison = compare(known, found, server)
-        rows.append(Review(server, known, found, comparison, tuple(_lights(found, comparison, everyone))))
+        rows.append(Review(server, known, found, comparison, tuple(lights(found, comparison, everyone))))
     return rows
 
 
@@ -87,23 +80,6 @@ def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> list[Neighbo
     live = [tool.card for found in admitted.values() for tool in found.tools]
     known = [card for card in catalog.cards.values() if card.server not in admitted]
     return [Neighbour(card.server, card.tool, card.description) for card in (*live, *known)]
-
-
-def _lights(found: Admitted, comparison: Comparison, everyone: Sequence[Neighbour]) -> Iterator[Light]:
-    """What warns among the tools that nobody has reviewed as they are now."""
-    unread: Collection[str] = {change.tool for change in comparison.tools if change.kind != "unchanged"}
-    if comparison.server:
-        unread = {tool.card.tool for tool in found.tools}
-    for tool in found.tools:
-        if tool.card.tool in unread:
-            verdict = inspect(
-                json.loads(tool.definition),
-                server=found.server,
-                instructions=found.instructions,
-                neighbours=everyone,
-            )
-            if verdict.warns:
-                yield Light(tool.card.tool, verdict)
 
 
 # --- for people and programs ------------------------------------------------------------------------------------------
@@ -134,10 +110,29 @@ def lines_of(one: Review, *, full: bool = False) -> Iterator[str]:
         for tool in one.admitted.tools:
             if tool.card.tool in changed:
                 yield from json.dumps(json.loads(tool.definition), indent=1, ensure_ascii=True).splitlines()
+    yield from _warnings(one)
+
+
+def _warnings(one: Review) -> Iterator[str]:
+    """What warns: the server's own instructions once, whichever tools they stand over; then tool by tool."""
+    own = {finding: None for light in one.lights for finding in light.verdict.findings if _is_of_server(finding)}
+    if own:
+        yield f"  WARNING  {one.server.name}: its instructions speak to the model"
+        yield from (_finding(finding) for finding in own)
     for light in one.lights:
-        yield f"  WARNING  {one.server.name}.{light.tool}: its text speaks to the model (score {light.verdict.score:g})"
-        for finding in light.verdict.findings:
-            yield f"    {finding.rule} at {finding.where}: {finding.meaning}: {finding.seen!r}"
+        found = [finding for finding in light.verdict.findings if not _is_of_server(finding)]
+        if found:
+            score = f"{light.verdict.score:g}"
+            yield f"  WARNING  {one.server.name}.{light.tool}: its text speaks to the model (score {score})"
+            yield from (_finding(finding) for finding in found)
+
+
+def _is_of_server(finding: Finding) -> bool:
+    return finding.where == "/instructions"
+
+
+def _finding(finding: Finding) -> str:
+    return f"    {finding.rule} at {finding.where}: {finding.meaning}: {finding.seen!r}"
 
 
 def _new_tool(tool: AdmittedTool) -> Iterator[str]:

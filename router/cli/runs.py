@@ -137,6 +137,7 @@ def _show_record(record: dict[str, Any], finished: set[str], started: dict[str, 
         say(excerpt("        with ", str(record.get("arguments") or "")))
     elif kind == "call.finished":
         code = f" {record['code']}" if record["code"] else ""
+        code += "".join(f" ({flag.replace('_', ' ')})" for flag in (record.get("shaped") or {}).get("flags", ()))
         say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → {record['outcome']}{code}, "
             f"{record['elapsed_ms']:.1f} ms")  # fmt: skip
         arguments = record.get("arguments") or started.get(record["call_id"], {}).get("arguments")

@@ -29,6 +29,14 @@ def test_a_skill_is_looked_for_beside_the_config_and_a_link_out_of_there_does_no
     assert said == ["bundles.two.skill", "bundles.three.skill"]
 
 
+def test_a_skill_that_names_its_folder_is_told_the_file(shell: Any) -> None:
+    shell.write(bundles="[bundles.one]\ndescription='x'\ntools=['repo.read_file']\neffects=['read']\nskill='one'\n")
+    (shell.folder / "bundles" / "one").mkdir(parents=True)
+    (shell.folder / "bundles" / "one" / "SKILL.md").write_text("Look first.\n", encoding="utf-8")
+    (said,) = [p for p in shell.json("check")["problems"] if p["rule"] == "missing-skill"]
+    assert said["suggestion"] == "did you mean 'one/SKILL.md'?"
+
+
 def test_init_leaves_runs_out_of_git_and_says_so_where_there_is_a_file_already(shell: Any) -> None:
     shell("init", "fresh")
     assert "/runs/" in (shell.folder / "fresh" / ".gitignore").read_text("utf-8").splitlines()

@@ -76,8 +76,9 @@ def missing_skill(subject: Subject) -> Iterator[Finding]:
         return
     for entry, bundle in subject.bundles():
         if bundle.skill is not None and not subject.has_content(bundle.skill):
-            message = f"there is no bundles/{bundle.skill}"
-            yield Finding(entry, message, "write it, or take the key out", ("skill",))
+            message, file = f"there is no file bundles/{bundle.skill}", f"{bundle.skill}/SKILL.md"
+            advice = f"did you mean {file!r}?" if subject.has_content(file) else "write it, or take the key out"
+            yield Finding(entry, message, advice, ("skill",))
 
 
 def hidden_tool(subject: Subject) -> Iterator[Finding]:
