@@ -44,6 +44,18 @@ def test_tools_gain_from_meaning_too(search: Search) -> None:
     assert understood.rank_tools(wish, permitted)[0].id == "weather.forecast"
 
 
+def test_one_vector_of_several_wishes_says_less(search: Search, everything: frozenset[str]) -> None:
+    understood = meaning(search, docs_web=(1.0, 0.0))
+    said = []
+    for wishes in (
+        "Check the weather forecast for Oslo.",
+        "Check the weather forecast for Oslo. Then open a new issue.",
+    ):
+        ranked = understood.rank_bundles(Request(wishes, vector=(1.0, 0.0)), everything).scored
+        said.append(next(row.score for row in ranked if row.id == "docs.web"))
+    assert said[1] < said[0]
+
+
 def test_without_a_vector_the_ranking_is_that_of_words_alone(search: Search, everything: frozenset[str]) -> None:
     understood = meaning(search, weather=(1.0, 0.0))
     for text in ("search the source code", "report a bug", "weather forecast for Oslo", "qwxyz"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,6 +45,50 @@ def test_what_the_last_step_had_settles_a_vague_goal(search: Search) -> None:
     recent = (RecentStep("implementer", "edit", "open an issue", ("issues.tracker",)),)
     assert first(search, "and now the other one", recent=recent) == "issues.tracker"
     assert first(search, "look at the weather forecast", recent=recent) == "weather"
+
+
+TWO_WISHES = "Please check the weather forecast for Oslo. Then open a new issue about the broken build."
+
+
+def without(search: Search, **weights: Any) -> Search:
+    """The search with a part of it turned off, to see that the part is what a case rests on."""
+    return replace(search, weights=replace(search.weights, **weights))
+
+
+def scores(search: Search, text: str, **kwargs: Any) -> dict[str, float]:
+    return {row.id: row.score for row in search.rank_bundles(Request(text, **kwargs), frozenset(IDS)).scored}
+
+
+def of_tools(search: Search, text: str) -> dict[str, float]:
+    return {row.id: row.score for row in search.rank_tools(Request(text), frozenset(search.corpus.servers))}
+
+
+def test_the_latest_step_says_more_than_those_before_it(search: Search) -> None:
+    recent = tuple(RecentStep("r", "s", "g", (id_,)) for id_ in ("weather", "issues.tracker"))
+    assert first(search, "and now the other one", recent=recent) == "weather"
+    assert first(without(search, history_decay=1.0), "and now the other one", recent=recent) == "issues.tracker"
+
+
+def test_a_bundle_that_lacks_a_rare_word_of_a_short_request_falls_behind(search: Search) -> None:
+    goal = "search the issues of a project"
+    uncovered = scores(without(search, coverage=0.0), goal)["repo.readonly"]
+    assert 0.0 < scores(search, goal)["repo.readonly"] < 0.6 * uncovered
+
+
+def test_each_wish_of_a_request_has_its_say(search: Search) -> None:
+    both = ("weather.forecast", "issues.create_issue")
+    by_clause, as_a_whole = of_tools(search, TWO_WISHES), of_tools(without(search, whole=1.0), TWO_WISHES)
+    assert min(by_clause[tool] for tool in both) > min(as_a_whole[tool] for tool in both)
+
+
+def test_in_a_request_about_several_subjects_a_tool_stands_for_itself(search: Search) -> None:
+    pulled = of_tools(without(search, coherence_power=0.0), TWO_WISHES)["issues.list_issues"]
+    assert of_tools(search, TWO_WISHES)["issues.list_issues"] < pulled
+
+
+def test_what_is_to_be_written_says_little_about_what_is_to_be_done(search: Search) -> None:
+    goal = "write a file with {0}search the source code for the pattern and read files{0}"
+    assert scores(search, goal.format('"'))["repo.readonly"] < scores(search, goal.format(""))["repo.readonly"]
 
 
 def test_a_bundle_that_is_gone_is_not_brought_back_by_history(search: Search) -> None:

@@ -18,6 +18,7 @@ from router.core.models import Failure, Reply
 from router.core.records import search_json
 from router.ports import Embedding
 from router.selecting import SearchSelector
+from router.selecting.meaning import KEPT_GOALS
 from router.testing import FakeDiagnostics
 from tests.selecting.catalogs import BUNDLES, SURE, TEXTS, catalog, question, search_over
 from tests.selecting.embedders import NOT_A_NUMBER, Embedder, Rig, about
@@ -157,6 +158,17 @@ def test_a_goal_is_embedded_once_and_a_failure_is_not_remembered() -> None:
     first, second = heard(rig), heard(rig)
     assert first == second
     assert rig.embedder.seen[before:] == [GOAL]
+
+
+def test_only_the_last_goals_are_kept() -> None:
+    rig = ready(Rig(catalog()))
+    before = len(rig.embedder.seen)
+    for number in range(KEPT_GOALS + 1):
+        rig.meanings.understand(rig.catalog, f"docs {number}")
+    rig.meanings.understand(rig.catalog, f"docs {KEPT_GOALS}")
+    assert len(rig.embedder.seen) == before + KEPT_GOALS + 1
+    rig.meanings.understand(rig.catalog, "docs 0")
+    assert len(rig.embedder.seen) == before + KEPT_GOALS + 2
 
 
 def test_no_text_of_a_stranger_reaches_the_embedder() -> None:

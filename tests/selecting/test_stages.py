@@ -302,6 +302,11 @@ def test_the_index_is_made_once_for_a_revision_by_whoever_asks_first() -> None:
     assert len({encode(reply_json(reply)) for reply in replies}) == 1
     asyncio.run(selector.select(question(catalog(floor=0.5), SURE), ()))
     assert len(made) == 2, "another config is another catalog"
+    for floor in (0.4, 0.5, 0.4):
+        asyncio.run(selector.select(question(catalog(floor=floor), SURE), ()))
+    assert len(made) == 3, "two are kept"
+    asyncio.run(selector.select(question(of, SURE), ()))
+    assert len(made) == 4, "the first was let go of"
 
 
 @pytest.mark.parametrize("says", [None, "timeout", ["docs.fetch"]])
