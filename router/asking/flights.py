@@ -4,6 +4,7 @@ Rules:
 1. The work runs on the loop thread and belongs to none of those who wait: cancelling one leaves it to the others.
 2. When the last waiter has gone it is cancelled: nobody pays for an answer that nobody hears.
 3. A flight that has landed is gone. Who comes later starts a new one (or finds the answer in the cache).
+4. What landed is heard, also by a waiter whose own loop was held up until its time was over.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ class Flights(Generic[T]):
         self._lock = threading.Lock()
         self._flying: dict[str, _Flight[T]] = {}
 
-    async def join(self, key: str, work: Work[T]) -> T | None:
-        """What `work` gives, started now or by whoever asked before. None when it was stopped or raised."""
+    async def join(self, key: str, work: Work[T], *, within_s: float) -> T | None:
+        """What `work` gives, started now or by whoever asked before. None when it was stopped or raised.
+
+        Raises TimeoutError when it is not there `within_s` seconds from now.
+        """
         waiter: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
         with self._lock:
             flight = self._flying.get(key)
@@ -45,7 +49,12 @@ class Flights(Generic[T]):
                 flight.task = self._loop.submit(self._fly(key, flight, work))
             flight.waiters.append(waiter)
         try:
-            return await waiter
+            async with asyncio.timeout(within_s):
+                return await waiter
+        except TimeoutError:
+            if waiter.done() and not waiter.cancelled():
+                return waiter.result()
+            raise
         finally:
             self._leave(key, flight, waiter)
 

@@ -121,8 +121,8 @@ class ModelSelector:
             self._begin_warm_up()
             return self._failed("not_ready", put.key)
         try:
-            async with asyncio.timeout(self._settings.deadline_s + GRACE_S):
-                reply = await self._flights.join(put.key, lambda: self._fly(put))
+            within_s = self._settings.deadline_s + GRACE_S
+            reply = await self._flights.join(put.key, lambda: self._fly(put), within_s=within_s)
         except TimeoutError:
             return self._failed("timeout", put.key)
         return reply if reply is not None else self._failed("internal", put.key)
@@ -209,7 +209,9 @@ class ModelSelector:
             self._turns.settle(turn, reply)
             settled = True
         finally:
-            if not settled:
+            if not settled and asyncio.get_running_loop().time() >= until:
+                self._turns.settle(turn, ModelReply(failure="timeout"))  # everyone left because this loop was held up
+            elif not settled:
                 self._turns.release(turn)
         return reply, choice
 

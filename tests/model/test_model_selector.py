@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from router.adapters.answers import FILE, SqlAnswers
 from router.asking import ModelSelector
+from router.asking.flights import Flights
+from router.asking.loop import LoopThread
 from router.core.asking.answers import shape_for
 from router.core.asking.exchange import ModelReply, ModelRequest
 from router.core.asking.prompt import user_part
@@ -307,6 +309,86 @@ def test_a_library_that_makes_an_error_of_the_deadline_is_not_believed(opened: O
 
     reply = ask(opened(client=Swallowing(always("")), deadline_s=0.02))
     assert (reply.answer, reply.failure) == (None, "timeout")
+
+
+class HeldUp(asyncio.SelectorEventLoop):
+    """A loop whose clock can jump, as it does for one that was kept from running."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
+
+
+def test_what_came_in_time_is_heard_by_a_caller_whose_loop_was_held_up() -> None:
+    thread, landed = LoopThread(), threading.Event()
+    flights: Flights[str] = Flights(thread)
+
+    async def work() -> str:
+        landed.set()
+        return "landed"
+
+    async def nothing() -> None:
+        return None
+
+    async def caller() -> str | None:
+        waiting = asyncio.create_task(flights.join("key", work, within_s=5.0))
+        await asyncio.sleep(0)
+        assert landed.wait(10)
+        thread.submit(nothing()).result(10)  # runs after what landed was told; this loop has not run since
+        loop.ahead_s = 60.0
+        return await waiting
+
+    loop = HeldUp()
+    try:
+        assert loop.run_until_complete(caller()) == "landed"
+    finally:
+        loop.close()
+        thread.close()
+
+
+def test_a_client_that_holds_up_its_loop_keeps_nobody_and_is_left_alone(opened: Opened, ask: Ask) -> None:
+    released = threading.Event()
+
+    class Busy(ScriptedClient):
+        async def complete(self, request: ModelRequest) -> ModelReply:
+            self.calls.append(request)
+            released.wait(20)
+            await asyncio.sleep(0)
+            return ModelReply(failure="upstream_error")
+
+    client = Busy(always(""))
+    selector = opened(client=client, deadline_s=0.05)
+    try:
+        assert ask(selector).failure == "timeout"
+        assert not released.is_set()
+    finally:
+        released.set()
+    assert ask(selector).failure == "circuit_open"
+    assert len(client.calls) == 1
+
+
+def test_after_the_deadline_no_second_model_is_asked(opened: Opened, ask: Ask) -> None:
+    class Hanging(ScriptedClient):
+        async def complete(self, request: ModelRequest) -> ModelReply:
+            self.calls.append(request)
+            await asyncio.Event().wait()
+            return ModelReply()
+
+    client = Hanging(always(""))
+    selector = opened("http://one", "http://two", client=client, deadline_s=0.05)
+    assert ask(selector).failure == "timeout"
+    assert [request.model.name for request in client.calls] == ["openai/model-0"]
+
+
+def test_another_model_is_not_shown_what_the_first_one_said(opened: Opened, ask: Ask, question: Put) -> None:
+    client = ScriptedClient(lambda request: "garbage" if request.model.name.endswith("0") else choice("a.one"))
+    selector = opened("http://one", "http://two", client=client)
+    assert ask(selector).failure == "invalid_output"
+    assert [request.correction is None for request in client.calls] == [True, False], "the same model is"
+    assert ask(selector, question(goal="its third error suspends the first model")).answer is not None
+    assert [request.model.name[-1] for request in client.calls] == ["0", "0", "0", "1"]
+    assert client.calls[-1].correction is None
 
 
 def test_a_client_that_raises_is_a_failure_and_is_said(opened: Opened, ask: Ask, diagnostics: FakeDiagnostics) -> None:

@@ -128,6 +128,7 @@ ONE_CALL: list[tuple[str, Act, Failure]] = [
     ("compressed", body(gzip.compress(completion(choice("a.one"))), **{"Content-Encoding": "gzip"}), "upstream_error"),
     ("429 compressed", squeezed(429), "rate_limited"),
     ("400 with an endless text", status(400, message="x" * 900_000), "bad_request"),
+    ("longer than its tokens can be", says(choice("a.one", rationale="x" * 200_000)), "upstream_error"),
     ("30 MB", huge(), "upstream_error"),
     ("30 MB declared", huge(declared=True), "upstream_error"),
     ("refusal", body(completion(None, refusal="I can't help with that")), "refused"),

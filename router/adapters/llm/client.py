@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from router.adapters.llm.loading import Libraries, installed, load, quieten
 from router.adapters.llm.reading import Unusable, check, failure_of, metered, raw_of
-from router.adapters.llm.wire import Allowance, allowance, open_session
+from router.adapters.llm.wire import Allowance, allowance, bytes_for, open_session
 from router.core.asking.answers import shape_for
 from router.core.asking.exchange import ModelReply, ModelRequest
 from router.core.catalog import AnswerMode, ModelChoice
@@ -112,7 +112,8 @@ class LiteLlm:
             return "broken"
         self._libraries = loaded
         self._loop = asyncio.get_running_loop()
-        self._session = open_session()
+        longest = max((model.max_output_tokens for model in self._models), default=0)
+        self._session = open_session(max_bytes=bytes_for(longest))
         await self._rehearse(loaded, self._session)
         return "ready"
 

@@ -3,7 +3,8 @@
 Rules:
 1. One allowance, one request. Redirects, reconnects and retries inside the libraries ask for a second one and are
    refused before they connect. Without an allowance (at warm-up) nothing connects at all.
-2. At most `MAX_BYTES` of an answer are read (of vectors, as many as their reader says); then the connection is closed.
+2. Of an answer no more is read than its tokens can need (`bytes_for`; of vectors, as much as their reader says); then
+   the connection is closed.
    Bytes on the wire are bytes in memory: compressed answers are neither asked for nor accepted.
 3. Of an error's text the first `MAX_ERROR_BYTES` are read, and none of a compressed one: its status says what it is,
    and litellm looks through the text with more than a hundred expressions, ten seconds for a megabyte.
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession
 
 MAX_BYTES: Final = 1_048_576
+FEWEST_BYTES: Final = 65_536
+BYTES_PER_TOKEN: Final = 64
+"""What an answer is allowed for each token it may have, beyond `FEWEST_BYTES` and up to `MAX_BYTES`: a token of four
+characters, all of them escaped, is 24 bytes. litellm's work on some fields is quadratic, so less is better."""
 MAX_ERROR_BYTES: Final = 8_192
 MAX_CONNECTIONS: Final = 64
 KEEP_ALIVE_S: Final = 15.0
@@ -36,6 +41,11 @@ class Allowance:
 
 
 allowance: ContextVar[Allowance | None] = ContextVar("bundle_router_model_allowance", default=None)
+
+
+def bytes_for(tokens: int) -> int:
+    """How long an answer of so many tokens may be."""
+    return min(FEWEST_BYTES + BYTES_PER_TOKEN * tokens, MAX_BYTES)
 
 
 def _is_compressed(response: Any) -> bool:
