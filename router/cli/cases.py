@@ -18,6 +18,7 @@ from router.errors import RequestError
 
 if TYPE_CHECKING:
     from router.core.evaluation import LabelledRow, Measures
+    from router.core.search.memory import Memory
 
 SUMMARY = "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)"
 LABELLED: Final = ".jsonl"
@@ -61,19 +62,19 @@ def load_labelled(path: Path) -> tuple[LabelledRow, ...]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 when a case fails. A labelled set has no right answer to fail: its figures are for people."""
-    from router.wiring import load_catalog
+    from router.wiring import load_remembering
 
     shares = tuple(arguments.share or (0.5, 0.8))
     if not all(0.0 < share <= 1.0 for share in shares):
         raise RequestError("a --share lies between 0 and 1", advice="write e.g. --share 0.5")
-    catalog = load_catalog(config_folder(arguments), local=local_servers(arguments))
+    catalog, memory = load_remembering(config_folder(arguments), local=local_servers(arguments))
     sets = [(path, load_labelled(path)) for path in arguments.files if path.suffix == LABELLED]
     files = [load_file(path) for path in arguments.files if path.suffix != LABELLED]
     results = [
         (file, number, case, run_case(case, catalog)) for file in files for number, case in enumerate(read_cases(file))
     ]
     failed = [(file, number, wrong) for file, number, _, wrong in results if wrong]
-    measured = _measure_all(sets, catalog, arguments, shares) if sets else []
+    measured = _measure_all(sets, catalog, memory, shares) if sets else []
     if arguments.json:
         cases = [_row(file, case, wrong) for file, _, case, wrong in results]
         print_json({"cases": cases, "failed": len(failed), "sets": [_set_json(*one) for one in measured]})
@@ -98,23 +99,20 @@ def _row(file: ConfigFile, case: Case, wrong: tuple[Mismatch, ...]) -> dict[str,
 def _measure_all(
     sets: list[tuple[Path, tuple[LabelledRow, ...]]],
     catalog: Catalog,
-    arguments: argparse.Namespace,
+    memory: Memory | None,
     shares: tuple[float, ...],
 ) -> list[tuple[Path, Measures, tuple[str, ...]]]:
     """Each set's figures under the config, with what was learned and accepted, and the bundles it does not have."""
-    from router.adapters.learned import load_learned
     from router.core.evaluation import measure, rank_row, unknown_ids
     from router.wiring import make_search_for
 
-    learned = load_learned(config_folder(arguments)).fitted_to(catalog)
-    catalog = learned.applied_to(catalog)
-    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows], learned.memory)
+    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows], memory)
     done = []
     for path, rows in sets:
         ranked, elapsed = [], []
         for row in rows:
             started = time.perf_counter()
-            ranked.append(rank_row(row, catalog, search, learned.memory))
+            ranked.append(rank_row(row, catalog, search, memory))
             elapsed.append((time.perf_counter() - started) * 1e3)
         done.append((path, measure(ranked, elapsed, catalog, shares=shares), unknown_ids(rows, catalog)))
     return done

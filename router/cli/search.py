@@ -1,4 +1,8 @@
-"""`bundle-router search`: what search makes of a request, without deciding anything."""
+"""`bundle-router search`: what search makes of a request, without deciding anything.
+
+Bundles are ranked as `route()` ranks them for the first step of a run: with the memory and the thresholds in force, and
+with embeddings where the config names an embedder. Tools are ranked as `search_tools` ranks them: by words alone.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from router.cli.local import local_servers
 from router.cli.output import print_json, say, table
 from router.core.catalog import Catalog
 from router.core.models import Facts, Step
+from router.core.search.memory import Memory
 from router.core.search.ranking import Search
 from router.core.search.request import Request
 from router.errors import RequestError
@@ -31,13 +36,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from router.core.corpus import request_of
-    from router.wiring import load_catalog, make_search_for
+    from router.wiring import load_remembering, make_search, make_search_for
 
     placed = _is_placed(arguments)
     step = _step(arguments, placed)
-    catalog = load_catalog(config_folder(arguments), local=local_servers(arguments))
+    catalog, memory = load_remembering(config_folder(arguments), local=local_servers(arguments))
     request = request_of(step, ())
-    search = make_search_for(catalog, [request.text])
+    search = make_search(catalog) if arguments.tools else make_search_for(catalog, [request.text], memory)
     if not placed:
         request = Request(request.text)
     permitted = _permitted(catalog, step) if placed else frozenset(search.corpus.members)
@@ -45,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = (
         _tools(catalog, search, request, permitted, limit)
         if arguments.tools
-        else _bundles(catalog, search, request, permitted, step, limit)
+        else _bundles(catalog, search, memory, request, permitted, step, limit)
     )
     if arguments.json:
         print_json(found)
@@ -84,22 +89,29 @@ def _permitted(catalog: Catalog, step: Step) -> frozenset[str]:
 
 
 def _bundles(
-    catalog: Catalog, search: Search, request: Request, permitted: frozenset[str], step: Step, limit: int
+    catalog: Catalog,
+    search: Search,
+    memory: Memory | None,
+    request: Request,
+    permitted: frozenset[str],
+    step: Step,
+    limit: int,
 ) -> dict[str, Any]:
     from router.core.records import search_json
     from router.core.sufficiency import judge
 
-    ranking = search.rank_bundles(request, permitted)
+    ranking = search.rank_bundles(request, permitted, memory)
     rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.bundles[row.id].description}
             for row in ranking.scored[:limit]]  # fmt: skip
-    return {"kind": "bundles", "ranked": rows, "search": search_json(judge(catalog, step, ranking).use)}
+    judged = search_json(judge(catalog, step, ranking).use)
+    return {"kind": "bundles", "ranked": rows, "search": judged, "memory": memory.revision if memory else None}
 
 
 def _tools(catalog: Catalog, search: Search, request: Request, permitted: frozenset[str], limit: int) -> dict[str, Any]:
     held = frozenset(tool for id_ in permitted for tool in catalog.bundles[id_].tools)
     rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.cards[row.id].description}
             for row in search.rank_tools(request, held & frozenset(search.corpus.servers), k=limit)]  # fmt: skip
-    return {"kind": "tools", "ranked": rows, "search": None}
+    return {"kind": "tools", "ranked": rows, "search": None, "memory": None}
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -108,5 +120,7 @@ def _show(found: dict[str, Any]) -> None:
         table((found["kind"].removesuffix("s"), "score>", "what it is for"), rows)
     else:
         say("nothing")
+    if found["memory"] is not None:
+        say(f"with the memory in force, {found['memory'][:19]}")
     if found["search"] is not None:
         say(f"{found['search']['verdict']}: {found['search']['why']}")

@@ -27,7 +27,7 @@ from router.core.decide import Question, decide, plan_for
 from router.core.models import MAX_GOAL, MAX_ITEMS, Activation, Decision, Facts, Frozen, RecentStep, SearchUse, Step
 from router.core.search.evidence import Evidence
 from router.core.search.memory import Memory
-from router.core.search.ranking import Memories, Search
+from router.core.search.ranking import Search
 from router.core.search.request import Request
 from router.core.sufficiency import Judgement, judge
 
@@ -189,7 +189,8 @@ def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memory: Memory 
     ranking = search.rank_bundles(request, permitted, memory)
     judged = judge(catalog, step, ranking)
     wanted_tools = frozenset(tool for id_ in permitted for tool in search.corpus.members.get(id_, ()))
-    tools = search.rank_tools(request, wanted_tools, Memories(bundles=memory), k=10) if row.tools else ()
+    # As agents are answered: by the words of a query alone (see `ToolSearch`).
+    tools = search.by_words.rank_tools(Request(request.text), wanted_tools, k=10) if row.tools else ()
     settled, shown, tokens = _settled(row, step, catalog, facts, judged)
     use = judged.use
     gold = frozenset(bundle.id for id_ in row.bundles if (bundle := catalog.bundle(id_)) is not None)

@@ -132,6 +132,7 @@ def search_json(search: SearchUse | None) -> Json | None:
         "cut": search.cut,
         "evidence": asdict(search.evidence),
         "embeddings": search.embeddings,
+        **({"recall": search.recall} if search.recall is not None else {}),
     }
 
 
@@ -293,6 +294,7 @@ def search_from(record: Mapping[str, Any]) -> SearchUse | None:
         evidence=Evidence(**{name: number for name, number in value["evidence"].items() if name in known}),
         ranked=_ranked_from(record),
         embeddings=value.get("embeddings"),
+        recall=value.get("recall"),
     )
 
 

@@ -22,7 +22,7 @@ from typing import Final
 from router.core.catalog import Catalog
 from router.core.corpus import request_of
 from router.core.decide import Question
-from router.core.models import Answer, Reason, RecentStep, Reply, SearchUse, Step
+from router.core.models import Answer, Reason, Recall, RecentStep, Reply, SearchUse, Step
 from router.core.search.index import Vectors
 from router.core.search.memory import Memory
 from router.core.search.ranking import Search
@@ -142,7 +142,8 @@ class SearchSelector:
             return None
 
     def _found(self, judged: Judgement, index: str, understood: Understood | None) -> Found:
-        use = judged.use if understood is None else replace(judged.use, embeddings=understood.heard)
+        heard = understood.heard if understood is not None else None
+        use = replace(judged.use, embeddings=heard, recall=self._recall(understood))
         made_by = understood.vectors.revision if understood is not None and understood.vectors is not None else None
         embeddings = (("embeddings", made_by),) if made_by is not None else ()
         revisions = (("index", index), *embeddings, *self._revisions, ("thresholds", use.thresholds))
@@ -151,6 +152,16 @@ class SearchSelector:
             reason: Reason = "union" if use.verdict == "union" else "search"
             return Found(replace(reply, answer=Answer(judged.ids, "search", reason, use.why, use.ranked)))
         return Found(reply, _stand_in(use, judged.stand_in) if judged.stand_in is not None else None)
+
+    def _recall(self, understood: Understood | None) -> Recall | None:
+        recollection = self._memory.recollection if self._memory is not None else None
+        if recollection is None:
+            return None
+        if understood is None:
+            return "no_embedder"
+        if understood.vectors is None:
+            return "not_heard"
+        return "used" if understood.vectors.revision == recollection.embedder else "other_embedder"
 
 
 def _stand_in(use: SearchUse, id_: str) -> Answer:

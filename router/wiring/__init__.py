@@ -3,6 +3,7 @@
 from router.wiring.catalogs import (
     LocalServers,
     load_catalog,
+    load_remembering,
     local_cards,
     open_pins,
     project_folder,
@@ -20,6 +21,7 @@ __all__ = [
     "Router",
     "admitted_now",
     "load_catalog",
+    "load_remembering",
     "local_cards",
     "make_search",
     "make_search_for",

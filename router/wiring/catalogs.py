@@ -36,8 +36,13 @@ def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, An
 
 def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:
     """Reads and checks a config folder over the shipped one (None: that alone). Raises ConfigError."""
+    return load_remembering(config, local=local)[0]
+
+
+def load_remembering(config: str | Path | None, *, local: LocalServers | None = None) -> tuple[Catalog, Memory | None]:
+    """`load_catalog`, and the memory that is in force beside it."""
     _, cards = local_cards(local)
-    return with_learned(config, read_catalog(config, cards)[0])[0]
+    return with_learned(config, read_catalog(config, cards)[0])
 
 
 def read_catalog(config: str | Path | None, cards: Mapping[str, Card]) -> tuple[Catalog, dict[str, Pins]]:

@@ -107,12 +107,20 @@ def make_vectors(catalog: Catalog, embedder: Embedder, remembered: Iterable[Pass
     return vectors_for(passages, embedder, _vector_store(embedder))
 
 
-def _remembered(memory: Memory | None, embedder: Embedder) -> tuple[Passage, ...]:
+def _remembered(memory: Memory | None, embedder: Embedder, diagnostics: Diagnostics) -> tuple[Passage, ...]:
     """The past steps that can be recalled. Those measured with another embedder can't: words remember them alone."""
     recollection = memory.recollection if memory is not None else None
-    if recollection is None or recollection.embedder != embedder.revision:
+    if recollection is None:
+        return ()
+    if recollection.embedder != embedder.revision:
+        _tell_not_recalled(diagnostics, recollection.embedder, embedder.revision)
         return ()
     return recollection.passages()
+
+
+def _tell_not_recalled(diagnostics: Diagnostics, learned_with: str, embedder: str) -> None:
+    advice = "learn and accept again, or name the embedder it was learned with in [search.embeddings]"
+    diagnostics.event("warning", "memory.not_recalled", learned_with=learned_with, embedder=embedder, advice=advice)
 
 
 def _vector_store(embedder: Embedder) -> VectorStore:
@@ -131,7 +139,12 @@ def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | 
     Blocks while what is new is embedded. Raises NotInstalled as `make_search` does.
     """
     search, embedder = make_search(catalog), open_embedder(catalog)
+    recollection = memory.recollection if memory is not None else None
+    if embedder is None and recollection is None:
+        return search
+    diagnostics = open_diagnostics(catalog, open_redactor(catalog))
     if embedder is None:
+        _tell_not_recalled(diagnostics, recollection.embedder if recollection is not None else "", "")
         return search
     from router.adapters.embeddings import embed_texts
     from router.core.search.meaning import Passage, passage
@@ -140,14 +153,13 @@ def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | 
     try:
         passages = {text: passage(text) for text in requests}
         steps = {key_of(text): Passage(key_of(text), "steps", text) for text in passages.values()}
-        steps |= {row.id: row for row in _remembered(memory, embedder)}
+        steps |= {row.id: row for row in _remembered(memory, embedder, diagnostics)}
         vectors = make_vectors(catalog, embedder, steps.values())
         known = embed_texts(passages.values(), embedder, _vector_store(embedder))
     finally:
         embedder.close()
     if isinstance(vectors, Embedding) or isinstance(known, Embedding):
         failures = [made for made in (vectors, known) if isinstance(made, Embedding)]
-        diagnostics = open_diagnostics(catalog, open_redactor(catalog))
         diagnostics.event("warning", "embeddings.unavailable", failure=failures[0].failure, detail=failures[0].detail)
         return search
     understood = {text: known[part] for text, part in passages.items() if len(known[part]) == vectors.dimension}
@@ -160,11 +172,13 @@ def open_meanings(
     """What asks the config's embedder, of a step and of what `memory` remembers; None where it names none."""
     chosen, embedder = catalog.settings.search.embeddings, open_embedder(catalog)
     if chosen is None or embedder is None:
+        if memory is not None and memory.recollection is not None:
+            _tell_not_recalled(diagnostics, memory.recollection.embedder, "")
         return None
     from router.selecting import Meanings
 
     def make(of: Catalog) -> Vectors | Embedding:
-        return make_vectors(of, embedder, _remembered(memory, embedder))
+        return make_vectors(of, embedder, _remembered(memory, embedder, diagnostics))
 
     return Meanings(embedder, make, clock, diagnostics, deadline_s=chosen.deadline_s)
 

@@ -256,21 +256,31 @@ def test_a_router_recalls_what_was_accepted_and_its_replay_needs_no_embedder(pla
     assert {f"code {n} code" for n in range(9)} <= set(sent)
     assert before["candidates"][0]["id"] != "docs.fetch"
     assert record["candidates"][0]["id"] == "docs.fetch"
+    assert (before["search"].get("recall"), record["search"]["recall"]) == (None, "used")
     assert again["search"] == record["search"]
     assert {"name": "memory", "revision": memory.revision} in record["facts"]["revisions"]
     recorded = catalog_from(json.loads((place / "runs-2" / "r" / "catalog.json").read_text()))
     assert replay(record, recorded).outcome == "identical"
 
 
-def test_a_memory_of_another_embedder_is_of_words_alone_and_sends_nothing(place: Path) -> None:
+def test_a_memory_of_another_embedder_is_of_words_alone_sends_nothing_and_says_so(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with ScriptedServer([embeds(about)]) as server:
         of = config(place / "config", server.base_url)
         before = routed(of, place / "runs")
         remembering(of, "another/1")
+        told = (of / "router.toml").read_text().replace('diagnostics = "error"', 'diagnostics = "warning"')
+        (of / "router.toml").write_text(told)
         record = routed(of, place / "runs-2")
         sent = [text for request in server.requests for text in request.json["input"]]
     assert not any(text.startswith("code ") for text in sent)
     assert record["candidates"] == before["candidates"]
+    assert record["search"]["recall"] == "other_embedder"
+    assert "memory.not_recalled" in capfd.readouterr().err
+    (of / "router.toml").write_text('[log]\ndiagnostics = "warning"\n')
+    assert routed(of, place / "runs-3")["search"]["recall"] == "no_embedder"
+    assert "memory.not_recalled" in capfd.readouterr().err
 
 
 def test_a_memory_whose_embedder_is_down_is_of_words_alone(place: Path) -> None:
@@ -279,7 +289,7 @@ def test_a_memory_whose_embedder_is_down_is_of_words_alone(place: Path) -> None:
         before = routed(of, place / "runs")
         remembering(of, opened_with(of))
         record = routed(of, place / "runs-2")
-    assert record["search"]["embeddings"] == "circuit_open"
+    assert (record["search"]["embeddings"], record["search"]["recall"]) == ("circuit_open", "not_heard")
     assert record["candidates"] == before["candidates"]
 
 

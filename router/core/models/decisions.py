@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from router.core.models.words import Code, Failure, Hearing, Reason, Source, Verdict
+from router.core.models.words import Code, Failure, Hearing, Reason, Recall, Source, Verdict
 from router.core.search.evidence import Evidence
 
 
@@ -102,7 +102,8 @@ class SearchUse:
     `thresholds` is the version of what `verdict` rests on, `probability` that the best bundle is the right one (None:
     no calibration) and `threshold` what it was held against (None: a bundle like that is never shown by search alone).
     `ranked` holds the best candidates with their scores; under `cut` they are not plausible. `embeddings`: whether an
-    embedder was `used`, or why not and words alone were ranked by (None: none is configured).
+    embedder was `used`, or why not and words alone were ranked by (None: none is configured). `recall`: the same of
+    past steps that are remembered by their meaning (None: none are).
     """
 
     verdict: Verdict
@@ -114,6 +115,7 @@ class SearchUse:
     evidence: Evidence = NO_EVIDENCE
     ranked: tuple[Candidate, ...] = ()
     embeddings: Hearing | None = None
+    recall: Recall | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,9 @@ Failure = Literal[
 ]
 Hearing = Literal["used"] | Failure
 """What became of an embedder that was asked: its vector was used, or why there is none."""
+Recall = Literal["used", "not_heard", "no_embedder", "other_embedder"]
+"""What became of past steps that are remembered by their meaning: compared, or why not. `not_heard`: the embedder had
+no vector (see `Hearing`); the others: the config names none, or not the one they were learned with."""
 Verdict = Literal["enough", "union", "ambiguous", "novel"]
 Outcome = Literal[
     "ok", "tool_error", "denied", "invalid_arguments", "timeout", "unavailable", "busy", "budget", "cancelled"

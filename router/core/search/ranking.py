@@ -160,6 +160,11 @@ class Search:
         return Passes(self.index, self.analyzer, self.weights, self._bundles_of)
 
     @cached_property
+    def by_words(self) -> Search:
+        """The same search as if no embedder were configured: it ranks the tools that agents search for."""
+        return replace(self, vectors=None, understood={}) if self.vectors is not None else self
+
+    @cached_property
     def _bundles_of(self) -> Mapping[str, tuple[str, ...]]:
         owners: dict[str, list[str]] = {}
         for bundle, tools in self.corpus.members.items():
