@@ -32,6 +32,7 @@ from router.errors import CorruptRun, RequestError, RunInUse, StorageError, Unkn
 from router.ports import EVERYONE, Healed, RawResult, Scope, Selector, Stored
 from router.run import Deps
 from router.wiring import Router, shipped_argument_problems
+from router.wiring.effects import open_results
 
 
 class FakeClock:
@@ -368,6 +369,7 @@ def fake_router(
         sessions=dict.fromkeys(transports, fakes.sessions),
         describe=lambda data: MediaFacts("application/octet-stream"),
         selector=selector or fakes.selector,
+        results=open_results(catalog, fakes.clock),
     )
     engine = Engine(
         catalog=catalog,

@@ -51,7 +51,7 @@ def describe(data: bytes) -> MediaFacts:
     mime_type = sniff(data)
     size = dimensions(data, mime_type)
     width, height = size if size else (None, None)
-    return MediaFacts(mime_type, width, height, duration(data) if mime_type == "audio/wav" else None)
+    return MediaFacts(mime_type, width, height, duration(data) if mime_type in _TIMED else None)
 
 
 def sniff(data: bytes) -> str:
@@ -69,9 +69,21 @@ def dimensions(data: bytes, mime_type: str | None = None) -> tuple[int, int] | N
 
 
 def duration(data: bytes) -> float | None:
-    """Seconds of a WAV file, from the bytes that are there rather than those it claims; None for anything else."""
-    if not (data.startswith(b"RIFF") and data[8:12] == b"WAVE"):
-        return None
+    """Seconds of a WAV, FLAC or Ogg (Vorbis, Opus) file, as its header or last page says; None for anything else."""
+    if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
+        return _wav_seconds(data)
+    if data.startswith(b"fLaC") and len(data) >= 26:
+        rate, samples = int.from_bytes(data[18:21], "big") >> 4, int.from_bytes(data[21:26], "big") & (1 << 36) - 1
+        return _seconds(samples, rate)
+    return _ogg_seconds(data) if data.startswith(b"OggS") else None
+
+
+def _seconds(samples: int, rate: int) -> float | None:
+    return round(samples / rate, 3) if samples and rate else None
+
+
+def _wav_seconds(data: bytes) -> float | None:
+    """From the bytes that are there rather than those it claims."""
     rate, at = 0, 12
     for _ in range(64):
         head = data[at : at + 8]
@@ -84,6 +96,19 @@ def duration(data: bytes) -> float | None:
             return round(min(size, len(data) - at - 8) / rate, 3) if rate else None
         at += 8 + size + size % 2
     return None
+
+
+def _ogg_seconds(data: bytes) -> float | None:
+    """The position that the last page ends at. Pages are at most 64 KiB, so it begins near the end."""
+    last = data.rfind(b"OggS", max(0, len(data) - _CHUNK - 512))
+    position = int.from_bytes(data[last + 6 : last + 14], "little")
+    if last < 0 or len(data) < last + 14 or position >> 63:
+        return None
+    head = data[:96]
+    if (at := head.find(b"OpusHead")) >= 0:
+        return _seconds(max(0, position - int.from_bytes(head[at + 10 : at + 12], "little")), 48_000)
+    at = head.find(b"\x01vorbis")
+    return _seconds(position, int.from_bytes(head[at + 12 : at + 16], "little")) if at >= 0 else None
 
 
 # --- signatures ----------------------------------------------------------------------------------------------------
@@ -315,6 +340,7 @@ _IMAGES: Final[dict[bytes, tuple[str, _Measure]]] = {
 }
 _MEASURES: Final[dict[str, _Measure]] = dict(_IMAGES.values()) | {"image/webp": _webp}
 _OGG: Final = "application/ogg"
+_TIMED: Final = frozenset({"audio/wav", "audio/flac", "audio/ogg"})
 _MAGIC: Final = (
     (b"%PDF-", "application/pdf"),
     (b"\x1f\x8b\x08", "application/gzip"),

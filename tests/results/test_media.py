@@ -9,6 +9,7 @@ import tracemalloc
 import wave
 import zipfile
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -185,6 +186,18 @@ def test_sound_says_how_long_it_is_by_the_bytes_that_are_there() -> None:
     assert duration(lying + b"\xff\xff\xff\xff" + bytes(4000)) == 0.5
     assert duration(riff(b"WAVE", (b"data", bytes(10)))) is None
     assert duration(riff(b"WAVE", *[(b"junk", b"")] * 1000)) is None
+
+
+SOUNDS = Path(__file__).parent.parent / "data" / "sounds"
+
+
+@pytest.mark.parametrize("name", ["silence.flac", "silence.ogg", "silence.opus"])
+def test_compressed_sound_says_how_long_it_is_and_a_torn_one_nothing_wrong(name: str) -> None:
+    data = (SOUNDS / name).read_bytes()
+    assert describe(data).duration_s == 1.25
+    for end in range(0, len(data), 7):
+        found = duration(data[:end])
+        assert found is None or 0 < found <= 1.25
 
 
 def test_a_bomb_costs_no_more_than_its_header() -> None:

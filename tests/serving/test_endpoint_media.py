@@ -174,6 +174,20 @@ def test_a_result_that_was_cut_is_named_by_its_text_alone(studio: Any) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
+def test_what_was_cut_is_paged_and_searched(studio: Any, era: str) -> None:
+    whole = uri_of(b"line\n" * 10_000)
+    _, page, hits = shown(
+        studio,
+        "long",
+        era,
+        ("read_artifact", {"uri": whole, "unit": "lines", "offset": 9_999, "limit": 5}),
+        ("search_artifact", {"uri": whole, "pattern": "line"}),
+    )
+    assert page.content[0].text == "line\n[lines 9,999 to 10,000 of 10,000; the end]"
+    assert "10,000 of 10,000 lines" in hits.content[0].text
+
+
+@pytest.mark.parametrize("era", ERAS)
 def test_reading_the_artifact_of_a_picture_shows_it(studio: Any, era: str) -> None:
     _, read, searched, absent = shown(
         studio,
