@@ -9,13 +9,14 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from router.calls import exposed_now
 from router.core.catalog import Catalog
 from router.core.metatools import resolve
 from router.core.models import Facts
+from router.core.pins import Pins
 from router.ports import Scope
 from router.run import Current
 from router.servers import Availability, Servers
@@ -57,6 +58,11 @@ class Contacts:
             timeout_s = server.timeout_s or self._catalog.settings.limits.call_timeout_s
             await self._servers.verify(server.name, _scope(run_id, current), timeout_s)
             verified.add(server.name)
+
+    def narrow(self, pins: Mapping[str, Pins]) -> None:
+        """Takes back what these pins do not hold, or hold in another form."""
+        if self._servers is not None:
+            self._servers.narrow(pins)
 
     async def close_run(self, run_id: str) -> None:
         if self._servers is not None:

@@ -26,12 +26,13 @@ from router.core.folders import TOP
 from router.core.handles import PREFIX
 from router.core.metatools import NAMES, Call, parse
 from router.core.models import Activation, Decision, Facts, Reply, Step
+from router.core.pins import Pins
 from router.core.shaping.forms import media_form
 from router.core.steppolicy import refuse_unknown
 from router.errors import RequestError, StorageError
 from router.handles import keep_payloads, with_artifacts
 from router.metacalls import answer
-from router.ports import Capabilities, Diagnostics, RunStore
+from router.ports import Capabilities, Clock, Diagnostics, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
 from router.runs import Runs
 from router.servers import Availability, Servers
@@ -76,6 +77,10 @@ class Engine:
         )
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
         self._surface = Surface(catalog, exposed_names(known), self._deps.tools)
+
+    @property
+    def clock(self) -> Clock:
+        return self._deps.clock
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -371,6 +376,28 @@ class Engine:
             self.close_run(run_id)
         finally:
             await self._contacts.close_run(run_id)
+
+    def has_open(self, run_id: str) -> bool:
+        """Whether the run is open here."""
+        return self._runs.holds(run_id)
+
+    @property
+    def has_open_runs(self) -> bool:
+        return len(self._runs) > 0
+
+    def let_go(self, run_id: str) -> bool:
+        """Ends the run if nothing of it is under way; whether it has ended. What servers opened for it stays."""
+        return self._runs.let_go(run_id)
+
+    def retire(self, pins: Mapping[str, Pins]) -> None:
+        """Another engine over the same ports takes over, made for these pins: no run is opened here any more, and what
+        they took back is not to be had by those that are."""
+        self._runs.retire()
+        self._contacts.narrow(pins)
+
+    def end_runs(self) -> None:
+        """Ends every run."""
+        self._runs.close_all()
 
     @property
     def holds_sessions(self) -> bool:

@@ -122,6 +122,14 @@ class Run:
             self.closing = True
             self._end_if_idle()
 
+    def close_idle(self) -> bool:
+        """Ends the run unless steps or calls are under way; whether it has ended."""
+        with self.lock:
+            if self.leases == 0:
+                self.closing = True
+                self._end_if_idle()
+            return self.ended
+
     def hold(self) -> bool:
         """Keeps the run open until `release`; False when its end has come."""
         with self.lock:

@@ -58,6 +58,21 @@ class Runs:
         """Ends a run and lets go of its directory. A run that is not open is left alone."""
         self._open.close(run_id)
 
+    def holds(self, run_id: str) -> bool:
+        """Whether the run is open here, or has an end that has not come yet."""
+        return self._open.holds(run_id)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def let_go(self, run_id: str) -> bool:
+        """Ends the run if nothing of it is under way; whether it has ended."""
+        return self._open.let_go(run_id)
+
+    def retire(self) -> None:
+        """Opens no other run from now on: to `open` one raises `openruns.Retired`."""
+        self._open.retire()
+
     def close_all(self) -> None:
         """Ends every run and opens no other."""
         self._open.close_all()

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from router.core.admission import Admitted
 from router.core.catalog import Catalog, Server
-from router.core.pins import Pins, PinSetting, Usable, compare, drifted_among, usable, with_cards
+from router.core.pins import Pins, PinSetting, Usable, compare, drifted_among, narrowed, usable, with_cards
 from router.errors import ToolFailure
 from router.ports import Clock, Diagnostics, Listing, Scope, ServerStatus, ToolServers
 
@@ -67,7 +67,11 @@ class _Failed:
 
 
 class Servers:
-    """The tool servers of one catalog. For many threads and tasks at once; `pins` are those that were read for it."""
+    """The tool servers of one catalog. For many threads and tasks at once; `pins` are those that were read for it.
+
+    `approved` names servers whose pins are newer than what was listed of them so far: that is not held against the
+    pins, and read anew before a call.
+    """
 
     def __init__(
         self,
@@ -77,8 +81,10 @@ class Servers:
         setting: PinSetting,
         clock: Clock,
         diagnostics: Diagnostics,
+        approved: Collection[str] = (),
     ) -> None:
         self._catalog = catalog
+        self._approved_ns = dict.fromkeys(approved, clock.monotonic_ns())
         self._sessions = sessions
         self._pins = dict(pins)
         self._setting: PinSetting = setting
@@ -86,14 +92,26 @@ class Servers:
         self._diagnostics = diagnostics
         self._remote = tuple(s for s in catalog.servers.values() if s.transport != "local" and s.enabled)
         self._named = tuple(sorted({tool for bundle in catalog.bundles.values() for tool in bundle.tools}))
-        self._reviewed = {s.name: pins[s.name].reviewed(s) for s in self._remote if s.name in pins}
-        self._unpinned = drifted_among(self._named, {s.name: self._usable(s, None) for s in self._remote})
+        self._review()
         self._held: dict[str, _Held] = {}
         self._failed: dict[tuple[str, str], _Failed] = {}
         self._marks = 0
         self._lit: dict[tuple[str, str], int] = {}
         self._told: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
+
+    def _review(self) -> None:
+        """What follows from the pins alone."""
+        pins = self._pins
+        self._reviewed = {s.name: pins[s.name].reviewed(s) for s in self._remote if s.name in pins}
+        self._unpinned = drifted_among(self._named, {s.name: self._usable(s, None) for s in self._remote})
+
+    def narrow(self, newer: Mapping[str, Pins]) -> None:
+        """Takes back what newer pins do not hold, or hold in another form. Nothing of them is added."""
+        with self._lock:
+            self._pins = {name: narrowed(pins, newer.get(name)) for name, pins in self._pins.items()}
+            self._review()
+            self._marks += 1
 
     @property
     def sessions(self) -> ToolServers:
@@ -117,7 +135,7 @@ class Servers:
     def _made(self, principal: str, changes: int, before: _Held | None) -> _Held:
         now = self._clock.monotonic_ns()
         status = {row.server: row for row in self._sessions.status()}
-        known = {s.name: self._sessions.known(s.name, scope=Scope(principal=principal)) for s in self._remote}
+        known = {s.name: self._known(s.name, Scope(principal=principal)) for s in self._remote}
         by_server = {s.name: self._usable(s, known[s.name]) for s in self._remote}
         closed, passing, until_ns = [], [], _NEVER
         for server in self._remote:
@@ -140,6 +158,11 @@ class Servers:
         if before is not None and _same(before.availability, availability):
             availability = before.availability
         return _Held(availability, changes, until_ns)
+
+    def _known(self, name: str, scope: Scope) -> Listing | None:
+        """What the server listed last, if that can be held against its pins."""
+        listing = self._sessions.known(name, scope=scope)
+        return None if listing is None or listing.listed_ns < self._approved_ns.get(name, 0) else listing
 
     def _usable(self, server: Server, listing: Listing | None) -> Usable:
         admitted = listing.admitted if listing is not None else None
@@ -182,7 +205,8 @@ class Servers:
         """Before a call: has a list that still holds, so that `now` judges the server as it is. Why it could
         not be had is in `now`, never raised."""
         server = self._catalog.servers[name]
-        listing = await self._list(server, scope, timeout_s, fresh=False)
+        is_older = self._known(name, scope) is None and self._sessions.known(name, scope=scope) is not None
+        listing = await self._list(server, scope, timeout_s, fresh=is_older)
         for _ in range(2):  # one may have been under way that was begun before the change
             if listing is None or not listing.changed:
                 break

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +62,19 @@ class PinFiles:
         """The pins of those of the given servers that have any. Raises CorruptPins at the first that has bad ones."""
         found = {name: self.read(name) for name in sorted(servers)}
         return {name: pins for name, pins in found.items() if pins is not None}
+
+    def stamp(self, servers: Iterable[str]) -> tuple[object, ...]:
+        """Changes when a pin file of the servers does: what the file system says of each, without reading any. A file
+        that was written twice to the same size within one tick of its clock may look as before; `write` never does."""
+        found: list[tuple[int, int, int] | None] = []
+        for name in servers:
+            try:
+                status = os.stat(self.path(name), follow_symlinks=False)  # noqa: PTH116 - a third of the time
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        return tuple(found)
 
     def write(self, pins: Pins) -> Path:
         """Replaces the server's pin file; returns where it is. Raises StorageError, and then nothing has changed."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from router.core.catalog import Card, Catalog
+from router.core.catalog import Card, Catalog, Server
 from router.core.models import LocalTool
 
 if TYPE_CHECKING:
@@ -50,13 +50,24 @@ def read_catalog(config: str | Path | None, cards: Mapping[str, Card]) -> tuple[
 
     Raises ConfigError, CorruptPins.
     """
-    from router.adapters.configfiles import read_config
-    from router.core.config import load
     from router.core.pins import pinned
 
-    catalog = load(read_config(config), cards=cards)
-    pins = open_pins(config).read_all({s.name: s for s in catalog.servers.values() if s.transport != "local"})
+    catalog = read_unpinned(config, cards)
+    pins = open_pins(config).read_all(remote_servers(catalog))
     return with_skills(config, pinned(catalog, pins)), pins
+
+
+def read_unpinned(config: str | Path | None, cards: Mapping[str, Card]) -> Catalog:
+    """The catalog of a config folder as its files say. Raises ConfigError."""
+    from router.adapters.configfiles import read_config
+    from router.core.config import load
+
+    return load(read_config(config), cards=cards)
+
+
+def remote_servers(catalog: Catalog) -> dict[str, Server]:
+    """The servers that can have pins."""
+    return {server.name: server for server in catalog.servers.values() if server.transport != "local"}
 
 
 def open_pins(config: str | Path | None) -> PinFiles:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,16 +15,26 @@ from router.core.exposure import Toolset
 from router.core.models import Activation, Decision, Step
 from router.core.steppolicy import refuse_unknown
 from router.engine import Engine
+from router.generations import Generations, Renew
 from router.portal import Portal, refuse_running_loop
 from router.ports import Selector
 from router.run import Deps
-from router.wiring.catalogs import LocalServers, local_cards, project_folder, read_catalog, with_learned
+from router.wiring.catalogs import (
+    LocalServers,
+    local_cards,
+    open_pins,
+    project_folder,
+    read_unpinned,
+    with_learned,
+    with_skills,
+)
 from router.wiring.effects import open_diagnostics, open_redactor, open_results, open_store, package_version
+from router.wiring.repinning import PinnedFrom
 from router.wiring.searching import open_selector, open_tool_search
-from router.wiring.toolservers import REMOTE, open_servers
+from router.wiring.toolservers import REMOTE, PinnedServers
 
 if TYPE_CHECKING:
-    from router.core.pins import PinSetting
+    from router.core.pins import Pins, PinSetting
     from router.selecting import StagedSelector
 
 
@@ -36,8 +46,8 @@ class Router:
     raise WrongContext inside one.
     """
 
-    def __init__(self, engine: Engine, selector: StagedSelector | None = None) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, selector: StagedSelector | None = None, renew: Renew | None = None) -> None:
+        self._engines = Generations(engine, engine.clock, renew)
         self._selector = selector
         self._portal = Portal()
 
@@ -78,8 +88,8 @@ class Router:
                 f"pins={pins!r} is for development only", advice="pass development=True, or pin the servers"
             )
         tools, cards = local_cards(local)
-        catalog, known_pins = read_catalog(config, cards)
-        catalog, memory = with_learned(config, catalog)
+        pinned = PinnedFrom(open_pins(config), read_unpinned(config, cards))
+        catalog, memory = with_learned(config, with_skills(config, pinned.catalog()))
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         if not root.is_dir():
             raise RequestError(f"the workspace {str(root)!r} is not a folder", advice="name one that exists")
@@ -96,30 +106,36 @@ class Router:
         skills = sorted({content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
         places = (runs, config or "config", content / "pins", *skills)
         protected = [str(Path(place).resolve()) for place in places]
-        servers = open_servers(catalog, known_pins, pins, clock, diagnostics, development=development, workspace=root)
+        servers = PinnedServers(catalog, pins, clock, diagnostics, development=development, workspace=root)
         sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:1])
         own = open_selector(catalog, runs, clock, diagnostics, memory) if selector is None else None
-        engine = Engine(
-            catalog=catalog,
-            deps=Deps(
-                clock=clock,
-                redactor=redactor,
-                diagnostics=diagnostics,
-                sessions={"local": sessions, **dict.fromkeys(REMOTE, servers.sessions)},
-                describe=describe,
-                patterns=compile_pattern,
-                selector=selector or own,
-                tools=open_tool_search(own, diagnostics),
-                results=open_results(catalog, clock),
-                scratch=ScratchFolder,
-            ),
-            store=open_store(runs, catalog, clock, redactor),
-            capabilities=SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s),
-            workspace=str(root),
-            servers=servers,
-            versions={"bundle_router": package_version()},
+        deps = Deps(
+            clock=clock,
+            redactor=redactor,
+            diagnostics=diagnostics,
+            sessions={"local": sessions, **dict.fromkeys(REMOTE, servers.sessions)},
+            describe=describe,
+            patterns=compile_pattern,
+            selector=selector or own,
+            tools=open_tool_search(own, diagnostics),
+            results=open_results(catalog, clock),
+            scratch=ScratchFolder,
         )
-        return cls(engine, own)
+        store = open_store(runs, catalog, clock, redactor)
+        capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)
+
+        def engine_over(catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Engine:
+            return Engine(
+                catalog=catalog,
+                deps=deps,
+                store=store,
+                capabilities=capabilities,
+                workspace=str(root),
+                servers=servers.behind(catalog, pins, approved),
+                versions={"bundle_router": package_version()},
+            )
+
+        return cls(engine_over(catalog, pinned.pins), own, lambda: pinned.renew(catalog, engine_over))
 
     async def warm_up(self) -> bool:
         """Makes the search index, and waits (seconds) until models can be asked; gives whether they can be. Contacts
@@ -137,7 +153,7 @@ class Router:
     @property
     def catalog(self) -> Catalog:
         """The config in force."""
-        return self._engine.catalog
+        return self._engines.newest.catalog
 
     # --- routing ---------------------------------------------------------------------------------------------------
 
@@ -150,12 +166,14 @@ class Router:
         Raises UnknownRun (the parent has no decision), RequestError, RunInUse, CorruptRun, and StorageError when the
         decision could not be written; the run is then as it was before.
         """
-        return await self._engine.route(step, messages)
+        return await self._engines.route(_run_id(step), lambda engine: engine.route(step, messages))
 
     def route_sync(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
         """As `route`, for engines without an event loop. A step that the mapping answers never leaves this thread."""
         refuse_running_loop("route_sync()", "await router.route(...)")
-        return self._engine.route_from_thread(step, self._portal.run, messages)
+        return self._engines.route_sync(
+            _run_id(step), lambda engine: engine.route_from_thread(step, self._portal.run, messages)
+        )
 
     def explain(self, step: Step, target: str) -> Explanation:
         """Why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides nothing, writes nothing.
@@ -165,7 +183,7 @@ class Router:
         """
         refuse_unknown(self.catalog, step.policy)
         hear = self._selector.preview if self._selector is not None else None
-        return explain(self.catalog, self._engine.facts(), Activation(), step, target, hear)
+        return explain(self.catalog, self._engines.newest.facts(), Activation(), step, target, hear)
 
     # --- tools -----------------------------------------------------------------------------------------------------
 
@@ -185,7 +203,7 @@ class Router:
         Responses API, a namespace for each bundle). `fixed` gives the list as MCP wants it: with all of the router's
         own tools, and changed by nothing but another `route`. Raises UnknownRun, RequestError.
         """
-        return await self._engine.tools(run_id, format, native=native, fixed=fixed)
+        return await self._engines.of(run_id).tools(run_id, format, native=native, fixed=fixed)
 
     def tools_sync(
         self,
@@ -197,9 +215,10 @@ class Router:
     ) -> Toolset:
         """As `tools`, for engines without an event loop."""
         refuse_running_loop("tools_sync()", "await router.tools(...)")
-        if self._engine.needs_discovery(run_id):
-            return self._portal.run(self._engine.tools(run_id, format, native=native, fixed=fixed))
-        return self._engine.toolset(run_id, format, native=native, fixed=fixed)
+        engine = self._engines.of(run_id)
+        if engine.needs_discovery(run_id):
+            return self._portal.run(engine.tools(run_id, format, native=native, fixed=fixed))
+        return engine.toolset(run_id, format, native=native, fixed=fixed)
 
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
         """Calls a tool by its canonical (`server.tool`) or exposed name, if the run's current decision holds it; or one
@@ -210,32 +229,32 @@ class Router:
         is a `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no decision yet) and StorageError
         (the call's record could not be written).
         """
-        return await self._engine.call(run_id, name, arguments, joins=joins)
+        return await self._engines.call(run_id, lambda engine: engine.call(run_id, name, arguments, joins=joins))
 
     def call_sync(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
         """As `call`, for engines without an event loop."""
         refuse_running_loop("call_sync()", "await router.call(...)")
-        return self._portal.run(self._engine.call(run_id, name, arguments, joins=joins))
+        return self._portal.run(self.call(run_id, name, arguments, joins=joins))
 
     async def decision_id(self, run_id: str) -> str:
         """The id of the run's current decision. Raises UnknownRun where there is none."""
-        return await self._engine.decision_id(run_id)
+        return await self._engines.of(run_id).decision_id(run_id)
 
     def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
         """Calls `heard` with the run's id after each decision, on the thread that took it; it must neither block nor
         raise. Returns what ends it."""
-        return self._engine.watch(heard)
+        return self._engines.watch(heard)
 
     def report(self, level: str, event: str, **fields: object) -> None:
         """An event in the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
-        self._engine.diagnostics.event(level, event, **fields)
+        self._engines.newest.diagnostics.event(level, event, **fields)
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """The bytes behind `artifact:sha256:…`, as they came, checked against their digest.
 
         Raises UnknownRun, RequestError (no such artifact in this run), CorruptRun (they are not what was stored).
         """
-        return self._engine.artifact(run_id, uri)
+        return self._engines.of(run_id).artifact(run_id, uri)
 
     async def media(
         self,
@@ -249,7 +268,7 @@ class Router:
         Anthropic `image` or `document`, MCP blocks (`link`: a resource link). What a provider does not take, is empty
         or too large, becomes a text part that says so. Raises as `artifact`.
         """
-        return await asyncio.to_thread(self._engine.media, run_id, uri, format, link=link)
+        return await asyncio.to_thread(self._engines.of(run_id).media, run_id, uri, format, link=link)
 
     def media_sync(
         self,
@@ -261,21 +280,22 @@ class Router:
     ) -> dict[str, Any]:
         """As `media`, for engines without an event loop."""
         refuse_running_loop("media_sync()", "await router.media(...)")
-        return self._engine.media(run_id, uri, format, link=link)
+        return self._engines.of(run_id).media(run_id, uri, format, link=link)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
     async def close_run(self, run_id: str) -> None:
         """Ends the run: closes what it opened and seals its directory. It may be continued by another `route`."""
-        await self._engine.end_run(run_id)
+        await self._engines.of(run_id).end_run(run_id)
 
     def close_run_sync(self, run_id: str) -> None:
         """As `close_run`, for engines without an event loop."""
         refuse_running_loop("close_run_sync()", "await router.close_run(...)")
-        if self._engine.holds_sessions:
-            self._portal.run(self._engine.end_run(run_id))
+        engine = self._engines.of(run_id)
+        if engine.holds_sessions:
+            self._portal.run(engine.end_run(run_id))
         else:
-            self._engine.close_run(run_id)
+            engine.close_run(run_id)
 
     async def close(self) -> None:
         """Ends every run and lets go of everything. The router can't be used afterwards."""
@@ -283,7 +303,7 @@ class Router:
         self._portal.close()
 
     async def _end(self) -> None:
-        await self._engine.close()
+        await self._engines.close()
         if self._selector is not None:
             await self._selector.close()
 
@@ -310,3 +330,8 @@ class Router:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close_sync()
+
+
+def _run_id(step: object) -> str:
+    """Of what may be no step: the engine says so."""
+    return step.run_id if isinstance(step, Step) else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,20 +19,49 @@ if TYPE_CHECKING:
 REMOTE: Final = ("streamable-http", "stdio", "sse")
 
 
-def open_servers(
-    catalog: Catalog,
-    pins: Mapping[str, Pins],
-    setting: PinSetting,
-    clock: Clock,
-    diagnostics: Diagnostics,
-    *,
-    development: bool,
-    workspace: Path,
-) -> Servers:
-    """The tool servers of a catalog, behind their pins. Contacts nobody and loads no SDK yet."""
-    from router.adapters.mcp import open_mcp_sessions
-    from router.servers import Servers
+class PinnedServers:
+    """The tool servers of a config: one set of sessions, and what may be used of it behind each state of the pins.
+    Contacts nobody and loads no SDK yet."""
 
+    def __init__(
+        self,
+        catalog: Catalog,
+        setting: PinSetting,
+        clock: Clock,
+        diagnostics: Diagnostics,
+        *,
+        development: bool,
+        workspace: Path,
+    ) -> None:
+        from router.adapters.mcp import open_mcp_sessions
+
+        self._setting: PinSetting = setting
+        self._clock = clock
+        self._diagnostics = diagnostics
+        self._schema_of = _schemas_of(catalog)
+        self.sessions = open_mcp_sessions(
+            catalog.servers,
+            clock=clock,
+            diagnostics=diagnostics,
+            limits=catalog.settings.limits,
+            development=development,
+            workspace=workspace,
+            client=("bundle-router", package_version()),
+            schema_of=lambda server, tool: self._schema_of(server, tool),
+        )
+
+    def behind(self, catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Servers:
+        """The servers behind these pins; `catalog` has their cards. Arguments are checked against those from now on: a
+        tool whose pin changed is not to be had behind earlier ones any more (`Servers.narrow`). `approved`: as
+        `Servers` takes it."""
+        from router.servers import Servers
+
+        self._schema_of = _schemas_of(catalog)
+        return Servers(catalog, self.sessions, pins, self._setting, self._clock, self._diagnostics, approved)
+
+
+def _schemas_of(catalog: Catalog) -> Callable[[str, str], Mapping[str, Any] | None]:
+    """The schemas of the catalog's cards, each read once."""
     schemas: dict[str, Mapping[str, Any]] = {}
 
     def schema_of(server: str, tool: str) -> Mapping[str, Any] | None:
@@ -44,17 +73,7 @@ def open_servers(
             schemas[name] = card.input_schema()
         return schemas[name]
 
-    sessions = open_mcp_sessions(
-        catalog.servers,
-        clock=clock,
-        diagnostics=diagnostics,
-        limits=catalog.settings.limits,
-        development=development,
-        workspace=workspace,
-        client=("bundle-router", package_version()),
-        schema_of=schema_of,
-    )
-    return Servers(catalog, sessions, pins, setting, clock, diagnostics)
+    return schema_of
 
 
 def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bool) -> list[Admitted | str]:

@@ -19,7 +19,7 @@ from router.core.pins.compare import Comparison, Difference, ToolChange, compare
 from router.core.pins.file import pins_from_text, pins_to_text
 from router.core.pins.report import report_lines
 from router.core.pins.usable import PinSetting, Usable, drifted_among, usable
-from router.core.pins.values import Origin, Pin, Pins, approve, origin_of
+from router.core.pins.values import Origin, Pin, Pins, approve, narrowed, origin_of
 
 __all__ = [
     "Comparison",
@@ -33,6 +33,7 @@ __all__ = [
     "approve",
     "compare",
     "drifted_among",
+    "narrowed",
     "origin_of",
     "pinned",
     "pins_from_text",

@@ -115,6 +115,15 @@ def approve(
     return replace(fresh, pins=tuple(sorted((*kept, *taken), key=lambda pin: pin.tool)))
 
 
+def narrowed(pins: Pins, newer: Pins | None) -> Pins:
+    """Those of the pins that newer ones hold in the same form: what was taken back since is not in them, nor is what
+    was approved since."""
+    if newer is None or (pins.origin, pins.instructions) != (newer.origin, newer.instructions):
+        return replace(pins, pins=())
+    held = {(pin.tool, pin.sha256, pin.definition) for pin in newer.pins}
+    return replace(pins, pins=tuple(pin for pin in pins.pins if (pin.tool, pin.sha256, pin.definition) in held))
+
+
 def _digested_anew(pins: Pins, server: Server) -> Pins:
     """The same texts with digests that leave out what is volatile now, so that one file holds one kind of digest."""
     digests = {tool.card.tool: tool.card.sha256 for tool in pins.reviewed(server).tools}

@@ -1,0 +1,170 @@
+"""Pins that are approved, or taken back, while a router is open: for new decisions, never wider for earlier ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from router import Router
+from router.adapters.archive import Archive
+from router.core.records import catalog_from
+from router.core.replay import replay
+
+NEW_TEXT = {"description": "Echoes, as we agreed."}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for what a look at the pin files brings, a few seconds at most."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def call(router: Router, run_id: str, tool: str = "s.echo") -> str:
+    result = router.call_sync(run_id, tool, {"text": "x"})
+    return result.code or result.outcome
+
+
+def steps_and_calls(router: Router, project: Any, run_id: str, tool: str = "s.echo") -> str:
+    router.route_sync(project.step(run_id))
+    return call(router, run_id, tool)
+
+
+def test_an_approved_change_is_used_by_new_decisions_and_not_by_those_taken_before(project: Any, bench: Any) -> None:
+    with bench.faults.serving() as server:
+        project.http(server.url, tools='tools = ["s.echo", "s.pid"]')
+        project.pin()
+        with project.open() as router:
+            assert steps_and_calls(router, project, "r") == "ok"
+            before = router.catalog.revision
+            server.faults.overlay["echo"] = NEW_TEXT
+        with project.open() as router:
+            assert steps_and_calls(router, project, "r") == "pin_drift"
+            project.pin()
+            until(lambda: steps_and_calls(router, project, "other") == "ok")
+            assert call(router, "r") == "pin_drift", "its decision was taken before the approval"
+            assert call(router, "r", "s.pid") == "ok", "the rest of it goes on as it was"
+            assert steps_and_calls(router, project, "r") == "ok"
+            shown = {tool["function"]["name"]: tool for tool in router.tools_sync("r").tools}
+            assert NEW_TEXT["description"] in json.dumps(shown)
+            assert router.catalog.revision != before
+    assert "pins.unread" not in [row["type"] for row in project.records()]
+    archive = Archive(project.root / "runs")
+    assert archive.verify("r").ok
+    for record in archive.records("r"):
+        if record["type"] == "route.decided":
+            catalog = catalog_from(archive.catalog("r", record["catalog_revision"]))
+            assert replay(record, catalog).outcome == "identical"
+
+
+def test_a_tool_that_is_approved_joins_a_glob_with_the_next_decision(project: Any, bench: Any) -> None:
+    with bench.faults.serving() as server:
+        project.http(server.url, tools='tools = ["s.*o*"]')
+        project.pin()
+        with project.open() as router:
+            assert steps_and_calls(router, project, "r") == "ok"
+            server.faults.extra_tools.append(bench.faults.tool("novel"))
+            project.pin()
+            until(lambda: steps_and_calls(router, project, "other", "s.novel") == "ok")
+            assert router.call_sync("r", "s.novel", {}).outcome == "denied"
+            assert "s.novel" not in [tool.name for tool in router.tools_sync("r").active]
+            assert steps_and_calls(router, project, "r", "s.novel") == "ok"
+
+
+def test_what_is_taken_back_stops_at_once_for_decisions_taken_before(project: Any, bench: Any) -> None:
+    with bench.faults.serving() as server:
+        project.http(server.url, tools='tools = ["s.echo", "s.pid"]')
+        project.pin()
+        pins = project.root / "bundles" / "pins" / "s.json"
+        with project.open() as router:
+            assert steps_and_calls(router, project, "r") == "ok"
+            pins.unlink()
+            until(lambda: call(router, "r") == "pin_drift")
+            assert call(router, "r", "s.pid") == "pin_drift"
+            assert router.route_sync(project.step()).bundle_ids == []
+
+
+def test_pins_that_cant_be_read_change_nothing_and_that_is_said_once(
+    project: Any, bench: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with bench.faults.serving() as server:
+        project.http(server.url)
+        project.pin()
+        pins = project.root / "bundles" / "pins" / "s.json"
+        said: list[str] = []
+
+        def told() -> bool:
+            assert steps_and_calls(router, project, "r") == "ok"
+            said.extend(line for line in capfd.readouterr().err.splitlines() if "pins.unread" in line)
+            return bool(said)
+
+        with project.open() as router:
+            assert steps_and_calls(router, project, "r") == "ok"
+            good = pins.read_text()
+            pins.write_text("{}")
+            until(told)
+            pins.write_text(good)
+            assert steps_and_calls(router, project, "r") == "ok"
+            told()
+    assert len(said) == 1
+
+
+def test_a_run_with_a_call_under_way_goes_over_with_a_later_step(project: Any, bench: Any) -> None:
+    with bench.faults.serving() as server:
+        project.http(server.url, tools='tools = ["s.echo", "s.hang"]')
+        project.pin()
+
+        async def main() -> None:
+            async with asyncio.timeout(60), project.open() as router:
+                await router.route(project.step())
+                hanging = asyncio.create_task(router.call("r", "s.hang", {"s": 20}))
+                await bench.until(lambda: server.faults.calls)
+                server.faults.overlay["echo"] = NEW_TEXT
+                await asyncio.to_thread(project.pin)
+                old = router.catalog.revision
+                while router.catalog.revision == old:
+                    await router.route(project.step("other"))
+                    await asyncio.sleep(0.05)
+                assert (await router.route(project.step())).catalog_revision == old, "its call keeps it"
+                hanging.cancel()
+                await asyncio.gather(hanging, return_exceptions=True)
+                assert (await router.route(project.step())).catalog_revision == router.catalog.revision
+                assert (await router.call("r", "s.echo", {"text": "x"})).ok
+
+        asyncio.run(main())
+    ends = [row["outcome"] for row in project.records() if row["type"] == "call.finished"]
+    assert ends == ["cancelled", "ok"]
+
+
+def test_runs_that_are_routed_side_by_side_while_pins_change_lose_nothing(project: Any, bench: Any) -> None:
+    with bench.faults.serving() as server:
+        project.http(server.url, tools='tools = ["s.echo", "s.pid"]')
+        project.pin()
+
+        async def main() -> None:
+            async with asyncio.timeout(60), project.open() as router:
+                revisions = {router.catalog.revision}
+
+                async def one(number: int) -> None:
+                    while len(revisions) < 3:
+                        revisions.add((await router.route(project.step(f"r-{number}"))).catalog_revision)
+                        assert (await router.call(f"r-{number}", "s.pid", {})).outcome in ("ok", "denied", "busy")
+
+                async def approve() -> None:
+                    for name in ("first", "second"):
+                        known = len(revisions)
+                        server.faults.extra_tools.append(bench.faults.tool(name))
+                        await asyncio.to_thread(project.pin)
+                        await bench.until(lambda known=known: len(revisions) > known)
+
+                await asyncio.gather(approve(), *(one(number) for number in range(9)))
+
+        asyncio.run(main())
+    archive = Archive(project.root / "runs")
+    assert [archive.verify(run_id).ok for run_id in sorted(archive.run_ids())] == [True] * 9
