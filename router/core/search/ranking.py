@@ -251,8 +251,10 @@ class Search:
             weight *= self.weights.history_decay
 
     def _pulled(self, request: Request, found: _Found, bundles: frozenset[str], memories: Memories) -> dict[str, float]:
-        """Scores of tools with what they gain from their bundles."""
-        fused = with_memory(found.bundles, memories.bundles, self._features(request, memories.bundles), bundles)
+        """Scores of tools with what they gain from their bundles, as these are ranked by themselves."""
+        memory = memories.bundles
+        votes = self.recall(request, bundles, memory.recollection if memory is not None else None)
+        fused = with_memory(found.bundles, memory, self._features(request, memory), bundles, votes)
         of_bundle = best_is_one(fused)
         pull = self.weights.bundle_pull * found.coherence**self.weights.coherence_power
         owners = self._bundles_of

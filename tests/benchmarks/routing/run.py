@@ -6,7 +6,8 @@ Protocol: one set of weights for all sets. "+ logs": each of five folds is ranke
 the other folds' queries as past steps) and switched on only where that replay gains. A query's group stays in one fold;
 in MetaTool, whose groups are its gold tools, a query is its own group. Peers rank tools; a bundle as its best one.
 The weights were chosen while looking at these same queries (as a whole, never by set): held-back queries decide.
-"+ embeddings": all-MiniLM-L6-v2 in this process. `--queries N` measures about N queries of each set, whole groups drawn
+"+ embeddings": all-MiniLM-L6-v2 in this process; with logs, past steps are recalled by its vectors too where replay
+gains by that over the words (a fold's `+pull`). `--queries N` measures about N queries of each set, whole groups drawn
 with a fixed seed; memory still learns from all that lie in other folds.
 Every figure is a mean over queries, ± half a 95 % interval over resampled groups. Times: median of a query, in ms.
 """
@@ -32,9 +33,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from router.adapters.ranking import LexicalIndex, english_stemmer  # noqa: E402
 from router.core.search.documents import make_corpus  # noqa: E402
 from router.core.search.evidence import RELEVANCE_FEATURES, fit_logistic, relevance_features  # noqa: E402
-from router.core.search.fit import Fit, fit_memory  # noqa: E402
-from router.core.search.memory import Label  # noqa: E402
+from router.core.search.fit import Recalling, fit_memory  # noqa: E402
+from router.core.search.memory import Label, Memory  # noqa: E402
 from router.core.search.ranking import NO_MEMORIES, Memories, Search  # noqa: E402
+from router.core.search.recall import Recollection  # noqa: E402
 from router.core.search.request import Request, marks_of  # noqa: E402
 from router.core.search.text import Analyzer  # noqa: E402
 from tests.benchmarks.routing import routing_data, routing_meaning  # noqa: E402  the path is set above
@@ -42,6 +44,8 @@ from tests.benchmarks.routing.routing_data import LabelledSet, Query  # noqa: E4
 from tests.benchmarks.routing.routing_metrics import auroc, half_width, mean, ndcg, recall, reciprocal_rank  # noqa: E402
 from tests.benchmarks.routing.routing_peers import PEERS  # noqa: E402
 
+TIMED = 50
+"""Queries that are embedded one at a time, for how long that takes."""
 MEASURES = ("R@1", "R@5", "nDCG@10", "MRR")
 Ranked = tuple[Query, Sequence[str], Sequence[str]]
 
@@ -93,15 +97,35 @@ def rank_all(
 
 def fitted(
     search: Search, past: Sequence[Query], base: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]
-) -> tuple[Fit, Fit]:
-    """Memories of bundles and of tools from past queries, each only where replaying them gains."""
-    of_label: dict[tuple[str, str], str] = {(query.run, query.text): query.id for query in past}
+) -> Memories:
+    """Memories of bundles and of tools from past queries, each only where replaying them gains; steps recalled by what
+    they meant only where that gains over the words."""
+    of_label = {(query.run, query.text): query for query in past}
+    bundles = frozenset(search.corpus.members)
 
-    def fit(position: int, ids: Callable[[Query], tuple[str, ...]]) -> Fit:
+    def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
+        return search.recall(of_label[label.run, label.text].request, bundles, recollection)
+
+    recalling = Recalling(search.vectors.revision, votes) if search.vectors is not None else None
+
+    def fit(position: int, ids: Callable[[Query], tuple[str, ...]], recalling: Recalling | None) -> Memory | None:
         labels = [Label(q.text, ids(q), q.run, marks_of(q.request)) for q in past]
-        return fit_memory(labels, search.analyzer, lambda label: base[of_label[label.run, label.text]][position])
+        found = fit_memory(
+            labels,
+            search.analyzer,
+            lambda label: base[of_label[label.run, label.text].id][position],
+            recalling=recalling,
+        )
+        return found.recall.memory if found.recall is not None and found.recall.memory is not None else found.memory
 
-    return fit(0, lambda query: query.bundles), fit(1, lambda query: query.tools)
+    return Memories(fit(0, lambda query: query.bundles, recalling), fit(1, lambda query: query.tools, None))
+
+
+def in_words(memory: Memory | None) -> str:
+    """What replay chose: how much the texts count against memory, and how much recalled steps do."""
+    if memory is None:
+        return "off"
+    return f"{memory.trust:g}" + (f"+{memory.recollection.pull:g}" if memory.recollection is not None else "")
 
 
 def with_logs(
@@ -113,10 +137,9 @@ def with_logs(
     times: list[float] = []
     notes: list[str] = []
     for past, held in routing_data.folds(data.queries, folds):
-        for_bundles, for_tools = fitted(search, past, base)
-        notes.append("/".join(f"{fit.memory.trust:g}" if fit.memory else "off" for fit in (for_bundles, for_tools)))
-        measured_here = [query for query in held if query.id in wanted]
-        found, ms, _ = rank_all(data, search, measured_here, Memories(for_bundles.memory, for_tools.memory))
+        memories = fitted(search, past, base)
+        notes.append(f"{in_words(memories.bundles)}/{in_words(memories.tools)}")
+        found, ms, _ = rank_all(data, search, [query for query in held if query.id in wanted], memories)
         ranked += found
         times += ms
     return ranked, times, notes
@@ -231,13 +254,13 @@ def ours(
 
 
 def understood(data: LabelledSet) -> tuple[LabelledSet, float]:
-    """The set with a vector for every query, and the median time that one took, in ms."""
-    queries, times = [], []
-    for query in data.queries:
+    """The set with a vector for every query, and the median time that one takes, in ms."""
+    times = []
+    for query in data.queries[:: max(1, len(data.queries) // TIMED)]:
         started = time.perf_counter()
-        queries += routing_meaning.understood([query])
+        routing_meaning.embedded(routing_meaning.model(), query.text)
         times.append((time.perf_counter() - started) * 1e3)
-    return replace(data, queries=queries), statistics.median(times)
+    return replace(data, queries=routing_meaning.understood(data.queries)), statistics.median(times)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
