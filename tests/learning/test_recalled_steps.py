@@ -24,7 +24,7 @@ from router.core.learning.report import Learning, learn
 from router.core.search.index import Near
 from router.core.search.meaning import Passage, passage, passages_of
 from router.core.search.memory import LIMIT, Memory, past_texts
-from router.core.search.ranking import Search
+from router.core.search.ranking import Memories, Search
 from router.core.search.recall import DOUBT, PULLS, PastText, Recollection, key_of
 from router.core.search.request import Request
 from router.errors import ConfigError
@@ -260,6 +260,20 @@ def test_whoever_can_not_be_asked_leaves_the_memory_of_words(house: Any) -> None
     assert understood.rank_bundles(Request(wish), everyone, other) == understood.rank_bundles(
         Request(wish), everyone, alone
     )
+
+
+def test_a_tool_gains_from_its_bundle_as_that_is_recalled(house: Any) -> None:
+    memory, wish = taught(house, about)[0].then.memory, said("delve", 999)
+    assert memory is not None
+    assert memory.recollection is not None
+    search = understanding(house.catalog, [wish, *(step.text for step in memory.recollection.steps)], about)
+    everything = frozenset(search.corpus.servers)
+
+    def first_tool(memory: Memory) -> str:
+        return search.rank_tools(Request(wish), everything, Memories(memory))[0].id
+
+    assert first_tool(memory) in house.catalog.bundles["repo.readonly"].tools
+    assert first_tool(replace(memory, recollection=None)) not in house.catalog.bundles["repo.readonly"].tools
 
 
 def test_recall_only_ranks_what_is_permitted_and_nothing_else_takes_its_place(house: Any) -> None:
