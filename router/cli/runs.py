@@ -133,11 +133,11 @@ def _show_record(record: dict[str, Any], finished: set[str], started: dict[str, 
         exposure = record["exposure"]
         say(f"      {exposure['tools']} of {exposure['all_tools']} tools, {exposure['tokens']:,} tokens")
     elif kind == "call.started" and record["call_id"] not in finished:
-        again = f", the result of {record['cached_from']} again" if record.get("cached_from") else ""
         say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → started, and no end was recorded")
         say(excerpt("        with ", str(record.get("arguments") or "")))
     elif kind == "call.finished":
         code = f" {record['code']}" if record["code"] else ""
+        again = f", the result of {record['cached_from']} again" if record.get("cached_from") else ""
         code += "".join(f" ({flag.replace('_', ' ')})" for flag in (record.get("shaped") or {}).get("flags", ()))
         say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → {record['outcome']}{code}, "
             f"{record['elapsed_ms']:.1f} ms{again}")  # fmt: skip

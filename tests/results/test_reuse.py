@@ -329,3 +329,12 @@ def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_take
     assert not is_read_only(catalog(), "s.set")
     assert is_read_only(catalog_of_readers(), "s.get")
     assert not is_read_only(catalog_of_readers(), "s.unknown")
+
+
+def test_the_reviewer_is_shown_which_call_a_result_came_from(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    from router.cli import main
+
+    site.says(LOOK, LOOK)
+    main(["runs", "show", "r", "--runs", str(site.folder / "runs")])
+    shown = [line for line in capsys.readouterr().out.splitlines() if "call kit.look" in line]
+    assert [line.endswith(f"the result of {site.finished()[0]['call_id']} again") for line in shown] == [False, True]
