@@ -30,7 +30,7 @@ from router.core.metatools import READERS, Resolved, resolve, takes_nothing
 from router.core.models import Activation, Block, Code, Facts, Outcome, Text
 from router.core.records import CALL_SCHEMA
 from router.core.reuse import Asked
-from router.core.shaping import Blob, Part, Shaped, shape
+from router.core.shaping import Blob, Part, Shaped, is_small, shape
 from router.errors import CorruptRun, RequestError, StorageError
 from router.ports import RawResult, Scope, Stored
 from router.results import Came
@@ -42,7 +42,7 @@ MAX_NAMED: Final = 20
 """Tools that a refusal names."""
 Joined = tuple[tuple[str, str], ...]
 """Tools that joined the array, each with the bundle it was asked for in the name of."""
-INLINE_BYTES: Final = 32_768
+INLINE_CHARS: Final = 32_768
 """Results up to this size are shaped on the event loop; larger ones, and media, in a thread."""
 
 
@@ -376,7 +376,7 @@ async def shape_result(deps: Deps, catalog: Catalog, run: Run, raw: RawResult) -
 async def shape_blocks(deps: Deps, catalog: Catalog, blocks: Sequence[Block]) -> Shaped:
     """What the blocks are to the model. Off the event loop where that takes a while."""
     max_chars = catalog.settings.limits.max_result_chars
-    if len(blocks) < 16 and all(isinstance(block, Text) and len(block.text) < INLINE_BYTES for block in blocks):
+    if is_small(blocks, INLINE_CHARS):
         return shape(blocks, max_chars, deps.describe)
     return await asyncio.to_thread(shape, blocks, max_chars, deps.describe)
 

@@ -19,7 +19,8 @@ Theory of operation: `copies` drops duplicates, `references` replaces payloads, 
 """
 
 from router.core.shaping.shape import shape
+from router.core.shaping.small import is_small
 from router.core.shaping.values import Blob, Describe, MediaFacts, Part, Role, Shaped
 from router.core.shaping.visible import visible
 
-__all__ = ["Blob", "Describe", "MediaFacts", "Part", "Role", "Shaped", "shape", "visible"]
+__all__ = ["Blob", "Describe", "MediaFacts", "Part", "Role", "Shaped", "is_small", "shape", "visible"]
