@@ -103,6 +103,7 @@ OWNERS = {
     "mcp_types": {"router/adapters/mcp/sdk.py", "router/serving/protocol.py"},
     "uvicorn": {"router/serving/listener.py"},
     "httpx2": {"router/adapters/mcp/http.py"},
+    "httpcore2": {"router/adapters/mcp/tcp.py"},
     "jsonschema": {"router/adapters/mcp/schemas.py"},
     "bm25s": {"router/adapters/ranking.py"},
     "Stemmer": {"router/adapters/ranking.py"},

@@ -23,6 +23,7 @@ import httpx2
 
 from router.adapters.mcp.exchange import EXCHANGE, Aborted, Exchange
 from router.adapters.mcp.faults import ServerFault
+from router.adapters.mcp.tcp import open_connections
 
 CONNECT_S: Final = 10.0
 READ_S: Final = 300.0
@@ -193,14 +194,17 @@ class Body(httpx2.AsyncByteStream):
         await self._response.aclose()
 
 
-TcpPool = httpx2.AsyncHTTPTransport
 Client = httpx2.AsyncClient
 
 
-def open_pool(keep: int) -> TcpPool:
+class TcpPool(httpx2.AsyncHTTPTransport):
     """The TCP connections to one server, for all its sessions. At most `keep` idle ones are kept; the caller closes."""
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=keep, keepalive_expiry=KEEP_S)
-    return httpx2.AsyncHTTPTransport(limits=limits)
+
+    def __init__(self, keep: int) -> None:
+        context = httpx2.create_ssl_context()
+        super().__init__(verify=context)
+        # Not a parameter of httpx2's, and the only way to connections of our own below its own handling of errors.
+        self._pool = open_connections(context, keep, KEEP_S)
 
 
 def open_client(transport: OneOrigin, auth: Any = None) -> httpx2.AsyncClient:

@@ -237,9 +237,9 @@ class Hub:
     def _http_pool(self, server: str) -> TcpPool:
         pool = self._pools.get(server)
         if pool is None:
-            from router.adapters.mcp.http import open_pool
+            from router.adapters.mcp.http import TcpPool
 
-            pool = self._pools[server] = open_pool(self._bounds.per_server)
+            pool = self._pools[server] = TcpPool(self._bounds.per_server)
         return pool
 
     async def _reap(self) -> None:

@@ -1,0 +1,143 @@
+"""What the TCP connections to servers put on the wire, seen by a server of bare sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+pytest.importorskip("mcp", reason="the tool servers need the 'mcp' extra")
+
+import httpcore2
+import httpx2
+
+from router.adapters.mcp.http import TcpPool
+from router.adapters.mcp.tcp import Stream
+
+T = TypeVar("T")
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def against(serve: Serve, work: Callable[[httpx2.AsyncClient, str], Awaitable[T]]) -> T:
+    served: set[asyncio.Task[None] | None] = set()
+
+    async def serving(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.add(asyncio.current_task())
+        try:
+            await serve(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def main() -> T:
+        async with asyncio.timeout(20), await asyncio.start_server(serving, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with httpx2.AsyncClient(transport=TcpPool(4), trust_env=False) as client:
+                done = await work(client, f"http://127.0.0.1:{port}/mcp")
+            await asyncio.gather(*(task for task in served if task is not None))
+            return done
+
+    return asyncio.run(main())
+
+
+class Noting(httpcore2.AsyncNetworkStream):
+    """Notes what it is given. In the same process the socket can't tell two packets from one."""
+
+    def __init__(self) -> None:
+        self.noted: list[bytes] = []
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - its interface
+        self.noted.append(bytes(buffer))
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - its interface
+        self.noted.append(b"<read>")
+        return OK
+
+    async def aclose(self) -> None:
+        self.noted.append(b"<closed>")
+
+
+def test_a_request_leaves_in_one_piece_before_its_answer_is_read() -> None:
+    async def main() -> list[bytes]:
+        noting = Noting()
+        connection = httpcore2.AsyncHTTP11Connection(httpcore2.Origin(b"http", b"x", 80), Stream(noting, None))
+        async with connection:
+            for _ in range(2):
+                answer = await connection.request("POST", "http://x/mcp", headers={"host": "x"}, content=b"the body")
+                assert answer.content == b"ok"
+        return noting.noted
+
+    first, read, *again = asyncio.run(main())
+    assert first.startswith(b"POST /mcp")
+    assert first.endswith(b"the body")
+    assert [read, *again] == [b"<read>", first, b"<read>", b"<closed>"]
+
+
+def test_what_was_given_up_is_not_sent_when_the_connection_is_closed() -> None:
+    async def main() -> list[bytes]:
+        noting = Noting()
+        stream = Stream(noting, None)
+        await stream.write(b"half a request")
+        await stream.aclose()
+        return noting.noted
+
+    assert asyncio.run(main()) == [b"<closed>"]
+
+
+def test_a_large_request_arrives_whole() -> None:
+    body = bytes(range(256)) * 4_096
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        came = await reader.readexactly(len(body))
+        assert f"content-length: {len(body)}".encode() in head.lower()
+        writer.write(OK if came == body else b"HTTP/1.1 400 No\r\ncontent-length: 0\r\n\r\n")
+
+    async def work(client: httpx2.AsyncClient, url: str) -> int:
+        async def parts() -> object:
+            for at in range(0, len(body), 10_000):
+                yield body[at : at + 10_000]
+
+        sized = {"content-length": str(len(body))}
+        whole = await client.post(url, content=body)
+        streamed = await client.post(url, content=parts(), headers=sized)  # type: ignore[arg-type] # an iterator
+        return whole.status_code + streamed.status_code
+
+    assert against(serve, work) == 400
+
+
+def test_a_server_may_answer_before_it_has_read_everything() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too much\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        await reader.read()  # what is still on its way, so that the answer is not lost with the connection
+
+    async def work(client: httpx2.AsyncClient, url: str) -> int:
+        return (await client.post(url, content=b"x" * 60_000)).status_code
+
+    assert against(serve, work) == 413
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again() -> None:
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        await writer.drain()
+        writer.close()
+        closed.set()
+
+    async def work(client: httpx2.AsyncClient, url: str) -> None:
+        for _ in range(5):
+            closed.clear()
+            assert (await client.get(url)).text == "ok"
+            await closed.wait()
+
+    against(serve, work)
