@@ -19,6 +19,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MAX_HEAD_BYTES: Final = 32_768
 IDLE_S: Final = 30
 """How long a connection may lie idle between two requests."""
+HELD_BYTES: Final = 16_384
+"""How much of an answer may wait for the end of the loop's turn."""
 STOP_TICKS_S: Final = 3.0
 """How long connections may take to close once nothing is under way on them."""
 HEADERS: Final = [
@@ -29,6 +31,37 @@ HEADERS: Final = [
 
 _LOG: Final = logging.getLogger("router.serving.http")
 _LOG.setLevel(logging.ERROR)  # a warning for every malformed request would let strangers fill a disk
+
+
+class Merged:
+    """A transport that sends what is written in one turn of the loop as one piece: an answer's head and its body are
+    one system call, and one packet for the client to wake up for."""
+
+    __slots__ = ("_held", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held = bytearray()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._held:
+            self._loop.call_soon(self._send)
+        self._held += data
+        if len(self._held) > HELD_BYTES:  # from here on it is the transport that says when to pause
+            self._send()
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._held:
+            held, self._held = self._held, bytearray()
+            self._transport.write(held)
 
 
 class Connection(H11Protocol):
@@ -42,7 +75,7 @@ class Connection(H11Protocol):
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(Merged(transport, self.loop))  # type: ignore[arg-type] # by its methods it is one
         self._expect()
 
     def data_received(self, data: bytes) -> None:
