@@ -1,85 +1,101 @@
-"""What the router adds to a call of an MCP server: through the library, and through its MCP endpoint, side by side.
+"""What the router adds to a call and to a list of an MCP server, beside what other gateways add, in one run.
 
-    python tests/benchmarks/endpoint.py [--calls 640] [--mode auto|legacy]
+    python tests/benchmarks/endpoint.py [--calls 128] [--rounds 5] [--tools 18] [--mode auto|legacy]
+        [--fastmcp PYTHON] [--mcp-proxy PROGRAM]
 
-Three processes: the agent (the SDK's own client), the router, and a server of the SDK's with one tool that echoes. CPU
-is taken of each, in milliseconds a call, so that what is added can be told from what an agent and a server cost anyway.
-For the library the router's process is the agent's. `list` asks for a list that stays as it is: seven tools through the
-endpoint (the router's six among them), one directly.
+Everything is driven by the SDK's own client and ends at a server of the SDK's, whose tools echo. CPU is the kernel's
+own account of each process, in milliseconds a call: agent + gateway + server, so that what is added can be told from
+what an agent and a server cost anyway. For the library the gateway's process is the agent's. The ways take turns, round
+by round, and what is added is taken pair by pair: a machine that slows down slows all of them. Medians of the rounds.
+
+`mcp-proxy` has stdio servers only, and is to be compared with `endpoint, stdio`; all else reaches one server over HTTP.
+A list through the endpoint holds the router's six tools besides; 18 is the median of real servers.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import contextlib
 import os
-import subprocess
+import platform
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.benchmarks.gateways import (
+    KEY,
+    Gateway,
+    Missing,
+    fastmcp,
+    mcp_proxy,
+    ours,
+    tool_server,
+)
+
 CALLERS: Final = (1, 16, 64)
-SERVER: Final = """
-import socket, uvicorn
-from mcp.server.mcpserver import MCPServer
-server = MCPServer("bench")
-@server.tool()
-def echo(text: str) -> str:
-    return text
-listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-listening.bind(("127.0.0.1", 0))
-listening.listen(128)
-print(listening.getsockname()[1], flush=True)
-config = uvicorn.Config(server.streamable_http_app(), log_level="critical")
-uvicorn.Server(config).run(sockets=[listening])
-"""
-BUNDLE: Final = '[bundles."bench.all"]\ndescription = "Echoes."\ntools = ["bench.echo"]\neffects = ["read"]\n'
-ROUTE: Final = '[[routes]]\nname = "bench"\nbundles = ["bench.all"]\n'
-POLICY: Final = '[[policies]]\nname = "all"\nallow = ["*"]\n'
-LIMITS: Final = "[limits]\ncalls_per_step = 1_000_000\nrepeated_calls = 1_000_000\n"
-OPENING: Final = {"development": True, "pins": "trusted-may-skip"}
-KEY: Final = "benchmark-" * 4
+WARMING: Final = 64
+SAID: Final = {"text": "hi"}
+PROCESSES: Final = 3
 
 
-@contextmanager
-def process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A running process and the first line it says. Ended with the context."""
-    child = subprocess.Popen(
-        [sys.executable, *words], stdout=subprocess.PIPE, text=True, env={**os.environ, "KEY": KEY}
-    )
-    try:
-        assert child.stdout is not None
-        yield child, child.stdout.readline()
-    finally:
-        child.terminate()
-        child.wait()
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to the tools, and the processes it goes through: agent, gateway, server (0: none of its own)."""
+
+    name: str
+    go: Callable[[], Awaitable[Any]]
+    pids: tuple[int, int, int]
 
 
-def cpu_ms(pid: int) -> float:
-    """CPU that a process used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Milliseconds a call: CPU of agent, gateway and server, and elapsed."""
+
+    cpu: tuple[float, ...]
+    elapsed: float
 
 
-async def load(call: Callable[[], Awaitable[object]], callers: int, calls: int, pids: tuple[int, ...]) -> str:
-    """Milliseconds a call: CPU of each process, of all of them, and elapsed."""
-    each = calls // callers
+def cpu_s(pid: int) -> float:
+    """CPU that a process used so far, of all its threads."""
+    return time.clock_gettime((~pid << 3) | 2) if pid else 0.0  # the clock id of another process, as the kernel has it
+
+
+def beneath(pid: int) -> int:
+    """The process at the end of a chain of only children: the server of a gateway that starts it."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                stat = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                parents[int(entry.name)] = int(stat[1])
+    lowest = pid
+    while children := [child for child, parent in parents.items() if parent == lowest]:
+        lowest = max(children)
+    return lowest if lowest != pid else 0
+
+
+async def load(way: Way, callers: int, calls: int) -> Sample:
+    each = max(1, calls // callers)
 
     async def one() -> None:
         for _ in range(each):
-            await call()
+            await way.go()
 
-    before, clock = [cpu_ms(pid) for pid in pids], time.perf_counter()
+    before, clock = [cpu_s(pid) for pid in way.pids], time.perf_counter()
     await asyncio.gather(*(one() for _ in range(callers)))
-    done = each * callers
-    used = [(cpu_ms(pid) - was) / done for pid, was in zip(pids, before, strict=True)]
-    elapsed = (time.perf_counter() - clock) / done * 1000
-    return f"{' + '.join(f'{ms:.2f}' for ms in used):>20} = {sum(used):5.2f}{elapsed:8.2f}"
+    elapsed, done = time.perf_counter() - clock, each * callers
+    used = (cpu_s(pid) - was for pid, was in zip(way.pids, before, strict=True))
+    return Sample(tuple(s * 1000 / done for s in used), elapsed * 1000 / done)
 
 
 @asynccontextmanager
@@ -97,28 +113,35 @@ async def client(url: str, mode: Any) -> AsyncIterator[Any]:
         yield connected
 
 
-async def measure(direct_url: str, served_url: str, folder: Path, pids: tuple[int, int], calls: int, mode: str) -> None:
+async def measure(direct: Gateway, gateways: Sequence[Gateway], folder: Path, options: argparse.Namespace) -> None:
     from router import Router, Step
 
-    own, (server, served) = os.getpid(), pids
-    async with (
-        client(direct_url, mode) as direct,
-        client(served_url, mode) as endpoint,
-        Router.open(folder / "config", runs=folder / "runs", workspace=folder, **OPENING) as router,  # type: ignore[arg-type]
-    ):
+    own, server = os.getpid(), direct.pid
+    calls: list[Way] = []
+    lists: list[Way] = []
+    async with contextlib.AsyncExitStack() as stack:
+        for gateway in (direct, *gateways):
+            agent = await stack.enter_async_context(client(gateway.url, options.mode))
+            call, names = _asked(agent, gateway.tool)
+            _check(await call())
+            below = beneath(gateway.pid) if gateway.over_stdio else server
+            middle = 0 if gateway is direct else gateway.pid
+            calls.append(Way(gateway.name, call, (own, middle, below)))
+            lists.append(Way(gateway.name, names, (own, middle, below)))
+            print(f"{gateway.name}: {agent.session.protocol_version}", flush=True)
+        opening: Any = {"runs": folder / "runs", "workspace": folder, "development": True, "pins": "trusted-may-skip"}
+        router = await stack.enter_async_context(Router.open(folder / "http" / "config", **opening))
         await router.route(Step(run_id="library", workflow="w", role="r", step="s"))
-        ways: dict[str, tuple[Callable[[], Awaitable[Any]], tuple[int, ...]]] = {
-            "call, direct": (lambda: direct.call_tool("echo", {"text": "hi"}), (own, server)),
-            "call, library": (lambda: router.call("library", "bench.echo", {"text": "hi"}), (own, server)),
-            "call, endpoint": (lambda: endpoint.call_tool("bench__echo", {"text": "hi"}), (own, served, server)),
-            "list, direct": (lambda: direct.session.list_tools(), (own, server)),
-            "list, endpoint": (lambda: endpoint.session.list_tools(), (own, served)),
-        }
-        print("ms a call: CPU of agent (+ router) + server = all, elapsed")
-        for name, (way, counted) in ways.items():
-            _check(await way())
+        library = Way("library", lambda: router.call("library", "bench.echo", SAID), (own, 0, server))
+        _check(await library.go())
+        for what, ways in (("call", [*calls, library]), ("list", lists)):
             for callers in CALLERS:
-                print(f"{name:16}{callers:4} callers{await load(way, callers, calls, counted)}", flush=True)
+                for line in table(what, callers, ways, await rounds(ways, callers, options)):
+                    print(line, flush=True)
+
+
+def _asked(agent: Any, tool: str) -> tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]:
+    return lambda: agent.call_tool(tool, SAID), lambda: agent.session.list_tools()
 
 
 def _check(answer: Any) -> None:
@@ -127,24 +150,61 @@ def _check(answer: Any) -> None:
     assert not failed, answer
 
 
+async def rounds(ways: Sequence[Way], callers: int, options: argparse.Namespace) -> list[list[Sample]]:
+    """For each way what its rounds came to."""
+    for way in ways:
+        await load(way, callers, WARMING)
+        _check(await way.go())
+    taken: list[list[Sample]] = [[] for _ in ways]
+    for _ in range(options.rounds):
+        for way, samples in zip(ways, taken, strict=True):
+            samples.append(await load(way, callers, options.calls))
+    for way in ways:  # what began to fail meanwhile is no figure either
+        _check(await way.go())
+    return taken
+
+
+def table(what: str, callers: int, ways: Sequence[Way], taken: Sequence[Sequence[Sample]]) -> Iterator[str]:
+    yield f"\n{what}, {callers} callers: CPU of agent + gateway + server = all; added to direct, times direct; elapsed"
+    direct = [sum(sample.cpu) for sample in taken[0]]
+    for way, samples in zip(ways, taken, strict=True):
+        parts = [statistics.median(sample.cpu[place] for sample in samples) for place in range(PROCESSES)]
+        whole = [sum(sample.cpu) for sample in samples]
+        added = statistics.median(mine - plain for mine, plain in zip(whole, direct, strict=True))
+        times = statistics.median(mine / plain for mine, plain in zip(whole, direct, strict=True))
+        shown = " + ".join(f"{ms:5.2f}" for ms in parts)
+        elapsed = statistics.median(sample.elapsed for sample in samples)
+        yield f"{way.name:18}{shown} = {statistics.median(whole):6.2f} {added:+7.2f} x{times:5.2f} {elapsed:8.2f}"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=640)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=128, help="calls a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tools", type=int, default=18)
     parser.add_argument("--mode", choices=("auto", "legacy"), default="auto")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, process("-c", SERVER) as (server, port):
-        folder, url = Path(name), f"http://127.0.0.1:{int(port)}/mcp"
-        (folder / "config").mkdir()
-        servers = f'[servers.bench]\nurl = "{url}"\ntrust = "trusted"\n'
-        files = {"servers": servers, "bundles": BUNDLE, "routes": ROUTE, "policy": POLICY, "router": LIMITS}
-        for file, text in files.items():
-            (folder / "config" / f"{file}.toml").write_text(text, encoding="utf-8")
-        step = ("--run", "served", "--workflow", "w", "--role", "r", "--step", "s", "--development")
-        words = ("-m", "router", "serve", "--mcp-only", "--json", "--token-env", "KEY", *step)
-        places = ("--config", f"{folder}/config", "--runs", f"{folder}/served", "--workspace", name)
-        with process(*words, *places, "--pins", "trusted-may-skip") as (served, line):
-            pids = (server.pid, served.pid)
-            asyncio.run(measure(url, json.loads(line)["url"], folder, pids, arguments.calls, arguments.mode))
+    parser.add_argument("--fastmcp", default=sys.executable, help="an interpreter that has fastmcp")
+    parser.add_argument("--mcp-proxy", default="mcp-proxy", help="the program")
+    options = parser.parse_args()
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+    print(f"{machine}, Python {platform.python_version()}, mcp {version('mcp')}, load {os.getloadavg()[0]:.1f}")
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server, url = stack.enter_context(tool_server(options.tools))
+        direct = Gateway("direct", url, "echo", server)
+        gateways = [
+            stack.enter_context(ours(folder / "http", url, options.tools)),
+            stack.enter_context(ours(folder / "stdio", "stdio", options.tools)),
+        ]
+        for name, peer in (
+            ("FastMCP's proxy", fastmcp(options.fastmcp, url)),
+            ("mcp-proxy", mcp_proxy(options.mcp_proxy, options.tools)),
+        ):
+            try:
+                gateways.append(stack.enter_context(peer))
+            except Missing as why:
+                print(f"without {name}: {why}")
+        asyncio.run(measure(direct, gateways, folder, options))
 
 
 if __name__ == "__main__":

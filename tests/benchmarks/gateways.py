@@ -1,0 +1,174 @@
+"""The gateways that stand beside the endpoint: each a process in front of the same tools, driven by the same client.
+
+A peer lives in an environment of its own, since their dependencies contradict each other. One that is not there is
+left out, and why is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+KEY: Final = "benchmark-" * 4
+ROOT: Final = str(Path(__file__).resolve().parents[2])
+READY_S: Final = 60.0
+SERVER: Final = """
+import sys
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("bench", log_level="CRITICAL")
+def echo(text: str) -> str:
+    "Says what it was told."
+    return text
+server.add_tool(echo)
+for number in range(1, int(sys.argv[1])):
+    server.add_tool(echo, name=f"echo_{number}")
+if sys.argv[2] == "stdio":
+    server.run("stdio")
+else:
+    import uvicorn
+    uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[2]), log_level="critical")
+"""
+FASTMCP: Final = """
+import sys
+from fastmcp.server import create_proxy
+create_proxy(sys.argv[1]).run(
+    transport="http", host="127.0.0.1", port=int(sys.argv[2]), show_banner=False, log_level="CRITICAL",
+    uvicorn_config={"log_level": "critical"},
+)
+"""
+BUNDLE: Final = '[bundles."bench.all"]\ndescription = "Echoes."\neffects = ["read"]\ntools = '
+ROUTE: Final = '[[routes]]\nname = "bench"\nbundles = ["bench.all"]\n'
+POLICY: Final = '[[policies]]\nname = "all"\nallow = ["*"]\n'
+LIMITS: Final = "[limits]\ncalls_per_step = 1_000_000\nrepeated_calls = 1_000_000\n"
+
+
+class Missing(Exception):
+    """A peer that is not installed, and how it would be found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A running gateway: where it is, how it calls the tool, and its process. With `over_stdio` the server of tools is
+    a process of its own beneath it."""
+
+    name: str
+    url: str
+    tool: str
+    pid: int
+    over_stdio: bool = False
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def process(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs while the context lasts."""
+    child = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "KEY": KEY, "PYTHONPATH": ROOT},
+    )
+    try:
+        yield child
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def await_port(port: int, child: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline and child.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise Missing(f"it did not listen within {READY_S:.0f} s")
+
+
+@contextlib.contextmanager
+def tool_server(tools: int) -> Iterator[tuple[int, str]]:
+    """The SDK's own server over Streamable HTTP: its process, and where it is."""
+    port = free_port()
+    with process(sys.executable, "-c", SERVER, str(tools), str(port)) as child:
+        await_port(port, child)
+        yield child.pid, f"http://127.0.0.1:{port}/mcp"
+
+
+@contextlib.contextmanager
+def ours(folder: Path, upstream: str, tools: int) -> Iterator[Gateway]:
+    """`bundle-router serve`. `upstream` is an address, or `stdio`."""
+    over_stdio = upstream == "stdio"
+    command = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(['-c', SERVER, str(tools), 'stdio'])}"
+    written = f'transport = "stdio"\n{command}' if over_stdio else f'url = "{upstream}"'
+    write_config(folder, written, tools)
+    step = ("--run", "served", "--workflow", "w", "--role", "r", "--step", "s", "--development")
+    places = ("--config", f"{folder}/config", "--runs", f"{folder}/served", "--workspace", str(folder))
+    verb = (sys.executable, "-m", "router", "serve", "--mcp-only", "--json", "--token-env", "KEY")
+    with process(*verb, *step, *places, "--pins", "trusted-may-skip") as child:
+        assert child.stdout is not None
+        url = json.loads(child.stdout.readline())["url"]
+        name = "endpoint, stdio" if over_stdio else "endpoint"
+        yield Gateway(name, url, "bench__echo", child.pid, over_stdio)
+
+
+def write_config(folder: Path, server: str, tools: int) -> None:
+    (folder / "config").mkdir(parents=True)
+    servers = f'[servers.bench]\n{server}\ntrust = "trusted"\n'
+    names = ["bench.echo", *(f"bench.echo_{number}" for number in range(1, tools))]
+    bundles = f"{BUNDLE}{json.dumps(names)}\n"
+    files = {"servers": servers, "bundles": bundles, "routes": ROUTE, "policy": POLICY, "router": LIMITS}
+    for file, text in files.items():
+        (folder / "config" / f"{file}.toml").write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def fastmcp(python: str, upstream: str) -> Iterator[Gateway]:
+    """FastMCP's proxy, run by an interpreter that has it. Raises Missing."""
+    found = _said(python, "-c", "import fastmcp, mcp_types; print(fastmcp.__version__)")
+    if found is None:
+        raise Missing(f"{python} can't import fastmcp: name one that can with --fastmcp")
+    port = free_port()
+    with process(python, "-c", FASTMCP, upstream, str(port)) as child:
+        await_port(port, child)
+        yield Gateway(f"FastMCP {found}", f"http://127.0.0.1:{port}/mcp", "echo", child.pid)
+
+
+@contextlib.contextmanager
+def mcp_proxy(program: str, tools: int) -> Iterator[Gateway]:
+    """`mcp-proxy`, which serves stdio servers over HTTP and nothing else. Raises Missing."""
+    found = _said(program, "--version") if shutil.which(program) else None
+    if found is None:
+        raise Missing(f"there is no program {program!r}: name it with --mcp-proxy")
+    port = free_port()
+    beneath = ("--", sys.executable, "-c", SERVER, str(tools), "stdio")
+    with process(program, "--port", str(port), "--pass-environment", "--log-level", "ERROR", *beneath) as child:
+        await_port(port, child)
+        name = f"{found.replace('mcp-proxy', '').strip()}"
+        yield Gateway(f"mcp-proxy {name}", f"http://127.0.0.1:{port}/mcp", "echo", child.pid, over_stdio=True)
+
+
+def _said(*words: str) -> str | None:
+    """The last line a program says, or None where there is none."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=READY_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = done.stdout.strip().splitlines()
+    return lines[-1] if lines else None
