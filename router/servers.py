@@ -266,7 +266,8 @@ class Servers:
             async with asyncio.timeout(timeout_s):
                 listing = await self._sessions.definitions(server.name, scope=scope, fresh=fresh)
         except ToolFailure as failure:
-            self._mark(key, failure.message)
+            # Who it is, is said wherever the reason is.
+            self._mark(key, failure.message.replace(f"server {server.name!r} ", "it ", 1))
             return None
         except TimeoutError:
             self._mark(key, f"it gave no list of its tools within {timeout_s:g} s")

@@ -258,7 +258,7 @@ def test_a_server_whose_tools_cant_be_listed_is_unavailable_until_they_can(
             router.route_sync(project.step())
             result = router.call_sync("r", "s.echo", {"text": "x"})
             assert (result.outcome, result.code, server.faults.calls) == ("unavailable", "server_unavailable", 0)
-            assert "gave no list of its tools" in result.text
+            assert "server 's': it gave no list of its tools" in result.text
             assert left_out(router, project.step())["faults"] == "server_unavailable"
             server.statuses.clear()
             server.faults.options.clear()
