@@ -8,7 +8,8 @@ Rules:
    the text says how to read on.
 3. The media of one answer stay under one MiB, however many there are (`MAX_INLINE`); a client that speaks an older
    revision gets no block that its revision does not know.
-4. Media that can't be read any more costs itself, not the answer.
+4. A resource's text is of a type that no client renders as a page or an app, whatever its server calls it.
+5. Media that can't be read any more costs itself, not the answer.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ MAX_INLINE: Final = 700_000
 """Bytes of media in one answer. Base64 adds a third, and some clients take no event over 1 MiB."""
 MAX_BLOCKS: Final = 64
 """Blocks of media in one answer. The text names the others."""
+INERT: Final = frozenset(
+    ("text/plain", "text/markdown", "text/csv", "application/json", "application/yaml", "application/toml")
+)
 AUDIO_SINCE: Final = "2025-03-26"
 LINKS_SINCE: Final = "2025-06-18"
 """Protocol revisions, which compare as text."""
@@ -47,8 +51,8 @@ async def content_of(result: Result, media: Media, max_inline: int, revision: st
 def _said(part: Part) -> Json:
     if not part.uri:
         return {"type": "text", "text": part.text}
-    mime_type = {"mimeType": part.mime_type} if part.mime_type else {}
-    return {"type": "resource", "resource": {"uri": part.uri, **mime_type, "text": part.text}}
+    mime_type = part.mime_type if part.mime_type in INERT else "text/plain"
+    return {"type": "resource", "resource": {"uri": part.uri, "mimeType": mime_type, "text": part.text}}
 
 
 async def _shown(result: Result, media: Media, max_inline: int, revision: str) -> AsyncIterator[Json]:

@@ -54,6 +54,7 @@ SHOWN: dict[str, tuple[Block, ...]] = {
     "page": (Media(b"<html><script>alert(1)</script></html>", "image/png"),),
     "nothing": (Media(b"", "image/png"),),
     "note": (Text("Before."), Text("The note.\nIts end.", "notes://1", "text/markdown"), Text("After.")),
+    "app": (Text("<script>alert(1)</script>", "ui://app", "text/html;profile=mcp-app"),),
     "long": (Text("line\n" * 10_000),),
 }
 
@@ -165,6 +166,12 @@ def test_a_resource_within_a_result_stays_one_in_its_place(studio: Any, era: str
     assert (str(note.uri), note.mime_type, note.text) == ("notes://1", "text/markdown", "The note.\nIts end.")
     (row,) = [row for row in studio.records() if row["type"] == "call.finished"]
     assert row["result"] == "Before.\n[resource notes://1, text/markdown]\nThe note.\nIts end.\nAfter."
+
+
+def test_a_page_within_a_result_is_plain_text_to_the_client(studio: Any) -> None:
+    (result,) = shown(studio, "app")
+    resource = result.content[0].resource
+    assert (resource.mime_type, resource.text) == ("text/plain", "<script>alert(1)</script>")
 
 
 def test_a_result_that_was_cut_is_named_by_its_text_alone(studio: Any) -> None:
