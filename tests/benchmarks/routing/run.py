@@ -31,6 +31,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from router.adapters.ranking import LexicalIndex, english_stemmer  # noqa: E402
+from router.core.evaluation import auroc, mean, ndcg, recall, reciprocal_rank  # noqa: E402
 from router.core.search.documents import make_corpus  # noqa: E402
 from router.core.search.evidence import RELEVANCE_FEATURES, fit_logistic, relevance_features  # noqa: E402
 from router.core.search.fit import Recalling, fit_memory  # noqa: E402
@@ -41,7 +42,7 @@ from router.core.search.request import Request, marks_of  # noqa: E402
 from router.core.search.text import Analyzer  # noqa: E402
 from tests.benchmarks.routing import routing_data, routing_meaning  # noqa: E402  the path is set above
 from tests.benchmarks.routing.routing_data import LabelledSet, Query  # noqa: E402
-from tests.benchmarks.routing.routing_metrics import auroc, half_width, mean, ndcg, recall, reciprocal_rank  # noqa: E402
+from tests.benchmarks.routing.routing_metrics import half_width  # noqa: E402
 from tests.benchmarks.routing.routing_peers import PEERS  # noqa: E402
 
 TIMED = 50
@@ -174,9 +175,9 @@ def abstention(root: Path, data: LabelledSet, search: Search, folds: int) -> dic
             for i in range(number, len(queries), folds):
                 out[i] = model(features[i])
     return {
-        "shipped weights": auroc(truths, [e.relevance for e in found]),
-        "refitted by fold": auroc(truths, held),
-        "refitted by fold, match only (no phrasing)": auroc(truths, lexical),
+        "shipped weights": auroc(truths, [e.relevance for e in found]) or 0.0,
+        "refitted by fold": auroc(truths, held) or 0.0,
+        "refitted by fold, match only (no phrasing)": auroc(truths, lexical) or 0.0,
     }
 
 
