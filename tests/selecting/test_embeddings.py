@@ -230,11 +230,14 @@ def shorten(file: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [damage, cut, poison, shorten])
-def test_a_damaged_store_is_as_good_as_none(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+def test_a_damaged_store_is_as_good_as_none_and_whole_again_after_that(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
     folder = tmp_path / "embeddings"
     warmed(folder)
     spoil(next(folder.glob("*.sqlite")))
     assert len(warmed(folder)) == len(BUNDLES) + len(TEXTS) - 1
+    assert warmed(folder) == []
 
 
 def test_a_store_that_others_may_write_is_not_read(tmp_path: Path) -> None:

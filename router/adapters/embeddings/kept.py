@@ -2,7 +2,8 @@
 
 Rules:
 1. A cache: whatever is wrong with it (no home, read-only, full, damaged, another's), there is nothing in it, and
-   nothing is raised.
+   nothing is raised. A file that is no database, or no longer a whole one, makes room for another; a vector that was
+   unsound is replaced by the next one of its text. Embedding everything anew at every start would cost money.
 2. One file for each revision of an embedder, so that a new one never meets an old one's vectors. A text that is
    unchanged is never embedded again, whatever changed around it. The newest `REVISIONS` files stay.
 3. It is read only from a folder that is ours and that nobody else may write: what is in it ranks bundles.
@@ -54,7 +55,8 @@ class VectorStore:
                     for digest, vector in rows:
                         if isinstance(vector, bytes) and vector and len(vector) % 4 == 0:
                             found[by_digest[digest]] = tuple(array("f", vector))
-        except (sqlite3.Error, OSError):
+        except (sqlite3.Error, OSError) as wrong:
+            _make_room(self._file, wrong)
             return {}
         return found
 
@@ -69,13 +71,14 @@ class VectorStore:
                 return False
             with closing(self._open(self._file)) as base, base:
                 base.execute("CREATE TABLE IF NOT EXISTS kept (digest BLOB PRIMARY KEY, vector BLOB NOT NULL)")
-                base.executemany("INSERT OR IGNORE INTO kept VALUES (?, ?)", rows)
+                base.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", rows)
                 base.execute(
                     "DELETE FROM kept WHERE rowid <= (SELECT max(rowid) FROM kept) - ?",
                     (MAX_KEPT,),
                 )
             self._prune(self._file.parent)
-        except (sqlite3.Error, OSError):
+        except (sqlite3.Error, OSError) as wrong:
+            _make_room(self._file, wrong)
             return False
         return True
 
@@ -90,6 +93,14 @@ class VectorStore:
         kept = sorted(folder.glob("*.sqlite"), key=lambda file: (-file.stat().st_mtime_ns, file.name))
         for old in kept[REVISIONS:]:
             old.unlink(missing_ok=True)
+
+
+def _make_room(file: Path, wrong: Exception) -> None:
+    """Deletes the file where its content is at fault. (Operational is what may be over soon: busy, full, read-only.)"""
+    if isinstance(wrong, sqlite3.DatabaseError) and not isinstance(wrong, sqlite3.OperationalError):
+        with suppress(OSError):
+            file.with_name(f"{file.name}-journal").unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
 
 def _digest(text: str) -> bytes:
