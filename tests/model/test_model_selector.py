@@ -18,7 +18,8 @@ from router.adapters.answers import FILE, SqlAnswers
 from router.asking import ModelSelector
 from router.asking.flights import Flights
 from router.asking.loop import LoopThread
-from router.core.asking.answers import shape_for
+from router.asking.memory import MAX_ANSWERS, AnswerMemory, Kept
+from router.core.asking.answers import MAX_JUSTIFICATION, shape_for
 from router.core.asking.exchange import ModelReply, ModelRequest
 from router.core.asking.prompt import user_part
 from router.core.canonical import encode
@@ -108,6 +109,22 @@ def test_another_question_is_asked(opened: Opened, ask: Ask, question: Put) -> N
     assert len(client.calls) == 4
     ask(selector, question(run_id="other", labels={"a": "b"}, goal=" rename\n"))
     assert len(client.calls) == 4
+
+
+def test_only_the_last_answers_are_remembered() -> None:
+    memory = AnswerMemory(FakeClock(), 60.0)
+    kept = Kept(("a.one",), (), "", "m", "1", None)
+    for number in range(MAX_ANSWERS + 1):
+        memory.put(str(number), kept)
+    assert (memory.get("0"), memory.get("1"), memory.get(str(MAX_ANSWERS))) == (None, kept, kept)
+
+
+def test_a_reason_is_cut_and_stays_on_one_line(opened: Opened, ask: Ask) -> None:
+    said = choice("b.two", rationale="because\n\x1b[31m " * 500)
+    reply = ask(opened(client=ScriptedClient(always(said))))
+    assert reply.answer is not None
+    assert len(reply.answer.justification) == MAX_JUSTIFICATION
+    assert reply.answer.justification.isprintable()
 
 
 def test_failures_are_not_remembered(opened: Opened, ask: Ask) -> None:

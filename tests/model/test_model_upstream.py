@@ -34,6 +34,7 @@ from router.scripted import (
     status,
     when,
 )
+from router.testing import FakeClock, FakeDiagnostics
 
 Opened = Callable[..., ModelSelector]
 Ask = Callable[..., Reply]
@@ -168,6 +169,32 @@ UNREADABLE: list[tuple[str, Act]] = [
     ("zero width", says(choice("a.\u200bone"))),
     ("deep nesting", says("[" * 100_000)),
 ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [("600", 600), (" 90 ", 90), ("7.5", 15), ("Fri, 31 Dec 9999 23:59:59 GMT", 900),
+     ("Wed, 21 Oct 2015 07:28:00 GMT", 15), ("Wed, 21 Oct 2099 07:28:00", 15),
+     ("-7", 15), ("nan", 15), ("inf", 15), ("9" * 400, 15), ("soon", 15), ("", 15)],
+)  # fmt: skip
+def test_a_model_is_left_alone_for_as_long_as_it_asks(
+    opened: Opened, ask: Ask, diagnostics: FakeDiagnostics, asked: str, seconds: int
+) -> None:
+    with ScriptedServer([status(429, {"Retry-After": asked})]) as server:
+        assert ask(opened(server.base_url, clock=FakeClock())).failure == "rate_limited"
+    (told,) = [fields["seconds"] for _, name, fields in diagnostics.events if name == "model.suspended"]
+    assert told == seconds
+
+
+def test_no_cookie_is_kept(opened: Opened, ask: Ask, question: Put) -> None:
+    def sets_a_cookie(exchange: Exchange) -> None:
+        exchange.reply(completion(choice("a.one")), headers={"Set-Cookie": "who=you; Path=/"})
+
+    with ScriptedServer([sets_a_cookie]) as server:
+        selector = opened(server.base_url)
+        ask(selector)
+        ask(selector, question(goal="again"))
+        assert [request.headers.get("cookie") for request in server.requests] == [None, None]
 
 
 @pytest.mark.parametrize("act", [row[1] for row in UNREADABLE], ids=[row[0] for row in UNREADABLE])

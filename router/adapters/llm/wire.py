@@ -103,6 +103,7 @@ def open_session(*, max_bytes: int = MAX_BYTES) -> ClientSession:
             raise aiohttp.ClientConnectionError("no request is allowed here")
         budget.left -= 1
         request.headers["Accept-Encoding"] = "identity"
+        request.headers.popall("Cookie", None)  # an HTTP client above this session may keep some
 
     trace = aiohttp.TraceConfig()
     trace.on_request_start.append(on_request_start)
