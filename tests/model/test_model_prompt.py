@@ -120,13 +120,13 @@ def test_whatever_a_step_says_is_one_line_of_printable_json(goal: str, role: str
     assert " ".join(sent["goal"].split()) == sent["goal"]
 
 
-@settings(deadline=None)
 def test_another_way_to_write_the_same_letter_does_not_make_another_question() -> None:
     composed, apart = (user_part(step(goal=goal), ()) for goal in ("caf\u00e9", "cafe\u0301"))
     assert composed == apart
     assert user_part(step(goal="\ufb01le"), ()) != user_part(step(goal="file"), ()), "alike is not the same"
 
 
+@settings(deadline=None)
 @given(
     words=st.lists(st.text(alphabet="ab\u00e9e\u0301", min_size=1), min_size=1),
     gap=st.sampled_from([" ", "  ", "\n", "\t "]),
