@@ -52,7 +52,7 @@ def test_media_are_bytes_and_what_is_no_media_says_so(bench: Any) -> None:
     assert blocks[1].data.startswith(b"\x89PNG")
     assert "empty" in blocks[2].text
     assert "not base64" in blocks[3].text
-    assert blocks[4] == Text("[resource file:///a/b.txt, text/plain]\nbody")
+    assert blocks[4] == Text("body", uri="file:///a/b.txt", mime_type="text/plain")
     assert blocks[5] == Media(b"\0\1\2", "x/y", "c.bin")
     assert blocks[6] == Data({"type": "resource_link", "uri": "https://example.com/x", "name": "x"})
     assert blocks[7] == Data({"type": "poem", "lines": 3})
@@ -286,7 +286,7 @@ def test_a_thousand_calls_with_some_hung_and_half_cancelled_never_mix_up_answers
             if i % 10 == 0:
                 assert (await bench.call(sessions, "hang", s=1, timeout_s=0.5)).outcome in ("timeout", "busy")
                 return
-            result = await bench.call(sessions, "echo", text=str(i))
+            result = await bench.call(sessions, "echo", timeout_s=50.0, text=str(i))
             assert (result.outcome, bench.said(result)) in (("ok", str(i)), ("busy", bench.said(result)))
 
         tasks = [asyncio.ensure_future(one(i)) for i in range(1_000)]
@@ -299,7 +299,7 @@ def test_a_thousand_calls_with_some_hung_and_half_cancelled_never_mix_up_answers
         assert bench.said(await bench.call(sessions, "echo", text="after")) == "after"
         assert sessions.status()[0].running == 0
         if kind == "stdio":
-            assert bench.descriptors() == before
+            assert bench.descriptors() <= before, "fewer where something of before was collected meanwhile"
 
     bounds = Bounds(queue_per_server=2_000, queue_in_total=2_000, breaker=Terms(errors_in_a_row=10_000))
     with bench.faults.serving() as server:
