@@ -31,6 +31,7 @@ from router.core.models import Activation, Block, Code, Facts, Outcome, Text
 from router.core.records import CALL_SCHEMA
 from router.core.reuse import Asked
 from router.core.shaping import Blob, Part, Shaped, is_small, shape
+from router.core.transport.passage import Answer, Client, fits, narrowed, passes
 from router.errors import CorruptRun, RequestError, StorageError
 from router.ports import RawResult, Scope, Stored
 from router.results import Came
@@ -53,7 +54,8 @@ class Result:
     `code` says why for an `outcome` other than `ok`: a denial code, or the tool's own word. `joined` names deferred
     tools that are in the array from now on: ask for it again before the model's next turn. `parts` is the text in
     pieces where a resource came within the result, for clients that take such; else empty. `cached_from` is the call
-    whose result was used again instead of making this one.
+    whose result was used again instead of making this one. `answer` is the server's own, as it came: only where the
+    operator passes its results on, to a client that was named with the call.
     """
 
     outcome: Outcome
@@ -67,6 +69,7 @@ class Result:
     joined: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
     cached_from: str = ""
+    answer: Answer | None = None
 
     @property
     def ok(self) -> bool:
@@ -154,10 +157,12 @@ def admit_call(
     *,
     via: str = "",
     joins: bool = True,
+    client: Client | None = None,
 ) -> Admitted | Result:
     """Resolves, judges and validates a call and records its start; or records the refusal and returns it.
 
     `via` names the meta-tool it came through. `joins`: whether a deferred tool joins the array when it is called.
+    `client`: who is to have the server's own answer, where that is passed on.
     """
     started = deps.clock.monotonic_ns()
     asked = _name(name)
@@ -179,7 +184,7 @@ def admit_call(
             given=given.value,
             arguments=given.text,
             folder=folder or TOP,
-            scope=Scope(run.id, current.step.principal),
+            scope=Scope(run.id, current.step.principal, _listening(catalog, exposed, tool, client)),
             started_ns=started,
             via=via,
             joins=joins,
@@ -221,6 +226,14 @@ def spend(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Result 
 
 def _asked(admitted: Admitted) -> int:
     return hash((admitted.tool, admitted.arguments))
+
+
+def _listening(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: Client | None) -> Client | None:
+    """The client, as far as the tool's server may know it; None where its results are not passed on."""
+    if client is None or tool not in exposed:
+        return None
+    server = catalog.servers[tool.partition(".")[0]]
+    return narrowed(client, server) if passes(server, "results") else None
 
 
 def _with_called(catalog: Catalog, activation: Activation, admitted: Admitted) -> tuple[Activation, Joined]:
@@ -309,7 +322,7 @@ async def perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) ->
         with run.lock:
             result = finish_call(deps, run, admitted, came.outcome, came.code, came.shaped, stored, source=came.source)
         await on_disk(run)
-        return result
+        return replace(result, answer=came.answer) if came.answer is not None and fits(came.answer) else result
     finally:
         run.release()
 
@@ -336,9 +349,10 @@ async def _came_to(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -
 
     async def work() -> Came:
         raw = await _carry_out(deps, catalog, run, admitted)
-        return Came(raw.outcome, raw.code, await shape_blocks(deps, catalog, raw.blocks))
+        return Came(raw.outcome, raw.code, await shape_blocks(deps, catalog, raw.blocks), answer=raw.answer)
 
-    if deps.results is None:
+    # What a client has as it came may be a question to it, which is answered in the next call of the same arguments.
+    if deps.results is None or admitted.scope.client is not None:
         return await work()
     is_local = catalog.servers[admitted.tool.partition(".")[0]].transport == "local"
     asked = Asked(
@@ -419,7 +433,7 @@ def finish_call(
         "outcome": outcome,
         "code": code,
         "result": None if outcome == "cancelled" else shaped.text,
-        "artifacts": [_artifact_record(one) for one in stored],
+        "artifacts": [artifact_record(one) for one in stored],
         "shaped": {
             "original_bytes": shaped.original_bytes,
             "kept_bytes": shaped.kept_bytes,
@@ -448,7 +462,7 @@ def finish_call(
     )
 
 
-def _artifact_record(stored: Stored) -> dict[str, Any]:
+def artifact_record(stored: Stored) -> dict[str, Any]:
     """What is recorded of an artifact: what its bytes are, and, where they say something, the tool's own words."""
     record = {
         "uri": stored.uri,

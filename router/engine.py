@@ -19,9 +19,9 @@ from router.arguments import Arguments, read_arguments
 from router.calls import OUTDATED, Admitted, Result, admit_call, perform
 from router.contacts import Contacts
 from router.core import activation as sticky_set
-from router.core.catalog import Catalog
+from router.core.catalog import Catalog, Feature
 from router.core.decide import Question
-from router.core.exposure import FORMATS, Format, Toolset, exposed_names
+from router.core.exposure import FORMATS, Format, Toolset, names_in
 from router.core.folders import TOP
 from router.core.handles import PREFIX
 from router.core.metatools import NAMES, Call, parse
@@ -32,7 +32,8 @@ from router.core.steppolicy import refuse_unknown
 from router.errors import RequestError, StorageError
 from router.handles import keep_payloads, with_artifacts
 from router.metacalls import answer
-from router.ports import Capabilities, Clock, Diagnostics, RunStore
+from router.passing import Errand, Passing, passing_now
+from router.ports import Answer, Capabilities, Client, Clock, Diagnostics, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
 from router.runs import Runs
 from router.servers import Availability, Servers
@@ -62,6 +63,7 @@ class Engine:
         self._capabilities = capabilities
         self._runs = Runs(catalog, store, deps.diagnostics, workspace, versions)
         self._contacts = Contacts(catalog, servers)
+        self._servers = servers.sessions if servers is not None else None
         self._watchers: tuple[Callable[[str], None], ...] = ()
         self._facts: dict[str, tuple[Availability, Facts]] = {}
         self._adopt(catalog)
@@ -76,7 +78,7 @@ class Engine:
             )
         )
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
-        self._surface = Surface(catalog, exposed_names(known), self._deps.tools)
+        self._surface = Surface(catalog, names_in(catalog, known), self._deps.tools)
 
     @property
     def clock(self) -> Clock:
@@ -110,7 +112,7 @@ class Engine:
             return self._surface
         found = catalog.memo.get("surface")
         if not isinstance(found, Surface):
-            names = exposed_names({*self._surface.exposed, *catalog.cards})
+            names = names_in(catalog, {*self._surface.exposed, *catalog.cards})
             found = catalog.memo["surface"] = Surface(catalog, names, self._deps.tools)
         return found
 
@@ -293,16 +295,26 @@ class Engine:
         chosen: Format = form
         return self._surface_for(current).toolset(facts, current, activation, View(chosen, native, fixed))
 
-    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
+    async def call(
+        self,
+        run_id: str,
+        name: str,
+        arguments: Mapping[str, Any] | str,
+        *,
+        joins: bool = True,
+        client: Client | None = None,
+    ) -> Result:
         """See `Router.call`. `joins`: whether a deferred tool joins the array when it is found or called; an MCP
         endpoint says no, since a call may not change a list there."""
         run = await self._hold(run_id, None)
         try:
-            return await self._call(run, name, arguments, joins=joins)
+            return await self._call(run, name, arguments, joins=joins, client=client)
         finally:
             run.release()
 
-    async def _call(self, run: Run, name: str, arguments: Mapping[str, Any] | str, *, joins: bool) -> Result:
+    async def _call(
+        self, run: Run, name: str, arguments: Mapping[str, Any] | str, *, joins: bool, client: Client | None
+    ) -> Result:
         ceiling = self._runs.ceiling(run.parent_id)
         via = ""
         if isinstance(name, str) and name in NAMES:
@@ -326,7 +338,9 @@ class Engine:
             ceiling = self._runs.ceiling(run.parent_id)
             facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
             catalog, names = surface.catalog, surface.canonical
-            taken = admit_call(self._deps, catalog, facts, ceiling, run, names, name, given, via=via, joins=joins)
+            taken = admit_call(
+                self._deps, catalog, facts, ceiling, run, names, name, given, via=via, joins=joins, client=client
+            )
             if isinstance(taken, Admitted):
                 return await perform(self._deps, catalog, run, taken)
         await on_disk(run)
@@ -346,6 +360,29 @@ class Engine:
             await self._contacts.discover(run.id, run.current)
         facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
         return await answer(self._deps, surface, facts, run, self._artifacts_of(run), name, given, joins=joins)
+
+    # --- what servers have besides tools ---------------------------------------------------------------------------
+
+    async def passes(self, run_id: str) -> frozenset[Feature]:
+        """See `Router.passes`."""
+        current, _, parent_id = self._runs.stands(run_id)
+        await self._contacts.discover(run_id, current)
+        return self._passing(current, parent_id).features
+
+    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> Answer:
+        """See `Router.ask`."""
+        run = await self._hold(run_id, None)
+        try:
+            current, _, parent_id = self._runs.stands(run_id)
+            await self._contacts.discover(run_id, current)
+            passing = self._passing(current, parent_id)
+            return await Errand(self._deps, self._servers, passing, run, current, client).carry_out(method, params)
+        finally:
+            run.release()
+
+    def _passing(self, current: Current, parent_id: str | None) -> Passing:
+        facts = replace(self.facts(current.step.principal), grants=self._runs.ceiling(parent_id).grants)
+        return passing_now(self._surface_for(current).catalog, facts, current)
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """See `Router.artifact`."""

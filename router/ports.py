@@ -16,6 +16,7 @@ from router.core.chain import File
 from router.core.decide import Question
 from router.core.models import Block, Failure, Outcome, RecentStep, Reply
 from router.core.search.index import Document, Hit, Index, Near, Vectors
+from router.core.transport.passage import Answer, Client
 
 Readiness = Literal["cold", "warming", "ready", "missing", "broken"]
 """Of a model client: not begun, loading, usable, not installed, or installed and not loadable."""
@@ -255,19 +256,23 @@ class AnswerStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RawResult:
-    """What a tool gave before shaping. `outcome` is `ok` or what went wrong; `code` is the tool's own word for it."""
+    """What a tool gave before shaping. `outcome` is `ok` or what went wrong; `code` is the tool's own word for it.
+    `answer` is the server's own, where it was asked for a client that is to have it."""
 
     blocks: tuple[Block, ...]
     outcome: Outcome = "ok"
     code: str = ""
+    answer: Answer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """For whom a server is used. Runs share no process and no session that a server keeps; principals share nothing."""
+    """For whom a server is used. Runs share no process and no session that a server keeps; principals share nothing.
+    `client`: the agent's own, where the server's answers are passed on to it as they come."""
 
     run_id: str = ""
     principal: str = ""
+    client: Client | None = None
 
 
 EVERYONE = Scope()
@@ -360,6 +365,12 @@ class ToolServers(Sessions, Protocol):
     def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
         """The last listing, however old, without contacting anybody."""
 
+    async def ask(
+        self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
+    ) -> Answer:
+        """Makes any request of the server but a call. What the server answers, or why it does not, is in the answer,
+        never raised."""
+
     def status(self) -> Sequence[ServerStatus]: ...
 
     async def close_run(self, run_id: str) -> None:
@@ -368,9 +379,11 @@ class ToolServers(Sessions, Protocol):
 
 __all__ = [
     "EVERYONE",
+    "Answer",
     "AnswerStore",
     "ArtifactStore",
     "Capabilities",
+    "Client",
     "Clock",
     "Diagnostics",
     "Document",

@@ -23,6 +23,7 @@ from router.core.catalog import Catalog, Reuse
 from router.core.models import Outcome
 from router.core.reuse import Asked, Kept, Shelf, is_read_only, key_of, may_keep, place_of, reuse_of
 from router.core.shaping import Shaped
+from router.core.transport.passage import Answer
 from router.ports import Clock
 
 S_IN_NS: Final = 1_000_000_000
@@ -30,12 +31,14 @@ S_IN_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """What a call came to. `source` is the call whose result it is, where that is another."""
+    """What a call came to. `source` is the call whose result it is, where that is another; `answer` the server's own,
+    where an agent's client is to have it."""
 
     outcome: Outcome
     code: str
     shaped: Shaped
     source: str = ""
+    answer: Answer | None = None
 
 
 Work = Callable[[], Awaitable[Came]]

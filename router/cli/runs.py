@@ -146,8 +146,19 @@ def _show_record(record: dict[str, Any], finished: set[str], started: dict[str, 
             say(excerpt("        with ", str(arguments)))
         if record.get("result"):
             say(excerpt("        gave ", str(record["result"])))
-        for artifact in record["artifacts"]:
-            say(f"        artifact {artifact['mime_type']} {artifact['bytes']:,} bytes  {artifact['sha256'][:16]}…")
+        _show_artifacts(record)
+    elif kind == "request.passed":
+        code = f" {record['code']}" if record["code"] else ""
+        say(f"{record['seq']:>6}  {record['method']} of {record['server']}  → {record['outcome']}{code}, "
+            f"{record['elapsed_ms']:.1f} ms")  # fmt: skip
+        say(excerpt("        with ", str(record["arguments"])))
+        say(excerpt("        gave ", str(record["result"] or "")))
+        _show_artifacts(record)
+
+
+def _show_artifacts(record: dict[str, Any]) -> None:
+    for artifact in record["artifacts"]:
+        say(f"        artifact {artifact['mime_type']} {artifact['bytes']:,} bytes  {artifact['sha256'][:16]}…")
 
 
 def _asked(record: dict[str, Any]) -> Iterator[tuple[str, str]]:

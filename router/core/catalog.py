@@ -22,6 +22,8 @@ from router.core.models import Effect, LocalSettings, Mode, Trust
 
 Transport = Literal["streamable-http", "stdio", "sse", "local"]
 Durability = Literal["process", "disk"]
+Feature = Literal["resources", "prompts", "completion", "results", "logging", "input"]
+"""What a trusted server's own may be passed on to agents, besides its tools (see `router.passing`)."""
 FallbackStage = Literal["search", "model", "default"]
 AnswerMode = Literal["json_schema", "tools", "json", "md_json"]
 """How a model is held to the answer's shape; the words are instructor's modes."""
@@ -84,6 +86,8 @@ class Server:
     files: str | None = None
     """A folder that a stdio server may read, for the files that are handed to it; relative to the workspace. None: a
     temporary one."""
+    pass_through: tuple[Feature, ...] = ()
+    prefix: bool = True
     env_names: tuple[str, ...] = ()
     """Environment variables its headers and env refer to; their values are secrets and are redacted everywhere."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from router.core.catalog import Catalog
-from router.core.exposure import exposed_names
+from router.core.exposure import names_in
 from router.core.models import Activation, Asked, Entry
 
 MAX_MESSAGES: Final = 2_000
@@ -52,7 +52,7 @@ def _names(catalog: Catalog) -> Mapping[str, str]:
     known = catalog.memo.get("canonical")
     if not isinstance(known, dict):
         tools = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
-        known = catalog.memo["canonical"] = {short: name for name, short in exposed_names(tools).items()}
+        known = catalog.memo["canonical"] = {short: name for name, short in names_in(catalog, tools).items()}
     return known
 
 

@@ -1,4 +1,5 @@
-"""The one place that speaks to the `mcp` SDK as a server. Loaded when an endpoint is begun.
+"""A run as a server of the `mcp` SDK, which nothing else here but `client` and `passage` knows. Loaded when an endpoint
+is begun.
 
 Rules:
 1. A server and its session manager belong to one run. The manager runs in one task of its own, which also ends it.
@@ -15,9 +16,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 import mcp_types as types
-from mcp.server.caching import CacheHint
+from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.connection import Connection
-from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
@@ -25,8 +25,12 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
 from router.calls import Result
+from router.core.transport.passage import Client
 from router.errors import RequestError, RouterError
+from router.serving.client import Context, client_of
 from router.serving.gate import MAX_BODY_BYTES
+from router.serving.passage import Passed, as_sent, handlers, has_form, narrowed
+from router.serving.rounds import in_rounds
 
 MAX_SESSIONS: Final = 64
 """Sessions of the handshake era, and listeners of the modern one, that one run may have open."""
@@ -35,14 +39,21 @@ ANNOUNCE_S: Final = 5.0
 """How long one session may take to be told of a change."""
 MAX_WAITING: Final = 16
 """Changes that a listener may be behind before it is cut off: it will list anew when it comes back."""
+CACHEABLE: Final[tuple[CacheableMethod, ...]] = (
+    "server/discover",
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+)
 FRESH: Final = CacheHint(ttl_ms=0, scope="private")
 
-Context = ServerRequestContext[Any, Any]
 Json = dict[str, Any]
 T = TypeVar("T")
 
 
-class Served(Protocol):
+class Served(Passed, Protocol):
     """What a server says of its run."""
 
     @property
@@ -52,7 +63,7 @@ class Served(Protocol):
 
     def schema(self, name: str) -> Mapping[str, Any] | None: ...
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Result: ...
+    async def call(self, name: str, arguments: Mapping[str, Any], client: Client | None = None) -> Result: ...
 
     async def content(self, result: Result, revision: str) -> list[Json]: ...
 
@@ -74,6 +85,9 @@ class _Server(Server[Any]):
     def instructions(self, _given: str | None) -> None:
         """The SDK's constructor sets what it was given; the run's guidance is what counts."""
 
+    def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
+        return narrowed(super().get_capabilities(*given, **named), self._run.features)
+
     def create_initialization_options(self, notification_options: Any = None, *more: Any, **named: Any) -> Any:
         asked = notification_options or NotificationOptions(tools_changed=True)
         return super().create_initialization_options(asked, *more, **named)
@@ -90,12 +104,14 @@ class RunServer:
         server = _Server(
             run,
             version=version,
-            cache_hints={"tools/list": FRESH, "server/discover": FRESH},
+            cache_hints=dict.fromkeys(CACHEABLE, FRESH),
             get_tool_input_schema=run.schema,
             on_list_tools=self._list,
             on_call_tool=self._call,
             on_subscriptions_listen=self._listen,
         )
+        for method, (params, handler) in handlers(run, self._asked).items():
+            server.add_request_handler(method, params, handler)
         server.add_notification_handler("notifications/initialized", types.NotificationParams, self._greeted)
         self._manager = StreamableHTTPSessionManager(
             server,
@@ -153,11 +169,25 @@ class RunServer:
         return self._listed[1]
 
     async def _call(self, context: Context, params: types.CallToolRequestParams) -> Any:
-        result = await self._asked(self._run.call(params.name, params.arguments or {}))
+        result = await self._called(context, params.name, params.arguments or {})
+        if result.answer is not None:
+            sent = as_sent(result.answer)
+            if has_form("tools/call", context.protocol_version, sent):
+                return sent
         if not (result.artifacts or result.parts):
             return types.CallToolResult(content=[types.TextContent(text=result.text)], is_error=not result.ok)
         content = await self._asked(self._run.content(result, context.protocol_version))
         return types.CallToolResult.model_validate({"content": content, "isError": not result.ok})
+
+    async def _called(self, context: Context, name: str, arguments: Json) -> Result:
+        if "results" not in self._run.features:
+            return await self._asked(self._run.call(name, arguments))
+
+        async def ask(client: Client) -> Result:
+            return await self._asked(self._run.call(name, arguments, client))
+
+        async with client_of(context) as client:
+            return await in_rounds(context, client, ask, lambda result: result.answer)
 
     async def _asked(self, work: Awaitable[T]) -> T:
         """What comes of it, or a JSON-RPC error with a sentence."""

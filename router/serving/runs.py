@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from router.calls import Result
-from router.core.catalog import Catalog
+from router.core.catalog import Catalog, Feature
 from router.core.exposure import Toolset
+from router.core.transport.passage import Answer, Client
 from router.errors import RequestError, RouterError, UnknownRun
 from router.serving.content import content_of, resource_of
 
@@ -34,7 +35,13 @@ class Runs(Protocol):
 
     async def tools(self, run_id: str, *, format: str, fixed: bool) -> Toolset: ...  # noqa: A002 - the contract's name
 
-    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any], *, joins: bool) -> Result: ...
+    async def call(
+        self, run_id: str, name: str, arguments: Mapping[str, Any], *, joins: bool, client: Client | None
+    ) -> Result: ...
+
+    async def passes(self, run_id: str) -> frozenset[Feature]: ...
+
+    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> Answer: ...
 
     async def media(self, run_id: str, uri: str, *, format: str, link: bool) -> dict[str, Any]: ...  # noqa: A002
 
@@ -54,6 +61,7 @@ class ServedRun:
 
         self.id = run_id
         self.requests = 0
+        self.features: frozenset[Feature] = frozenset()
         self._runs = runs
         self._decision = ""
         self._toolset: Toolset | None = None
@@ -88,14 +96,19 @@ class ServedRun:
             before = self._toolset
             # A decision in between is taken for the older one, and so the list for stale when it is next asked for.
             self._toolset = await self._runs.tools(self.id, format="mcp", fixed=True)
+            self.features = await self._runs.passes(self.id)
             self._decision = decision
             self._schemas = {tool["name"]: tool["inputSchema"] for tool in self._toolset.tools}
         if before is not None and before.tools != self._toolset.tools:
             await self.server.announce()
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
+    async def call(self, name: str, arguments: Mapping[str, Any], client: Client | None = None) -> Result:
         """As the router's, except that nothing joins the list."""
-        return await self._runs.call(self.id, name, arguments, joins=False)
+        return await self._runs.call(self.id, name, arguments, joins=False, client=client)
+
+    async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> Answer:
+        """As the router's."""
+        return await self._runs.ask(self.id, method, params, client)
 
     async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:
         """The result as blocks, for a client of that protocol revision."""

@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from router.calls import Result
-from router.core.catalog import Catalog
+from router.core.catalog import Catalog, Feature
 from router.core.explain import Explanation, explain
 from router.core.exposure import Toolset
 from router.core.models import Activation, Decision, Step
 from router.core.steppolicy import refuse_unknown
+from router.core.transport.passage import Answer, Client
 from router.engine import Engine
 from router.generations import Generations, Renew
 from router.portal import Portal, refuse_running_loop
@@ -220,16 +221,38 @@ class Router:
             return self._portal.run(engine.tools(run_id, format, native=native, fixed=fixed))
         return engine.toolset(run_id, format, native=native, fixed=fixed)
 
-    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
+    async def call(
+        self,
+        run_id: str,
+        name: str,
+        arguments: Mapping[str, Any] | str,
+        *,
+        joins: bool = True,
+        client: Client | None = None,
+    ) -> Result:
         """Calls a tool by its canonical (`server.tool`) or exposed name, if the run's current decision holds it; or one
         of the router's own (`search_tools`, `call_tool`, `read_artifact` …), which look no further either.
 
         `arguments` is an object, or the JSON text of one, as some providers hand it over. `joins=False` lets nothing
-        that is found or called join the array: for agents whose list of tools is `fixed`. What the agent can see fail
-        is a `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no decision yet) and StorageError
+        that is found or called join the array: for agents whose list of tools is `fixed`. `client` is the agent's own,
+        which has the answers of servers that pass their `results` on as they came. What the agent can see fail is a
+        `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no decision yet) and StorageError
         (the call's record could not be written).
         """
-        return await self._engines.call(run_id, lambda engine: engine.call(run_id, name, arguments, joins=joins))
+        return await self._engines.call(
+            run_id, lambda engine: engine.call(run_id, name, arguments, joins=joins, client=client)
+        )
+
+    async def passes(self, run_id: str) -> frozenset[Feature]:
+        """What servers of the run's current decision pass on to its agent, besides their tools: what their entries name
+        in `pass_through`. Raises UnknownRun."""
+        return await self._engines.of(run_id).passes(run_id)
+
+    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> Answer:
+        """Passes a request of an agent's client on: `resources/list`, `resources/templates/list`, `resources/read`,
+        `prompts/list`, `prompts/get` or `completion/complete`, in MCP's words. What came of it is in the answer, and
+        recorded, lists excepted. Raises UnknownRun, StorageError."""
+        return await self._engines.call(run_id, lambda engine: engine.ask(run_id, method, params, client))
 
     def call_sync(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
         """As `call`, for engines without an event loop."""

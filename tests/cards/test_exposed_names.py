@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.admission.lookalikes import alike_names
-from router.core.exposure import exposed_names
+from router.core.exposure import RESERVED, exposed_names
+from router.core.metatools import NAMES
 
 _servers = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,63}", fullmatch=True)
 _tools = st.from_regex(r"[A-Za-z0-9_.-]{1,128}", fullmatch=True)
@@ -76,3 +77,24 @@ def test_names_that_look_alike_are_grouped_and_equal_ones_are_not() -> None:
         ("fs.read_file", "git.read_file", "x.readfile"),
         ("mail.send_email", "rogue.send-emaiI"),
     )
+
+
+def test_one_server_may_go_without_its_name_where_its_tools_can_not_be_mistaken() -> None:
+    tools = ["s.read", "s.a__b", "s.call_tool", "s.Write", "s.write", "s.x.y", "s.z_0123abcd", "t.read"]
+    exposed = exposed_names(tools, "s")
+    assert (exposed["s.read"], exposed["t.read"]) == ("read", "t__read")
+    assert all(name == "s.read" or exposed[name] == exposed_names(tools)[name] for name in tools)
+
+
+@given(_names, _names)
+def test_without_a_prefix_too_names_are_apart_and_hold_whoever_comes_later(known: list[str], later: list[str]) -> None:
+    bare = known[0].partition(".")[0]
+    servers = {name.partition(".")[0] for name in known}
+    others = [name for name in later if name.partition(".")[0] not in servers]
+    before, after = exposed_names(known, bare), exposed_names([*others, *known], bare)
+    assert {name: after[name] for name in before} == before
+    assert len({name.lower() for name in after.values()}) == len(after)
+
+
+def test_no_server_can_take_the_name_of_one_of_the_routers_own_tools() -> None:
+    assert frozenset(NAMES) == RESERVED

@@ -308,6 +308,7 @@ def test_a_defect_is_told_to_the_client_as_ours_and_to_the_operator_by_name(
             self.decision_id, self.tools = router.decision_id, router.tools
             self.watch, self.report = router.watch, router.report
             self.media, self.catalog = router.media, router.catalog
+            self.passes, self.ask = router.passes, router.ask
 
         async def call(self, *_: Any, **__: Any) -> Any:
             raise ZeroDivisionError("secret of the inside")
@@ -357,6 +358,7 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
             self.decision_id, self.tools = router.decision_id, router.tools
             self.call, self.report = router.call, router.report
             self.media, self.catalog = router.media, router.catalog
+            self.passes, self.ask = router.passes, router.ask
 
         def watch(self, heard: Any) -> Any:
             self.watchers.add(heard)

@@ -21,6 +21,7 @@ from router.adapters.mcp import sdk
 from router.adapters.mcp.exchange import EXCHANGE, Exchange
 from router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
 from router.core.transport.bounds import Bounds
+from router.core.transport.passage import Client
 
 _CLOSED_CODE: Final = -32000
 _FOLLOW_AGAIN_S: Final = 30.0
@@ -160,10 +161,15 @@ class Connection:
         return self._wire.pid if self._wire is not None else 0
 
     async def request(
-        self, method: str, params: dict[str, Any], timeout_s: float, schema: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        params: dict[str, Any],
+        timeout_s: float,
+        schema: Mapping[str, Any] | None = None,
+        client: Client | None = None,
     ) -> dict[str, Any]:
         """The result, unread. Raises ServerFault (`timeout` among them), RpcError."""
-        work = asyncio.get_running_loop().create_task(self._request(method, params, schema))
+        work = asyncio.get_running_loop().create_task(self._request(method, params, schema, client))
         self._behind.add(work)
         work.add_done_callback(self._forget)
         try:
@@ -183,13 +189,15 @@ class Connection:
         if not work.cancelled():
             work.exception()  # of one that nobody waits for any more
 
-    async def _request(self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None) -> dict[str, Any]:
-        exchange = Exchange()
+    async def _request(
+        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
+    ) -> dict[str, Any]:
+        exchange = Exchange(client=client)
         EXCHANGE.set(exchange)
         if self._session is None or not self.alive:
             raise self._why_it_ended()
         try:
-            return await self._session.request(method, params, schema)
+            return await self._session.request(method, params, schema, client)
         except sdk.MCPError as error:
             failure = self._failure(error, exchange)
             if isinstance(failure, ServerFault):
@@ -211,7 +219,7 @@ class Connection:
             return exchange.fault
         if not self.alive and error.code == _CLOSED_CODE:
             return self._why_it_ended()
-        return RpcError(error.code, error.message)
+        return RpcError(error.code, error.message, error.data)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

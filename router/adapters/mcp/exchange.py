@@ -14,6 +14,7 @@ from typing import TypeVar
 import anyio
 
 from router.adapters.mcp.faults import ServerFault
+from router.core.transport.passage import Client
 
 T = TypeVar("T")
 
@@ -28,12 +29,14 @@ class Exchange:
 
     It stands for one request (`taken` once that is under way): what is sent in its context after it, such as the notice
     that it was cancelled, is not part of it. `many`: for a connection that is being made, which is several requests.
+    `client`: the agent's own, which hears of what the server says meanwhile.
     """
 
     fault: ServerFault | None = None
     aborted: bool = False
     taken: bool = False
     many: bool = False
+    client: Client | None = None
     _scope: anyio.CancelScope | None = None
 
     async def guarded(self, work: Awaitable[T]) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 FaultKind = Literal[
     "unreachable",  # nothing was sent
@@ -46,9 +46,10 @@ class ServerFault(Exception):
 
 
 class RpcError(Exception):
-    """The server answered with a JSON-RPC error. `message` is its own text."""
+    """The server answered with a JSON-RPC error. `message` is its own text, `data` whatever it added."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.data = data

@@ -20,11 +20,12 @@ from router.adapters.mcp.faults import LIST_AGAIN, NEVER_AGAIN, OUR_OWN, RpcErro
 from router.adapters.mcp.guards import Busy, CircuitOpen, Guards
 from router.adapters.mcp.lists import Lists, read_pages
 from router.adapters.mcp.pool import Pool
-from router.adapters.mcp.results import answered, busy, circuit_open, faulted, refused
+from router.adapters.mcp.results import answered, busy, circuit_open, faulted, refused, told_no, unanswered
 from router.core.admission import Admitted, VolatileError, admit
 from router.core.breaker import End
 from router.core.catalog import Server
 from router.core.transport.bounds import Bounds
+from router.core.transport.passage import Answer
 from router.ports import Clock, Diagnostics, Listing, RawResult, Scope
 
 if TYPE_CHECKING:
@@ -76,28 +77,46 @@ class Hub:
     ) -> RawResult:
         """Never raises what a server did."""
         name = f"{server.name}.{tool}"
+
+        async def work(deadline: float) -> RawResult:
+            params = {"name": tool, "arguments": dict(arguments)}
+            raw = await self._twice(server, "tools/call", params, scope, deadline)
+            self._look_at(server, tool, scope, raw)
+            return answered(name, raw, self._bounds.max_blocks, scope.client)
+
+        try:
+            return await self._placed(server, name, work, timeout_s)
+        except RpcError as error:
+            return refused(name, error, scope.client)
+
+    async def ask(
+        self, server: Server, method: str, params: Mapping[str, Any], scope: Scope, timeout_s: float
+    ) -> Answer:
+        """A request other than a call, with the same care. Never raises what a server did."""
+
+        async def work(deadline: float) -> Answer:
+            return Answer(await self._twice(server, method, dict(params), scope, deadline))
+
+        try:
+            found = await self._placed(server, f"{server.name} ({method})", work, timeout_s)
+        except RpcError as error:
+            return told_no(error)
+        return found if isinstance(found, Answer) else unanswered(found)
+
+    async def _placed(
+        self, server: Server, name: str, work: Callable[[float], Awaitable[T]], timeout_s: float
+    ) -> T | RawResult:
+        """What comes of the work, which is given its deadline, or why nothing did. Raises RpcError."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             async with self.guards.place(server.name, deadline):
-                return await self._guarded(server, tool, arguments, scope, deadline)
+                return await self._settling(server, lambda: work(deadline))
         except Busy:
             return busy(name, server.name)
         except CircuitOpen as circuit:
             return circuit_open(name, server.name, circuit.again_in_s)
-        except RpcError as error:
-            return refused(name, error)
         except ServerFault as fault:
             return faulted(name, fault, timeout_s)
-
-    async def _guarded(
-        self, server: Server, tool: str, arguments: Mapping[str, Any], scope: Scope, deadline: float
-    ) -> RawResult:
-        async def work() -> RawResult:
-            raw = await self._twice(server, tool, arguments, scope, deadline)
-            self._look_at(server, tool, scope, raw)
-            return answered(f"{server.name}.{tool}", raw, self._bounds.max_blocks)
-
-        return await self._settling(server, work)
 
     async def _settling(self, server: Server, work: Callable[[], Awaitable[T]]) -> T:
         """Does it with the breaker's leave, and tells the breaker what became of it. Raises CircuitOpen."""
@@ -126,28 +145,27 @@ class Hub:
                 self.pool.doom_server(server.name)
 
     async def _twice(
-        self, server: Server, tool: str, arguments: Mapping[str, Any], scope: Scope, deadline: float
+        self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
     ) -> dict[str, Any]:
-        params = {"name": tool, "arguments": dict(arguments)}
         loop = asyncio.get_running_loop()
         try:
-            return await self._once(server, tool, params, scope, deadline)
+            return await self._once(server, method, params, scope, deadline)
         except ServerFault as fault:
             again = not fault.sent and fault.kind not in NEVER_AGAIN
             if not again or loop.time() + self._bounds.restart_s >= deadline:
                 raise
         await asyncio.sleep(self._bounds.restart_s)
-        return await self._once(server, tool, params, scope, deadline)
+        return await self._once(server, method, params, scope, deadline)
 
     async def _once(
-        self, server: Server, tool: str, params: dict[str, Any], scope: Scope, deadline: float
+        self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
     ) -> dict[str, Any]:
         async with self.pool.lease(server, scope, deadline) as connection:
-            entry = self.lists.known(server.name, scope.principal)
-            schema = entry.schemas.get(tool) if entry is not None else None
+            entry = self.lists.known(server.name, scope.principal) if method == "tools/call" else None
+            schema = entry.schemas.get(params["name"]) if entry is not None else None
             try:
                 left = deadline - asyncio.get_running_loop().time()
-                return await connection.request("tools/call", params, max(left, 0.0), schema)
+                return await connection.request(method, params, max(left, 0.0), schema, scope.client)
             except ServerFault as fault:
                 if fault.kind == "session_lost" or not connection.alive:
                     self.pool.doom(connection)

@@ -8,26 +8,65 @@ from typing import Any, Final
 from router.adapters.mcp.faults import RpcError, ServerFault
 from router.core.models import Outcome, Text
 from router.core.transport.blocks import blocks_of
+from router.core.transport.passage import Answer, Client, ServerError
 from router.ports import RawResult
 
+_CODES: Final = {-32602: "invalid_params", -32601: "not_found"}
 MAX_MESSAGE: Final = 2_000
 """Characters of a server's error message that are passed on."""
 
 
-def answered(name: str, raw: Mapping[str, Any], max_blocks: int) -> RawResult:
-    """A result, or a request for input that nobody here can answer."""
+def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client | None) -> RawResult:
+    """A result, or a request for input: of the client where there is one, and else of nobody here."""
+    answer = Answer(raw) if client is not None else None
     if raw.get("resultType") == "input_required":
+        if answer is not None:
+            return RawResult(
+                (Text(f"{name} asked the client for more: {_wanted(raw)}."),), "ok", "input_required", answer
+            )
         text = f"{name} asked for more input in the middle of the call, which is not supported."
         return RawResult((Text(text),), "tool_error", "input_required")
     failed = raw.get("isError") is True
-    return RawResult(blocks_of(raw, max_blocks), "tool_error" if failed else "ok", "failed" if failed else "")
+    blocks = blocks_of(raw, max_blocks)
+    return RawResult(blocks, "tool_error" if failed else "ok", "failed" if failed else "", answer)
 
 
-def refused(name: str, error: RpcError) -> RawResult:
+def _wanted(raw: Mapping[str, Any]) -> str:
+    """What a server asks of a client, by method; its words are not repeated."""
+    requests = raw.get("inputRequests")
+    methods = (
+        (one.get("method") for one in requests.values() if isinstance(one, Mapping))
+        if isinstance(requests, Mapping)
+        else ()
+    )
+    return ", ".join(sorted({str(method)[:50] for method in methods})) or "another round"
+
+
+def refused(name: str, error: RpcError, client: Client | None) -> RawResult:
     """The server answered with an error instead of a result: its own words, as it may say what to do better."""
+    said = own_error(error)
+    code = _CODES.get(error.code, "rpc_error")
+    answer = Answer(error=said) if client is not None else None
+    text = f"{name} refused the call (code {error.code}): {said.message}"
+    return RawResult((Text(text),), "tool_error", code, answer)
+
+
+def own_error(error: RpcError) -> ServerError:
+    """A server's error, its message bounded."""
     message = error.message if len(error.message) <= MAX_MESSAGE else error.message[:MAX_MESSAGE] + " […]"
-    code = {-32602: "invalid_params", -32601: "not_found"}.get(error.code, "rpc_error")
-    return RawResult((Text(f"{name} refused the call (code {error.code}): {message}"),), "tool_error", code)
+    return ServerError(error.code, message, error.data)
+
+
+def unanswered(raw: RawResult) -> Answer:
+    """Why there is no answer to a request other than a call."""
+    text = " ".join(block.text for block in raw.blocks if isinstance(block, Text))
+    return Answer(outcome=raw.outcome, code=raw.code, text=text)
+
+
+def told_no(error: RpcError) -> Answer:
+    """A server's error, as the answer to a request other than a call."""
+    said = own_error(error)
+    return Answer(error=said, outcome="tool_error", code=_CODES.get(error.code, "rpc_error"), text=said.message)
 
 
 def faulted(name: str, fault: ServerFault, timeout_s: float) -> RawResult:

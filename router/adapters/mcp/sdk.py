@@ -33,8 +33,12 @@ from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from router.adapters.mcp.exchange import EXCHANGE
+from router.adapters.mcp.hearing import hear_log, is_finer, progress_to
+from router.core.transport.passage import Client
+
 if TYPE_CHECKING:
-    from router.adapters.mcp.http import Client
+    from router.adapters.mcp.http import Client as HttpClient
 
 Streams = tuple[Any, Any]
 """What the SDK's dispatcher reads from and writes to."""
@@ -70,25 +74,53 @@ class RawSession(ClientSession):
         )
         self.dispatcher = dispatcher
         self._on_change = on_change
+        self._level_set = ""  # of its log, in the handshake era
 
     async def _heard(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._on_change()
+        elif isinstance(message, types.LoggingMessageNotification):
+            exchange = EXCHANGE.get()
+            if exchange is not None and exchange.client is not None:
+                hear_log(exchange.client, message.params.model_dump(by_alias=True, mode="json", exclude_none=True))
 
     async def request(
-        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        params: dict[str, Any],
+        schema: Mapping[str, Any] | None = None,
+        client: Client | None = None,
     ) -> dict[str, Any]:
         """Sends a request, stamped for the era, and gives its result unread. Raises MCPError.
 
         `schema` is the called tool's, whose annotations name arguments that a modern server wants as headers too.
+        `client` is the agent's, in whose name the request is made.
         """
         opts: CallOptions = {}
         data: dict[str, Any] = {"method": method, "params": params}
         self._stamp(data, opts)
+        if client is not None:
+            await self._speak_for(client, data, opts)
         if schema is not None and self.is_modern and find_invalid_x_mcp_header(schema) is None:
             named = mcp_param_headers(x_mcp_header_map(schema), params.get("arguments") or {})
             opts.setdefault("headers", {}).update(named)
         return await self.dispatcher.send_raw_request(method, data["params"], opts)
+
+    async def _speak_for(self, client: Client, data: dict[str, Any], opts: CallOptions) -> None:
+        """Says what the client can give and wants to hear. In the handshake era a session has said that it can give
+        nothing, and the level of its log is everybody's: it is only ever made finer."""
+        if client.progress and client.heard is not None:
+            opts["on_progress"] = progress_to(client.heard)
+        if self.is_modern:
+            meta = {**data["params"].get("_meta", {}), types.CLIENT_CAPABILITIES_META_KEY: dict(client.capabilities)}
+            if client.log_level:
+                meta[types.LOG_LEVEL_META_KEY] = client.log_level
+            data["params"] = {**data["params"], **client.given, "_meta": meta}
+            return
+        logs = self.server_capabilities is not None and self.server_capabilities.logging is not None
+        if client.log_level and logs and is_finer(client.log_level, self._level_set):
+            self._level_set = client.log_level
+            await self.dispatcher.send_raw_request("logging/setLevel", {"level": client.log_level}, {})
 
     @property
     def is_modern(self) -> bool:
@@ -115,16 +147,16 @@ async def negotiate(session: RawSession) -> None:
     await negotiate_auto(session)
 
 
-def open_http(url: str, client: Client, max_event_bytes: int) -> AbstractAsyncContextManager[Streams]:
+def open_http(url: str, client: HttpClient, max_event_bytes: int) -> AbstractAsyncContextManager[Streams]:
     """Streamable HTTP over a client that the caller owns."""
     return streamable_http_client(url, http_client=client, max_sse_event_size=max_event_bytes)
 
 
 @asynccontextmanager
-async def open_sse(url: str, make_client: Callable[[], Client]) -> AsyncIterator[Streams]:
+async def open_sse(url: str, make_client: Callable[[], HttpClient]) -> AsyncIterator[Streams]:
     """The transport MCP has given up, for servers that have nothing else. It closes the client it is made."""
 
-    def factory(headers: Any = None, timeout: Any = None, auth: Any = None) -> Client:
+    def factory(headers: Any = None, timeout: Any = None, auth: Any = None) -> HttpClient:
         del headers, timeout, auth  # the client brings its own
         return make_client()
 

@@ -25,7 +25,7 @@ from router.adapters.mcp.schemas import Checker
 from router.core.catalog import Server
 from router.core.transport.bounds import Bounds
 from router.errors import RequestError, ToolFailure
-from router.ports import EVERYONE, Clock, Diagnostics, Listing, RawResult, Scope, ServerStatus
+from router.ports import EVERYONE, Answer, Clock, Diagnostics, Listing, RawResult, Scope, ServerStatus
 
 if TYPE_CHECKING:
     from router.adapters.mcp.hub import Hub
@@ -98,6 +98,17 @@ class McpSessions:
 
         async def work() -> RawResult:
             return await self._made().call(entry, tool, arguments, scope, limit_s)
+
+        return await self._thread.run(work)
+
+    async def ask(
+        self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
+    ) -> Answer:
+        entry = self._entry(server)
+        limit_s = timeout_s if entry.timeout_s is None else min(timeout_s, entry.timeout_s)
+
+        async def work() -> Answer:
+            return await self._made().ask(entry, method, params, scope, limit_s)
 
         return await self._thread.run(work)
 

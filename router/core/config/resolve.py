@@ -10,7 +10,7 @@ from router.core.config.bundles import BundleResolver
 from router.core.config.overlay import Written, gather, in_order
 from router.core.config.report import Report
 from router.core.config.rows import resolve_policies, resolve_routes
-from router.core.config.servers import included, resolve_server
+from router.core.config.servers import check_prefixes, included, resolve_server
 from router.core.config.settings import CheckBinary, no_check, resolve_local, resolve_settings
 from router.core.config.source import ConfigFile
 
@@ -32,6 +32,7 @@ def resolve(files: Sequence[ConfigFile], cards: Mapping[str, Card], check_binary
     written = gather(ordered, report)
     local_tools = tools_by_server(cards.values())
     servers = {name: resolve_server(entry, local_tools, report) for name, entry in written.servers.items()}
+    check_prefixes(written.servers.values(), report)
     resolver = BundleResolver(written, servers, local_tools, report)
     bundles = resolver.resolve()
     catalog = Catalog(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
@@ -51,6 +51,7 @@ def resolve_server(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[st
     if form.transport == "local":
         _check_local(entry, local_tools, report)
     _check_reuse(entry, report)
+    _check_passing(entry, report)
     for index, path in enumerate(form.volatile):
         try:
             volatile_paths((path,))
@@ -75,6 +76,8 @@ def resolve_server(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[st
         timeout_s=form.timeout_s,
         files=form.files,
         reuse=tuple(Reuse(tuple(row.tools), row.ttl_s, row.across_runs) for row in form.reuse),
+        pass_through=tuple(sorted(form.pass_through)),
+        prefix=form.prefix,
         env_names=tuple(sorted({name for value in pairs.values() for name in references(value)})),
     )
 
@@ -108,6 +111,26 @@ def _check_keys(entry: Entry[WrittenServer], report: Report) -> None:
         report.add(entry.file, (*entry.path, "transport"), message, "use 'streamable-http', or add legacy = true")
     if form.legacy and form.transport != "sse":
         report.add(entry.file, (*entry.path, "legacy"), "is only for transport 'sse'", "remove it")
+
+
+def _check_passing(entry: Entry[WrittenServer], report: Report) -> None:
+    form = entry.form
+    if form.pass_through and form.transport == "local":
+        report.add(entry.file, (*entry.path, "pass_through"), "a local server has tools, and nothing else", "remove it")
+    elif form.pass_through and form.trust != "trusted":
+        message = "what an untrusted server says is not passed on unaltered"
+        report.add(entry.file, (*entry.path, "pass_through"), message, "remove it, or add trust = 'trusted'")
+    if not form.prefix and form.trust != "trusted":
+        message = "the names of an untrusted server keep its name before them"
+        report.add(entry.file, (*entry.path, "prefix"), message, "remove it, or add trust = 'trusted'")
+
+
+def check_prefixes(entries: Iterable[Entry[WrittenServer]], report: Report) -> None:
+    """Reports a second server without a prefix: its names would depend on what the first lists today."""
+    bare = [entry for entry in entries if not entry.form.prefix]
+    for entry in bare[1:]:
+        message = f"server {bare[0].name!r} has no prefix already, and names have to be told apart"
+        report.add(entry.file, (*entry.path, "prefix"), message, "remove it here")
 
 
 def _is_loopback(host: str) -> bool:

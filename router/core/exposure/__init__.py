@@ -4,8 +4,9 @@ Rules:
 1. A surface is a view of a decision: the same catalog, decision, activation and ranking give the same bytes.
 2. An exposed name is at most 64 characters of `[A-Za-z0-9_-]` and leads back to exactly one tool. `server__tool` stands
    as it is where it can be read back; every other name ends in a digest of the canonical one, and no plain name looks
-   like that. So no tool can be named into another's place, and neither the order in which servers are heard of nor a
-   server that comes later changes a name.
+   like that. One trusted server may do without its name before those of its tools that can't be mistaken. So no tool
+   can be named into another's place, and neither the order in which servers are heard of nor a server that comes later
+   changes a name.
 3. A permitted tool is in one of three places. `direct`: its definition stands in the array. `deferred`: it is found by
    search, and joins the array when it was asked for. `meta`: it is only ever called by name through `call_tool`.
    All three may be called: what a step may do is the decision's, and does not depend on the place.
@@ -19,13 +20,14 @@ Rules:
 """
 
 from router.core.exposure.forms import FORMATS, Format, definition, listing
-from router.core.exposure.names import MAX_NAME, exposed_names
+from router.core.exposure.names import MAX_NAME, RESERVED, exposed_names, names_in
 from router.core.exposure.placing import Held, is_named_by_skill, needs_ranking, place, shown_at_most, waits
 from router.core.exposure.values import ActiveTool, Place, Placed, Placement, SkillText, Toolset
 
 __all__ = [
     "FORMATS",
     "MAX_NAME",
+    "RESERVED",
     "ActiveTool",
     "Format",
     "Held",
@@ -38,6 +40,7 @@ __all__ = [
     "exposed_names",
     "is_named_by_skill",
     "listing",
+    "names_in",
     "needs_ranking",
     "place",
     "shown_at_most",

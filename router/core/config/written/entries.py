@@ -13,6 +13,7 @@ from router.core.config.written.forms import (
     Effects,
     EnvName,
     EnvNames,
+    Features,
     Form,
     Line,
     Names,
@@ -84,6 +85,17 @@ class WrittenServer(Form):
     reuse: Annotated[list[WrittenReuse], Field(max_length=100)] = Field(
         default_factory=list,
         description="Trusted servers: results used again for the same arguments. The first row that fits counts.",
+    )
+    pass_through: Features = Field(
+        default_factory=list,
+        description="What agents get of it unaltered at the MCP endpoint, besides its tools: its resources, prompts "
+        "and completion; results as they came (media and all, with progress); log lines; and its questions to the "
+        "agent's client (input). Trusted servers only.",
+    )
+    prefix: bool = Field(
+        default=True,
+        description="false exposes its tools and prompts under their own names, without the server's before them. For "
+        "one server at most.",
     )
 
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
+from router.core.catalog import Feature
 from router.core.models import BUNDLE_ID, SERVER_NAME, Effect
 
 
@@ -75,4 +76,5 @@ Names = Annotated[
 ]
 """One name or glob, or a list of them."""
 Effects = Annotated[list[Effect], Field(min_length=1, max_length=4), AfterValidator(without_repetition)]
+Features = Annotated[list[Feature], Field(max_length=6), AfterValidator(without_repetition)]
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]

@@ -1,0 +1,109 @@
+"""What servers pass on besides their tools, as requests of the endpoint: resources, prompts, completion, log levels.
+
+Rules:
+1. A method is unknown where nothing of the kind is passed on in this run now; capabilities say the same.
+2. A server's answer goes out as it came, but for its name in `_meta`: here it is the endpoint that answers. What the
+   protocol has no form for is an error, or, of a tool, the text that a model would be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from mcp_types import methods
+from pydantic import ValidationError
+
+from router.core.catalog import Feature
+from router.core.transport.passage import Answer, Client
+from router.serving.client import Context, client_of, set_level
+from router.serving.rounds import in_rounds
+
+Json = dict[str, Any]
+Asked = Callable[[Awaitable[Any]], Awaitable[Any]]
+"""Awaits work of the router's; a JSON-RPC error where that fails."""
+_PARAMS: Final[Mapping[str, tuple[Feature, type[types.RequestParams]]]] = {
+    "resources/list": ("resources", types.PaginatedRequestParams),
+    "resources/templates/list": ("resources", types.PaginatedRequestParams),
+    "resources/read": ("resources", types.ReadResourceRequestParams),
+    "prompts/list": ("prompts", types.PaginatedRequestParams),
+    "prompts/get": ("prompts", types.GetPromptRequestParams),
+    "completion/complete": ("completion", types.CompleteRequestParams),
+}
+_OWN: Final = ("_meta", "inputResponses", "requestState")
+"""Params that are not the request's own: they go another way, or nowhere."""
+
+
+class Passed(Protocol):
+    """What the handlers ask of their run."""
+
+    @property
+    def features(self) -> frozenset[Feature]: ...
+
+    async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> Answer: ...
+
+
+def handlers(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestParams], Any]]:
+    """The requests that are passed on: the model of their params, and their handler, by method."""
+
+    def handler(method: str, feature: Feature) -> Any:
+        async def handle(context: Context, _params: Any) -> Json:
+            _require(run, feature)
+            params = {name: value for name, value in (context.params or {}).items() if name not in _OWN}
+            if method.endswith("/list") and params.get("cursor") is not None:
+                raise MCPError(types.INVALID_PARAMS, "This list has one page: leave the cursor out.")
+
+            async def ask(client: Client) -> Answer:
+                answer: Answer = await asked(run.ask(method, params, client))
+                return answer
+
+            async with client_of(context) as client:
+                return as_sent(await in_rounds(context, client, ask, lambda answer: answer))
+
+        return handle
+
+    async def level(context: Context, params: types.SetLevelRequestParams) -> Json:
+        _require(run, "logging")
+        set_level(context, params.level)
+        return {}
+
+    made = {method: (model, handler(method, feature)) for method, (feature, model) in _PARAMS.items()}
+    return {**made, "logging/setLevel": (types.SetLevelRequestParams, level)}
+
+
+def _require(run: Passed, feature: Feature) -> None:
+    if feature not in run.features:
+        raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
+
+
+def narrowed(capabilities: types.ServerCapabilities, features: frozenset[Feature]) -> types.ServerCapabilities:
+    """The capabilities without those of which nothing is passed on."""
+    kinds: dict[str, Feature] = {
+        "resources": "resources",
+        "prompts": "prompts",
+        "completions": "completion",
+        "logging": "logging",
+    }
+    return capabilities.model_copy(update={name: None for name, kind in kinds.items() if kind not in features})
+
+
+def as_sent(answer: Answer) -> Json:
+    """The result to send. Raises MCPError with the server's own error, or with why there is no answer."""
+    if answer.error is not None:
+        raise MCPError(answer.error.code, answer.error.message, answer.error.data)
+    if answer.result is None:
+        raise MCPError(types.INTERNAL_ERROR, answer.text)
+    meta = answer.result.get("_meta")
+    own = {k: v for k, v in meta.items() if k != types.SERVER_INFO_META_KEY} if isinstance(meta, Mapping) else {}
+    return {"resultType": "complete", **answer.result, "_meta": own}
+
+
+def has_form(method: str, version: str, result: Mapping[str, Any]) -> bool:
+    """Whether the protocol has a form for the result."""
+    try:
+        methods.serialize_server_result(method, version, result)
+    except ValidationError:
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""Input that a server needs of a client of the handshake era, which knows no results that ask: it is asked in the
+middle of its request, and the server's request is made again with what it said.
+
+Rules:
+1. The server was told what the client can give, and asks for nothing else; what it asks for nevertheless is refused.
+2. There are at most `MAX_ROUNDS` rounds of at most `MAX_ASKED` questions, each answered within `ANSWER_S`.
+3. What the client says goes to the server as it is, and into no record. That there was a round, its record says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from pydantic import BaseModel, ValidationError
+
+from router.core.transport.passage import Answer, Client
+from router.serving.client import Context, is_modern
+
+MAX_ROUNDS: Final = 8
+MAX_ASKED: Final = 16
+ANSWER_S: Final = 300.0
+
+T = TypeVar("T")
+_ASKED: Final[Mapping[str, tuple[str, Any, type[BaseModel]]]] = {
+    "elicitation/create": ("elicitation", types.ElicitRequest, types.ElicitResult),
+    "sampling/createMessage": ("sampling", types.CreateMessageRequest, types.CreateMessageResultWithTools),
+    "roots/list": ("roots", types.ListRootsRequest, types.ListRootsResult),
+}
+"""What a client may be asked: the capability it takes, the request, and the form of its answer."""
+
+
+async def in_rounds(
+    context: Context,
+    client: Client,
+    ask: Callable[[Client], Awaitable[T]],
+    answer_of: Callable[[T], Answer | None],
+) -> T:
+    """What comes of asking the server, once it needs nothing more of the client. In the modern era the client sees to
+    its rounds itself. Raises MCPError where a round can't be gone through."""
+    for _ in range(MAX_ROUNDS):
+        came = await ask(client)
+        answer = answer_of(came)
+        if answer is None or answer.result is None or not answer.wants_input or is_modern(context):
+            return came
+        client = replace(client, given=await _given(context, client, answer.result))
+    raise MCPError(types.INTERNAL_ERROR, f"The server asked for more input {MAX_ROUNDS} times, which is the limit.")
+
+
+async def _given(context: Context, client: Client, result: Mapping[str, Any]) -> dict[str, Any]:
+    """What the client says to a result that asks, in the words of the request to come."""
+    wanted = result.get("inputRequests")
+    wanted = wanted if isinstance(wanted, Mapping) else {}
+    if len(wanted) > MAX_ASKED:
+        raise MCPError(types.INTERNAL_ERROR, f"The server asked for {len(wanted)} things at once; {MAX_ASKED} may be.")
+    given: dict[str, Any] = {"inputResponses": {key: await _said(context, client, one) for key, one in wanted.items()}}
+    return given if result.get("requestState") is None else {**given, "requestState": result["requestState"]}
+
+
+async def _said(context: Context, client: Client, asked: Any) -> dict[str, Any]:
+    method = asked.get("method") if isinstance(asked, Mapping) else None
+    capability, request, form = _ASKED.get(str(method), ("", None, BaseModel))
+    if request is None or capability not in client.capabilities:
+        raise MCPError(
+            types.INTERNAL_ERROR, f"The server asked for {str(method)[:50]!r}, which this client can't give."
+        )
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            said = await context.session.send_request(
+                request.model_validate({"params": {}, **asked}),
+                form,
+                metadata=ServerMessageMetadata(related_request_id=context.request_id),
+            )
+    except (ValidationError, TimeoutError):
+        raise MCPError(types.INTERNAL_ERROR, f"The client gave no answer of its kind to {method}.") from None
+    return said.model_dump(by_alias=True, mode="json", exclude_none=True)

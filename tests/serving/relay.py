@@ -1,0 +1,106 @@
+"""A router and its endpoint in front of servers with all of MCP, for as long as one test's work takes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from router import Router, Step
+from router.serving import Endpoint, serve_mcp
+from tests.serving.everything_server import Everything, everything
+
+T = TypeVar("T")
+EVERYTHING = ("resources", "prompts", "completion", "results", "logging", "input")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How one server stands in the config. `deny`: no policy permits a tool of it."""
+
+    pass_through: tuple[str, ...] = EVERYTHING
+    prefix: bool = False
+    trust: str = "trusted"
+    shown: bool = True
+    tools: tuple[str, ...] = ("*",)
+
+
+@dataclass
+class Relay:
+    """What a test's work is given: the servers by name, the router, its endpoint."""
+
+    folder: Path
+    entries: dict[str, Entry]
+    servers: dict[str, Everything] = field(default_factory=dict)
+    router: Any = None
+    endpoint: Any = None
+
+    def write(self, urls: dict[str, str]) -> None:
+        config = self.folder / "config"
+        config.mkdir(exist_ok=True)
+        servers, bundles = [], []
+        for name, entry in self.entries.items():
+            servers += [f"[servers.{name}]", f'url = "{urls[name]}"', f'trust = "{entry.trust}"']
+            servers += [f"pass_through = {json.dumps(entry.pass_through)}"] if entry.pass_through else []
+            servers += [] if entry.prefix else ["prefix = false"]
+            tools = json.dumps([f"{name}.{tool}" for tool in entry.tools])
+            bundles += [f'[bundles."{name}.all"]', 'description = "All."', f"tools = {tools}", 'effects = ["read"]']
+        shown = json.dumps([f"{name}.all" for name, entry in self.entries.items() if entry.shown])
+        for file, text in (
+            ("servers", "\n".join(servers)),
+            ("bundles", "\n".join(bundles)),
+            ("routes", f'[[routes]]\nname = "all"\nbundles = {shown}\n'),
+            ("policy", '[[policies]]\nname = "all"\nallow = ["*"]\n'),
+        ):
+            (config / f"{file}.toml").write_text(text + "\n", encoding="utf-8")
+
+    def records(self) -> list[dict[str, Any]]:
+        path = self.folder / "runs" / "r" / "tool-calls.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+    def passed(self) -> list[dict[str, Any]]:
+        """The records of what was passed on."""
+        return [row for row in self.records() if row["type"] == "request.passed"]
+
+
+def relayed(folder: Path, work: Callable[[Relay], Awaitable[T]], limit_s: float = 60.0, **entries: Entry) -> T:
+    """Runs the work beside an endpoint with the run `r`, in front of these servers (one, `every`, where none is named),
+    and looks that no task of it is left."""
+    relay = Relay(folder, entries or {"every": Entry()})
+
+    async def main() -> T:
+        async with AsyncExitStack() as stack:
+            urls: dict[str, str] = {}
+            for name in relay.entries:
+                relay.servers[name], urls[name] = stack.enter_context(everything())
+            relay.write(urls)
+            (folder / "workspace").mkdir(exist_ok=True)
+            relay.router = await stack.enter_async_context(
+                Router.open(
+                    folder / "config",
+                    runs=folder / "runs",
+                    workspace=folder / "workspace",
+                    development=True,
+                    pins="trusted-may-skip",
+                )
+            )
+            await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s"))
+            before = asyncio.all_tasks()
+            async with serve_mcp(relay.router) as endpoint:
+                relay.endpoint = endpoint
+                done = await work(relay)
+            left = asyncio.all_tasks() - before
+            assert not left, left
+            return done
+
+    result = asyncio.run(asyncio.wait_for(main(), limit_s))
+    gc.collect()
+    return result
+
+
+__all__ = ["EVERYTHING", "Endpoint", "Entry", "Relay", "relayed"]

@@ -1,0 +1,86 @@
+"""The protocol's conformance suite, through the endpoint, in front of a server with all of MCP and names as they are.
+
+The suite has to be installed first, with a Node that it runs on:
+
+    npm install --prefix DIR node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12
+
+Then `BUNDLE_ROUTER_TEST_SERVERS=DIR` runs this; elsewhere it skips. The suite sends no token, so a front adds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
+
+from tests.serving.front import front
+from tests.serving.relay import Relay, relayed
+
+FOLDER = os.environ.get("BUNDLE_ROUTER_TEST_SERVERS", "")
+VERSION = "0.2.0-alpha.12"
+SUITE = Path(FOLDER, "node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")
+LIMIT_S = 240.0
+
+CASES = {"2026-07-28": 37, "2025-11-25": 30}
+"""How many scenarios each revision requires."""
+_NO_SUBSCRIPTIONS = "clients are not told yet of a resource that changes"
+REFUSED: dict[str, dict[str, str]] = {
+    "2026-07-28": {},
+    "2025-11-25": {"resources-subscribe": _NO_SUBSCRIPTIONS, "resources-unsubscribe": _NO_SUBSCRIPTIONS},
+}
+"""Those that do not pass, and why."""
+
+
+def node() -> str:
+    own = Path(FOLDER, "node_modules", ".bin", "node")
+    found = str(own) if own.exists() else shutil.which("node")
+    if not FOLDER or found is None or not SUITE.exists():
+        pytest.skip("BUNDLE_ROUTER_TEST_SERVERS names no folder with the conformance suite (see the docstring)")
+    return found
+
+
+def required(revision: str) -> list[str]:
+    """The server scenarios of a revision, as the suite's own list has them."""
+    listed = (SUITE.parent.parent / "requirements" / f"{revision}.yaml").read_text(encoding="utf-8")
+    block = re.search(r"^server:\n((?:  - .*\n)+)", listed, re.MULTILINE)
+    assert block is not None
+    return re.findall(r"  - (\S+)", block[1])
+
+
+async def outcomes(program: str, revision: str, url: str, folder: Path) -> dict[str, bool]:
+    """Which scenarios passed, by name."""
+    process = await asyncio.create_subprocess_exec(
+        program, str(SUITE), "server", "--url", url, "--requirements", revision, cwd=folder,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    text = said.decode("utf-8", "replace")
+    (folder / f"{revision}.txt").write_text(text, encoding="utf-8")
+    summary = text.partition("=== SUMMARY ===")[2].partition("\nTotal:")[0]
+    return {name: mark == "✓" for mark, name in re.findall(r"^([✓✗]) ([a-z0-9-]+):", summary, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("revision", CASES)
+def test_the_conformance_scenarios_pass_but_for_those_that_are_refused(tmp_path: Path, revision: str) -> None:
+    program = node()
+    names = required(revision)
+    assert len(names) == CASES[revision]
+
+    async def work(relay: Relay) -> dict[str, bool]:
+        async with front(relay.endpoint.port, relay.endpoint.key) as port:
+            return await outcomes(program, revision, f"http://127.0.0.1:{port}/mcp/runs/r", tmp_path)
+
+    passed: Any = relayed(tmp_path, work, LIMIT_S)
+    assert {name for name in names if not passed.get(name)} == set(REFUSED[revision])

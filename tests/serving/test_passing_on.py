@@ -1,0 +1,324 @@
+"""What a server has besides tools, and its results as they came, through the endpoint: where the operator lets them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
+
+from tests.serving.everything_server import PNG, PROMPTS, RESOURCES, TOOLS
+from tests.serving.relay import EVERYTHING, Entry, Relay, relayed
+
+ERAS = ("legacy", "auto")
+METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
+ONE = {"every": Entry()}
+
+
+async def refused(request: Any) -> Any:
+    """The error of a request that is refused."""
+    from mcp.shared.exceptions import MCPError
+
+    with pytest.raises(MCPError) as told:
+        await request
+    return told.value.error
+
+
+# --- resources, prompts, completion --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_resources_are_listed_read_and_recorded_and_their_media_are_artifacts(
+    site: Any, tmp_path: Path, era: str
+) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, era) as connected:
+            assert [str(one.uri) for one in (await connected.list_resources()).resources] == list(RESOURCES)
+            (template,) = (await connected.list_resource_templates()).resource_templates
+            assert template.uri_template == "test://template/{id}/data"
+            (text,) = (await connected.read_resource("test://static-text")).contents
+            assert text.text == RESOURCES["test://static-text"]["text"]
+            (blob,) = (await connected.read_resource("test://static-binary")).contents
+            assert blob.blob == PNG
+            (filled,) = (await connected.read_resource("test://template/7/data")).contents
+            assert '"7"' in filled.text
+            one, two, three = relay.passed()
+            assert [row["method"] for row in (one, two, three)] == ["resources/read"] * 3
+            assert (one["server"], one["outcome"], one["code"]) == ("every", "ok", "")
+            assert one["arguments"] == '{"uri":"test://static-text"}'
+            assert RESOURCES["test://static-text"]["text"] in one["result"]
+            (artifact,) = two["artifacts"]
+            assert (artifact["mime_type"], PNG in two["result"]) == ("image/png", False)
+            assert relay.router.artifact("r", artifact["uri"]) == base64.b64decode(PNG)
+
+    relayed(tmp_path, work)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_prompts_are_listed_got_and_completed_and_recorded(site: Any, tmp_path: Path, era: str) -> None:
+    from mcp_types import PromptReference
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, era) as connected:
+            assert [one.name for one in (await connected.list_prompts()).prompts] == list(PROMPTS)
+            got = await connected.get_prompt("test_prompt_with_arguments", {"arg1": "a", "arg2": "b"})
+            assert got.messages[0].content.text == "Prompt with arguments: arg1='a', arg2='b'"
+            reference = PromptReference(type="ref/prompt", name="test_prompt_with_arguments")
+            completed = await connected.complete(reference, {"name": "arg1", "value": "test"})
+            assert completed.completion.values == ["test", "testing", "tested"]
+            assert [(row["method"], row["outcome"]) for row in relay.passed()] == [
+                ("prompts/get", "ok"),
+                ("completion/complete", "ok"),
+            ]
+
+    relayed(tmp_path, work)
+
+
+def test_what_was_passed_on_is_told_of_by_runs_show(site: Any, tmp_path: Path, capsys: Any) -> None:
+    from router.cli import main
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            await connected.read_resource("test://static-binary")
+
+    relayed(tmp_path, work)
+    assert main(["runs", "show", "r", "--runs", str(tmp_path / "runs")]) == 0
+    shown = capsys.readouterr().out
+    assert "resources/read of every  → ok" in shown
+    assert "artifact image/png" in shown
+
+
+def test_what_a_server_refuses_is_refused_in_its_words_and_recorded(site: Any, tmp_path: Path) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            error = await refused(connected.read_resource("test://nothing"))
+            assert (error.code, error.data) == (INVALID_PARAMS, {"uri": "test://nothing"})
+            (row,) = relay.passed()
+            assert (row["outcome"], row["code"]) == ("tool_error", "invalid_params")
+
+    relayed(tmp_path, work)
+
+
+def test_a_secret_in_what_is_asked_for_stays_out_of_the_record(site: Any, tmp_path: Path) -> None:
+    secret = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            await refused(connected.read_resource(f"test://nothing/{secret}"))
+
+    relayed(tmp_path, work)
+    assert secret not in (tmp_path / "runs" / "r" / "tool-calls.jsonl").read_text(encoding="utf-8")
+
+
+# --- who gets nothing ----------------------------------------------------------------------------------------------
+
+CASES = {
+    "nothing is let through": Entry(pass_through=()),
+    "another feature is let through": Entry(pass_through=("logging",)),
+    "the run's decision does not show the server": Entry(shown=False),
+    "no tool of the server is there": Entry(tools=("no_such_tool",)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("era", ERAS)
+def test_nothing_is_passed_on_and_none_of_it_is_said_to_be_there_when(
+    site: Any, tmp_path: Path, era: str, case: str
+) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, era) as connected:
+            said = connected.server_capabilities
+            assert (said.resources, said.prompts, said.completions) == (None, None, None)
+            for request in (
+                connected.list_resources(),
+                connected.read_resource("test://static-text"),
+                connected.list_prompts(),
+                connected.get_prompt("test_simple_prompt"),
+            ):
+                assert (await refused(request)).code == METHOD_NOT_FOUND
+            assert relay.passed() == []
+
+    relayed(tmp_path, work, every=CASES[case], other=Entry(pass_through=(), prefix=True))
+
+
+def test_with_the_next_decision_goes_what_it_does_not_show_any_more(site: Any, tmp_path: Path) -> None:
+    from router import Step, StepPolicy
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            assert (await connected.read_resource("test://static-text")).contents
+            narrow = StepPolicy(deny=("bundle:every.*",))
+            await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s", policy=narrow))
+            assert (await refused(connected.read_resource("test://static-text"))).code == METHOD_NOT_FOUND
+
+    relayed(tmp_path, work)
+
+
+# --- several servers -----------------------------------------------------------------------------------------------
+
+
+def test_of_several_servers_lists_are_joined_and_each_request_goes_to_its_own(site: Any, tmp_path: Path) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            prompts = [one.name for one in (await connected.list_prompts()).prompts]
+            assert prompts == [*(f"aside__{name}" for name in PROMPTS), *PROMPTS]
+            assert len((await connected.list_resources()).resources) == 2 * len(RESOURCES)
+            await connected.get_prompt("aside__test_simple_prompt")
+            await connected.get_prompt("test_simple_prompt")
+            await connected.read_resource("test://static-text")
+            await connected.read_resource("test://template/1/data")
+            assert (await refused(connected.read_resource("test://nobodys"))).code == INVALID_PARAMS
+            assert [(row["server"], row["method"]) for row in relay.passed()] == [
+                ("aside", "prompts/get"),
+                ("every", "prompts/get"),
+                ("aside", "resources/read"),
+                ("aside", "resources/read"),
+            ]
+
+    relayed(tmp_path, work, every=Entry(), aside=Entry(prefix=True))
+
+
+# --- results as they came ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_tools_go_by_their_own_names_and_results_come_as_they_were_while_the_record_holds_artifacts(
+    site: Any, tmp_path: Path, era: str
+) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, era) as connected:
+            listed = [tool.name for tool in (await connected.list_tools()).tools]
+            assert set(TOOLS) <= set(listed)
+            assert not any("__" in name for name in listed)
+            result = await connected.call_tool("test_multiple_content_types", {})
+            assert [block.type for block in result.content] == ["text", "image", "resource"]
+            assert result.content[1].data == PNG
+            assert (await connected.call_tool("test_error_handling", {})).is_error
+
+    async def checked(relay: Relay) -> None:
+        await work(relay)
+        finished = [row for row in relay.records() if row["type"] == "call.finished"]
+        assert [(row["server"], row["tool"], row["outcome"]) for row in finished] == [
+            ("every", "test_multiple_content_types", "ok"),
+            ("every", "test_error_handling", "tool_error"),
+        ]
+        (artifact,) = finished[0]["artifacts"]
+        assert relay.router.artifact("r", artifact["uri"]) == base64.b64decode(PNG)
+        assert PNG not in finished[0]["result"]
+
+    relayed(tmp_path, checked)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_results_are_in_the_routers_form_where_they_are_not_let_through(site: Any, tmp_path: Path, era: str) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, era) as connected:
+            result = await connected.call_tool("every__test_image_content", {})
+            assert "artifact:sha256:" in result.content[0].text
+
+    relayed(tmp_path, work, every=Entry(pass_through=("resources", "input", "logging"), prefix=True))
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_progress_reaches_the_client_before_the_result(site: Any, tmp_path: Path, era: str) -> None:
+    async def work(relay: Relay) -> None:
+        told: list[float] = []
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            told.append(progress)
+
+        async with site.client(relay.endpoint, era) as connected:
+            await connected.call_tool("test_tool_with_progress", {}, progress_callback=hear)
+            assert told == [0, 50, 100]
+
+    relayed(tmp_path, work)
+
+
+def test_log_lines_reach_a_client_that_asked_for_them_and_no_other(site: Any, tmp_path: Path) -> None:
+    from mcp.shared.exceptions import MCPDeprecationWarning
+
+    async def work(relay: Relay) -> None:
+        heard: list[str] = []
+        others: list[str] = []
+
+        async def hear(line: Any) -> None:
+            heard.append(line.data)
+
+        async def overhear(line: Any) -> None:
+            others.append(line.data)
+
+        endpoint = relay.endpoint
+        async with (
+            site.client(endpoint, "legacy", logging_callback=hear) as one,
+            site.client(endpoint, "legacy", logging_callback=overhear) as two,
+        ):
+            with pytest.warns(MCPDeprecationWarning, match="logging"):
+                await asyncio.gather(one.set_logging_level("info"), two.set_logging_level("error"))
+            await asyncio.gather(one.call_tool("test_tool_with_logging", {}), two.call_tool("test_simple_text", {}))
+            await two.call_tool("test_tool_with_logging", {})
+            assert (len(heard), others) == (3, [])
+
+    relayed(tmp_path, work)
+
+
+# --- input of the client -------------------------------------------------------------------------------------------
+
+
+def test_a_server_of_which_input_is_not_let_through_learns_nothing_of_the_client(site: Any, tmp_path: Path) -> None:
+    async def elicit(_context: Any, _params: Any) -> Any:
+        raise AssertionError("nobody may ask")
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, elicitation_callback=elicit) as connected:
+            (block,) = (await connected.call_tool("test_input_required_result_capabilities", {})).content
+            assert block.text == "The client can give nothing."
+
+    relayed(tmp_path, work, every=Entry(pass_through=tuple(one for one in EVERYTHING if one != "input")))
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_what_a_server_needs_is_asked_of_the_client_and_each_round_is_recorded(
+    site: Any, tmp_path: Path, era: str
+) -> None:
+    from mcp_types import ElicitResult
+
+    async def elicit(_context: Any, _params: Any) -> Any:
+        return ElicitResult(action="accept", content={"name": "Ada", "color": "green"})
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, era, elicitation_callback=elicit) as connected:
+            (block,) = (await connected.call_tool("test_input_required_result_multi_round", {})).content
+            assert block.text == "Both steps are done."
+            finished = [row for row in relay.records() if row["type"] == "call.finished"]
+            assert [row["code"] for row in finished] == ["input_required", "input_required", ""]
+            assert "Ada" not in str(finished)
+
+    relayed(tmp_path, work)
+
+
+def test_a_prompt_may_need_input_too_of_a_client_of_the_handshake_era(site: Any, tmp_path: Path) -> None:
+    from mcp_types import ElicitResult
+
+    async def elicit(_context: Any, _params: Any) -> Any:
+        return ElicitResult(action="accept", content={"context": "tests"})
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, "legacy", elicitation_callback=elicit) as connected:
+            got = await connected.get_prompt("test_input_required_result_prompt")
+            assert "tests" in got.messages[0].content.text
+            assert [row["code"] for row in relay.passed()] == ["input_required", ""]
+
+    relayed(tmp_path, work)
+
+
+def test_a_client_of_the_handshake_era_that_can_give_nothing_is_not_asked(site: Any, tmp_path: Path) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, "legacy") as connected:
+            error = await refused(connected.call_tool("test_input_required_result_elicitation", {}))
+            assert "this client can't give" in error.message
+
+    relayed(tmp_path, work)
