@@ -39,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     from router.wiring import load_remembering, make_search, make_search_for
 
     placed = _is_placed(arguments)
+    if not placed and not arguments.query.strip():
+        raise RequestError("the query is empty", advice="say in words what is wanted")
     step = _step(arguments, placed)
     catalog, memory = load_remembering(config_folder(arguments), local=local_servers(arguments))
     request = request_of(step, ())

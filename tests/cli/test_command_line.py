@@ -128,6 +128,7 @@ def test_search_ranks_bundles_and_tools_and_says_what_it_makes_of_them(tmp_path:
     placed = json_of(tmp_path, "search", "run the tests of this module", *at)["ranked"]
     assert "workspace.exec" not in {row["id"] for row in placed}, "policy does not permit it there"
     assert json_of(tmp_path, "search", "xyzzy")["search"]["verdict"] == "novel"
+    assert "the query is empty" in run(tmp_path, "search", "  ", code=3).stderr
     assert "docs.fetch" in run(tmp_path, "search", "how does asyncio.timeout behave when nested").stdout
 
 
