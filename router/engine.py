@@ -33,7 +33,7 @@ from router.errors import RequestError, StorageError
 from router.handles import keep_payloads, with_artifacts
 from router.metacalls import answer
 from router.passing import Errand, Passing, passing_now
-from router.ports import Answer, Capabilities, Client, Clock, Diagnostics, RunStore
+from router.ports import Answer, Capabilities, Client, Clock, Diagnostics, Redactor, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
 from router.runs import Runs
 from router.servers import Availability, Servers
@@ -87,6 +87,10 @@ class Engine:
     @property
     def diagnostics(self) -> Diagnostics:
         return self._deps.diagnostics
+
+    @property
+    def redactor(self) -> Redactor:
+        return self._deps.redactor
 
     # --- what the shell looks up -----------------------------------------------------------------------------------
 

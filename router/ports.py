@@ -45,6 +45,9 @@ class Redactor(Protocol):
     def redact_value(self, value: Any) -> Any:
         """The same for every string (keys included) in a JSON value; the value itself is not changed."""
 
+    def keep(self, name: str, value: str) -> None:
+        """Takes this value out as well from now on: a token that was made while the program runs. From any thread."""
+
 
 class Diagnostics(Protocol):
     """What the operator should know, on standard error. Never raises, never writes to standard output."""
@@ -333,7 +336,8 @@ class Listing:
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
     """A server as it stands now. `circuit` is `closed`, `open` (left alone for `retry_in_s`) or `half_open`; `reason`
-    says why it can't be used, empty when it can. `command` is what was, or would be, started for a stdio server."""
+    says why it can't be used, empty when it can. `command` is what was, or would be, started for a stdio server.
+    `again_s`: after this many seconds `reason` may be another with nothing having happened here."""
 
     server: str
     transport: str
@@ -347,6 +351,7 @@ class ServerStatus:
     reason: str = ""
     last_error: str = ""
     command: tuple[str, ...] = ()
+    again_s: float | None = None
 
 
 class ToolServers(Sessions, Protocol):
@@ -371,7 +376,7 @@ class ToolServers(Sessions, Protocol):
         """Makes any request of the server but a call. What the server answers, or why it does not, is in the answer,
         never raised."""
 
-    def status(self) -> Sequence[ServerStatus]: ...
+    def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]: ...
 
     async def close_run(self, run_id: str) -> None:
         """Ends what was opened for the run."""

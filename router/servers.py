@@ -134,10 +134,13 @@ class Servers:
 
     def _made(self, principal: str, changes: int, before: _Held | None) -> _Held:
         now = self._clock.monotonic_ns()
-        status = {row.server: row for row in self._sessions.status()}
-        known = {s.name: self._known(s.name, Scope(principal=principal)) for s in self._remote}
+        scope = Scope(principal=principal)
+        status = {row.server: row for row in self._sessions.status(scope=scope)}
+        known = {s.name: self._known(s.name, scope) for s in self._remote}
         by_server = {s.name: self._usable(s, known[s.name]) for s in self._remote}
-        closed, passing, until_ns = [], [], _NEVER
+        closed, passing = [], []
+        again = [row.again_s for row in status.values() if row.again_s is not None]
+        until_ns = now + int(min(again) * 1e9) if again else _NEVER
         for server in self._remote:
             why, ends_ns = self._closed(server, status.get(server.name), now)
             if why:

@@ -78,6 +78,9 @@ class FakeRedactor:
             return [self.redact_value(item) for item in value]
         return value
 
+    def keep(self, name: str, value: str) -> None:
+        self.secrets = (*self.secrets, value)
+
 
 @dataclass
 class FakeDiagnostics:

@@ -21,7 +21,7 @@ from router.errors import RouterError
 
 VERBS = (
     "init", "check", "demo", "route", "search", "explain", "tools", "call", "runs", "replay", "eval", "learn", "import",
-    "pin", "vendor", "serve",
+    "login", "pin", "vendor", "serve",
 )  # fmt: skip
 """In the order a newcomer meets them. `router.cli.<verb>` holds each; a verb is here when it works."""
 

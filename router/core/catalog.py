@@ -21,6 +21,7 @@ from router.core.canonical import digest_of
 from router.core.models import Effect, LocalSettings, Mode, Trust
 
 Transport = Literal["streamable-http", "stdio", "sse", "local"]
+ServerAuth = Literal["oauth"]
 Durability = Literal["process", "disk"]
 Feature = Literal["resources", "prompts", "completion", "results", "logging", "input"]
 """What a trusted server's own may be passed on to agents, besides its tools (see `router.passing`)."""
@@ -65,7 +66,8 @@ class Reuse:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One entry of `servers.toml`, with what follows from it (`env_names`)."""
+    """One entry of `servers.toml`, with what follows from it (`env_names`). `client_id`: what a server with `auth`
+    knows us as; None where it registers clients by itself."""
 
     name: str
     transport: Transport
@@ -75,6 +77,8 @@ class Server:
     command: str | None = None
     args: tuple[str, ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
+    auth: ServerAuth | None = None
+    client_id: str | None = None
     env: tuple[tuple[str, str], ...] = ()
     include: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()

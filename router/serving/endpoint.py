@@ -71,6 +71,7 @@ async def serve_mcp(
 
     key = new_key() if key is None else key
     keys = Keys(key)
+    router.keep_secret("endpoint", key)  # those of runs are known by their shape
     listening = _listen(port)
     try:
         port = listening.getsockname()[1]

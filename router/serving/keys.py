@@ -1,6 +1,7 @@
 """Bearer tokens: one for the whole endpoint, and one for each run that is derived from it.
 
 A run's token opens that run alone, so an agent that was given one can't speak for its parent or its neighbours.
+What is made here begins with `brk_`, so that it is known for what it is, and redacted, wherever it turns up.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ MIN_KEY: Final = 32
 MAX_KEY: Final = 512
 _KEY: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """What a bearer token may consist of (RFC 6750, section 2.1)."""
+_MARK: Final = "brk_"
 _PURPOSE: Final = b"bundle-router/mcp-run/1\0"
 
 
 def new_key() -> str:
     """A random token of 256 bits."""
-    return secrets.token_urlsafe(32)
+    return _MARK + secrets.token_urlsafe(32)
 
 
 def key_from_env(name: str) -> str:
@@ -59,7 +61,7 @@ class Keys:
     def of_run(self, run_id: str) -> str:
         """The token that opens this run and no other."""
         mac = hmac.new(self._key, _PURPOSE + run_id.encode(), hashlib.sha256).digest()
-        return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
+        return _MARK + base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
 
     def opens(self, given: bytes, run_id: str | None) -> bool:
         """Whether a token opens a run (None: what is no run's). Takes as long for every wrong one."""

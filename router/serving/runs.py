@@ -52,6 +52,8 @@ class Runs(Protocol):
 
     def report(self, level: str, event: str, **fields: object) -> None: ...
 
+    def keep_secret(self, name: str, value: str) -> None: ...
+
 
 class ServedRun:
     """One run as its server sees it."""

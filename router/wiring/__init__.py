@@ -12,10 +12,12 @@ from router.wiring.catalogs import (
 )
 from router.wiring.effects import open_redactor, package_version
 from router.wiring.facade import Router
+from router.wiring.logins import LOGIN_S, log_in, log_out, token_folder
 from router.wiring.searching import MIN_CACHED, make_search, make_search_for, open_embedder, open_model
 from router.wiring.toolservers import admitted_now
 
 __all__ = [
+    "LOGIN_S",
     "MIN_CACHED",
     "LocalServers",
     "Router",
@@ -23,6 +25,8 @@ __all__ = [
     "load_catalog",
     "load_remembering",
     "local_cards",
+    "log_in",
+    "log_out",
     "make_search",
     "make_search_for",
     "open_embedder",
@@ -33,4 +37,5 @@ __all__ = [
     "project_folder",
     "read_catalog",
     "shipped_argument_problems",
+    "token_folder",
 ]

@@ -30,6 +30,7 @@ from router.wiring.catalogs import (
     with_skills,
 )
 from router.wiring.effects import open_diagnostics, open_redactor, open_results, open_store, package_version
+from router.wiring.logins import token_folder
 from router.wiring.repinning import PinnedFrom
 from router.wiring.searching import open_selector, open_tool_search
 from router.wiring.toolservers import REMOTE, PinnedServers
@@ -102,13 +103,13 @@ class Router:
         diagnostics = open_diagnostics(catalog, redactor)
         # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
         # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among
-        # it, is not for them to read.
+        # it, is not for them to read, nor are the tokens of tool servers.
         content = project_folder(config) / "bundles"
         skills = sorted({content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
-        places = (runs, config or "config", content / "pins", *skills)
+        places = (runs, token_folder(), config or "config", content / "pins", *skills)
         protected = [str(Path(place).resolve()) for place in places]
-        servers = PinnedServers(catalog, pins, clock, diagnostics, development=development, workspace=root)
-        sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:1])
+        servers = PinnedServers(catalog, pins, clock, diagnostics, redactor, development=development, workspace=root)
+        sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:2])
         own = open_selector(catalog, runs, clock, diagnostics, memory) if selector is None else None
         deps = Deps(
             clock=clock,
@@ -271,6 +272,11 @@ class Router:
     def report(self, level: str, event: str, **fields: object) -> None:
         """An event in the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
         self._engines.newest.diagnostics.event(level, event, **fields)
+
+    def keep_secret(self, name: str, value: str) -> None:
+        """Has a token that the caller made redacted from now on, wherever it turns up in a record or in diagnostics:
+        as `[redacted:token:<name>]`. Values of fewer than 8 characters are not looked for."""
+        self._engines.newest.redactor.keep(name, value)
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """The bytes behind `artifact:sha256:…`, as they came, checked against their digest.

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from router.core.catalog import Catalog, Server
-from router.ports import Clock, Diagnostics
+from router.ports import Clock, Diagnostics, Redactor
 from router.wiring.effects import open_diagnostics, open_redactor, package_version
+from router.wiring.logins import token_folder
 
 if TYPE_CHECKING:
     from router.core.admission import Admitted
@@ -29,11 +30,13 @@ class PinnedServers:
         setting: PinSetting,
         clock: Clock,
         diagnostics: Diagnostics,
+        redactor: Redactor,
         *,
         development: bool,
         workspace: Path,
     ) -> None:
         from router.adapters.mcp import open_mcp_sessions
+        from router.adapters.mcp.authorization import Authorization
 
         self._setting: PinSetting = setting
         self._clock = clock
@@ -48,6 +51,7 @@ class PinnedServers:
             workspace=workspace,
             client=("bundle-router", package_version()),
             schema_of=lambda server, tool: self._schema_of(server, tool),
+            authorization=Authorization(token_folder(), keep_secret=redactor.keep),
         )
 
     def behind(self, catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Servers:
@@ -82,18 +86,21 @@ def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bo
 
     from router.adapters.clock import SystemClock
     from router.adapters.mcp import open_mcp_sessions
+    from router.adapters.mcp.authorization import Authorization
     from router.adapters.tokens import token_counter
     from router.core.admission import admit
     from router.errors import ToolFailure
 
+    redactor = open_redactor(catalog)
     sessions = open_mcp_sessions(
         {server.name: server for server in servers},
         clock=SystemClock(),
-        diagnostics=open_diagnostics(catalog, open_redactor(catalog)),
+        diagnostics=open_diagnostics(catalog, redactor),
         limits=catalog.settings.limits,
         development=development,
         workspace=Path.cwd(),
         client=("bundle-router", package_version()),
+        authorization=Authorization(token_folder(), keep_secret=redactor.keep),
     )
     count = token_counter()
 

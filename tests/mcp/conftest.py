@@ -30,17 +30,18 @@ T = TypeVar("T")
 FAULT_SERVER = Path(__file__).with_name("fault_server.py")
 
 
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("fault_server", FAULT_SERVER)
+def _load(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["fault_server"] = module
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 
 
-FAULTS = _load()
+FAULTS = _load(FAULT_SERVER)
+ISSUERS = _load(Path(__file__).with_name("oauth_issuer.py"))
 
 
 SMALL = 'tools = ["s.echo", "s.blocks", "s.pid", "s.crash", "s.count", "s.gone"]'
@@ -127,6 +128,7 @@ class Bench:
         self.events = Events()
         self.workspace = workspace
         self.faults = FAULTS
+        self.issuers = ISSUERS
 
     def stdio(self, *flags: str, name: str = "s", **more: Any) -> Server:
         """The fault server, as a process."""

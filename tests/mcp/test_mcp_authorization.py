@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from router.adapters.mcp import McpSessions
-from router.adapters.mcp.authorization import auth_for
+from router.adapters.mcp.authorization import Authorization
 from router.adapters.mcp.person import is_safe_to_show
 from router.adapters.mcp.tokens import TokenFile, default_folder
 from router.ports import Scope
@@ -76,6 +76,9 @@ def guarded(bench: Any) -> Iterator[Any]:
                 self.answer(201, json.dumps({**json.loads(body), "client_id": "us"}).encode())
                 return
             self.server.asked.append({name: values[0] for name, values in parse_qs(body).items()})
+            if self.server.refuses:
+                self.answer(self.server.refuses, b'{"error": "invalid_grant"}')
+                return
             self.server.issued += 1
             self.server.valid.append(f"t-{self.server.issued}")
             token = {"access_token": self.server.valid[-1], "token_type": "Bearer", "refresh_token": "r-1"}
@@ -83,6 +86,7 @@ def guarded(bench: Any) -> Iterator[Any]:
 
     with bench.faults.serving() as server:
         server.RequestHandlerClass, server.issuer, server.heard = Handler, server, []
+        server.refuses = 0
         server.issued, server.valid, server.asked, server.login, server.lives_s = 0, [], [], "", 3600
         yield server
 
@@ -95,7 +99,7 @@ def test_a_person_authorizes_once_and_the_token_is_kept_privately_for_that_serve
         assert bench.said(await bench.call(sessions, "echo", text="hello")) == "hello"
 
     with guarded(bench) as server:
-        bench.run(main, bench.http(server), auth_for=auth_for(folder, person))
+        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(folder, person))
         assert len(person.shown) == 1
         assert [asked["grant_type"] for asked in server.asked] == ["authorization_code"]
         assert server.asked[0]["resource"] == server.url
@@ -105,7 +109,7 @@ def test_a_person_authorizes_once_and_the_token_is_kept_privately_for_that_serve
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert json.loads(kept.read_text())["tokens"]["access_token"] == "t-1"
 
-        bench.run(main, bench.http(server), auth_for=auth_for(folder))
+        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(folder))
         assert len(server.asked) == 1
         assert "t-1" not in repr(bench.events.rows)
 
@@ -115,7 +119,7 @@ def test_a_person_authorizes_once_and_the_token_is_kept_privately_for_that_serve
         async def refused(sessions: McpSessions) -> None:
             assert (await bench.call(sessions, "echo", text="x")).code == "unauthorized"
 
-        bench.run(refused, bench.http(other), auth_for=auth_for(folder))
+        bench.run(refused, bench.http(other, auth="oauth"), authorization=Authorization(folder))
         assert all("authorization" not in {name.lower() for name in headers} for _, _, headers in other.seen)
 
 
@@ -125,9 +129,9 @@ def test_tokens_that_ran_out_are_refreshed_without_a_person_even_after_a_restart
 
     with guarded(bench) as server:
         server.lives_s = -1
-        bench.run(main, bench.http(server), auth_for=auth_for(tmp_path / "t", Person()))
+        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t", Person()))
         before, server.lives_s = len(server.asked), 3600
-        bench.run(main, bench.http(server), auth_for=auth_for(tmp_path / "t"))
+        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t"))
         assert {asked["grant_type"] for asked in server.asked[before:]} == {"refresh_token"}
         assert server.asked[-1]["refresh_token"] == "r-1"
 
@@ -141,9 +145,10 @@ def test_a_token_that_is_no_longer_taken_and_can_not_be_replaced_is_unauthorized
         assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
 
     with guarded(bench) as server:
-        bench.run(main, bench.http(server), auth_for=auth_for(tmp_path / "t", Person()))
+        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t", Person()))
         server.valid.clear()
-        bench.run(refused, bench.http(server), auth_for=auth_for(tmp_path / "t"))
+        server.refuses = 400
+        bench.run(refused, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t"))
 
 
 def test_principals_have_tokens_of_their_own(bench: Any, tmp_path: Path) -> None:
@@ -154,8 +159,8 @@ def test_principals_have_tokens_of_their_own(bench: Any, tmp_path: Path) -> None
         assert (await bench.call(sessions, "echo", text="x", scope=Scope(principal="ben"))).code == "unauthorized"
 
     with guarded(bench) as server:
-        bench.run(main, bench.http(server), auth_for=auth_for(tmp_path / "t", Person()))
-        bench.run(other, bench.http(server), auth_for=auth_for(tmp_path / "t"))
+        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t", Person()))
+        bench.run(other, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t"))
 
 
 @pytest.mark.parametrize("login", ["http://login.example/authorize", "https://me:secret@login.example/"])
@@ -167,7 +172,7 @@ def test_an_address_that_nobody_should_open_is_shown_to_nobody(bench: Any, tmp_p
 
     with guarded(bench) as server:
         server.login = login
-        bench.run(main, bench.http(server), auth_for=auth_for(tmp_path / "t", person))
+        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t", person))
     assert person.shown == []
 
 
@@ -177,8 +182,8 @@ def test_a_configured_header_stays_with_its_server_while_another_issues_the_toke
 
     with guarded(bench) as server, guarded(bench) as issuer:
         server.issuer, server.valid = issuer, issuer.valid
-        entry = replace(bench.http(server), headers=(("X-Key", "k-1"),))
-        bench.run(main, entry, auth_for=auth_for(tmp_path / "t", Person()))
+        entry = replace(bench.http(server, auth="oauth"), headers=(("X-Key", "k-1"),))
+        bench.run(main, entry, authorization=Authorization(tmp_path / "t", Person()))
         assert issuer.asked
         assert "k-1" not in repr(issuer.heard)
         assert "k-1" in repr(server.heard)
@@ -195,7 +200,12 @@ def test_a_configured_header_stays_with_its_server_while_another_issues_the_toke
         ("data:text/html,x", False),
         ("file:///etc/passwd", False),
         ("--flag", False),
-        ("https://x/$(touch y) z", False),
+        ("https://x/$(touch${IFS}y)", False),
+        ("https://x/`id`", False),
+        ("https://x/'", False),
+        ("https://x/a b", False),
+        ("vbscript:x", False),
+        ("//x/authorize", False),
         ("https://x/\x1b[2J", False),
         ("https://x/\N{RIGHT-TO-LEFT OVERRIDE}", False),
         ("https://me@x/", False),
@@ -207,10 +217,16 @@ def test_what_may_be_put_before_a_person(url: str, safe: bool) -> None:
     assert is_safe_to_show(url) is safe
 
 
-def test_a_configured_header_is_used_instead_of_a_flow(bench: Any, tmp_path: Path) -> None:
+def test_a_server_that_has_no_such_authorization_is_asked_for_none(bench: Any, tmp_path: Path) -> None:
     person = Person()
-    server_entry = replace(bench.http(type("S", (), {"url": "https://x/mcp"})), headers=(("authorization", "${T}"),))
-    assert auth_for(tmp_path, person)(server_entry, Scope()) is None
+
+    async def main(sessions: McpSessions) -> None:
+        assert (await bench.call(sessions, "echo", text="x")).code == "unauthorized"
+
+    with guarded(bench) as server:
+        bench.run(main, bench.http(server), authorization=Authorization(tmp_path / "t", person))
+    assert person.shown == []
+    assert not (tmp_path / "t").exists()
 
 
 def test_a_token_file_that_others_can_read_is_not_used(tmp_path: Path) -> None:
@@ -225,6 +241,6 @@ def test_a_token_file_that_others_can_read_is_not_used(tmp_path: Path) -> None:
     assert file.read("tokens") is None
 
 
-def test_tokens_are_kept_in_the_state_folder(tmp_path: Path) -> None:
-    assert default_folder({"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "bundle-router" / "tokens"
-    assert default_folder({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local/state/bundle-router/tokens"
+def test_tokens_are_kept_in_the_users_data_folder(tmp_path: Path) -> None:
+    assert default_folder({"XDG_DATA_HOME": str(tmp_path)}) == tmp_path / "bundle-router" / "tokens"
+    assert default_folder({"XDG_DATA_HOME": "relative"}) == Path.home() / ".local/share/bundle-router/tokens"

@@ -106,3 +106,34 @@ def test_redacting_a_value_twice_changes_nothing_more(value: Any) -> None:
 def test_a_record_called_clean_has_a_clean_value(value: Any) -> None:
     if REDACTOR.is_clean(json.dumps(value)):
         assert REDACTOR.redact_value(value) == value
+
+
+def test_a_value_that_is_kept_later_is_a_secret_from_then_on() -> None:
+    redactor = SecretRedactor({"VENDOR_KEY": "correct horse"})
+    text = "x made/while-running+x, correct horse, x"
+    assert redactor.redact(text) == "x made/while-running+x, [redacted:env:VENDOR_KEY], x"
+    redactor.keep("a server", "made/while-running+x")
+    redactor.keep("again", "made/while-running+x")
+    redactor.keep("too", "short")
+    assert redactor.redact(text) == "x [redacted:token:a_server], [redacted:env:VENDOR_KEY], x"
+    assert redactor.redact("made%2Fwhile-running%2Bx short") == "[redacted:token:a_server] short"
+    assert not redactor.is_clean(text)
+
+
+def test_kept_values_are_bounded_and_what_was_redacted_by_them_stays_redacted() -> None:
+    redactor = SecretRedactor()
+    made = [f"token-number-{number:04}-of-many" for number in range(66)]
+    redactor.keep("first", made[0])
+    once = redactor.redact(f"<{made[0]}>")
+    for value in made[1:]:
+        redactor.keep("later", value)
+    assert redactor.redact(made[0]) == made[0], "the oldest is forgotten"
+    assert all(redactor.redact(value) == "[redacted:token:later]" for value in made[-64:])
+    assert redactor.redact(once) == once == "<[redacted:token:first]>"
+
+
+def test_of_a_very_long_value_the_head_is_looked_for() -> None:
+    redactor = SecretRedactor()
+    value = "".join(f"{number:x}" for number in range(2_000))
+    redactor.keep("long", value)
+    assert value[:256] not in redactor.redact(f"it is {value}.")

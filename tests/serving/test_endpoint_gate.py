@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 from typing import Any
@@ -336,3 +337,28 @@ def test_no_key_is_written_to_the_runs_or_to_standard_error(site: Any, capfd: py
     written = b"".join(path.read_bytes() for path in (site.folder / "runs").rglob("*") if path.is_file())
     assert key.encode() not in written
     assert key not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("key", [None, "chosen-by-an-operator-and-long-enough"])
+def test_a_key_that_an_agent_or_a_tool_repeats_is_redacted(
+    site: Any, capfd: pytest.CaptureFixture[str], key: str | None
+) -> None:
+    async def work(router: Any, endpoint: Any) -> list[str]:
+        keys = [endpoint.key, endpoint.token("r"), endpoint.token("other")]
+        async with site.client(endpoint, token=endpoint.token("r")) as connected:
+            for each in keys:
+                told = base64.b64encode(f"Bearer {each}".encode()).decode()
+                for text in (each, f"Authorization: Bearer {each}", told, f"http://127.0.0.1/?x={each}&y"):
+                    assert not (await connected.call_tool("kit__echo", {"text": text})).is_error
+        await router.route(site.step(goal=f"use {keys[0]} and {keys[1]}"))
+        router.report("warning", "token.seen", keys=keys)
+        return keys
+
+    keys = site.serve(work, key=key)
+    files = [path for path in (site.folder / "runs").rglob("*.jsonl") if path.is_file()]
+    written = "".join(path.read_text() for path in files) + "".join(capfd.readouterr())
+    assert "[redacted:token:endpoint]" in written
+    assert "[redacted:router-token]" in written
+    for each in keys:
+        assert each not in written
+        assert base64.b64encode(f"Bearer {each}".encode()).decode() not in written

@@ -306,7 +306,7 @@ def test_a_defect_is_told_to_the_client_as_ours_and_to_the_operator_by_name(
 
         def __init__(self, router: Any) -> None:
             self.decision_id, self.tools = router.decision_id, router.tools
-            self.watch, self.report = router.watch, router.report
+            self.watch, self.report, self.keep_secret = router.watch, router.report, router.keep_secret
             self.media, self.catalog = router.media, router.catalog
             self.passes, self.ask = router.passes, router.ask
 
@@ -356,7 +356,7 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
         def __init__(self, router: Any) -> None:
             self.watchers: set[Any] = set()
             self.decision_id, self.tools = router.decision_id, router.tools
-            self.call, self.report = router.call, router.report
+            self.call, self.report, self.keep_secret = router.call, router.report, router.keep_secret
             self.media, self.catalog = router.media, router.catalog
             self.passes, self.ask = router.passes, router.ask
 

@@ -10,14 +10,15 @@ Importing this costs nothing: the SDK is loaded when the first server is contact
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from router.adapters.mcp.authorization import Authorization
 from router.adapters.mcp.sessions import McpSessions, SchemaOf
+from router.adapters.mcp.tokens import default_folder
 from router.core.catalog import Limits, Server
 from router.core.transport.bounds import Bounds, bounds_for
-from router.ports import Clock, Diagnostics, Scope
+from router.ports import Clock, Diagnostics
 
 
 def open_mcp_sessions(
@@ -32,14 +33,15 @@ def open_mcp_sessions(
     workspace: str | Path = ".",
     client: tuple[str, str] = ("bundle-router", "0"),
     schema_of: SchemaOf | None = None,
-    auth_for: Callable[[Server, Scope], Any] | None = None,
+    authorization: Authorization | None = None,
 ) -> McpSessions:
     """Sessions with the servers of a catalog (its local ones are left out); contacts nobody yet.
 
     `bounds` are those that follow from `limits` unless given. `environ` is what `${NAME}` refers to (default: this
     process's environment). `development` permits stdio; `workspace` is the folder stdio servers are started in.
     `client` is the name and version that servers are told. `schema_of` gives the schemas that arguments are checked
-    against (default: those the server listed last). `auth_for` gives the OAuth flow of a server (see `authorization`).
+    against (default: those the server listed last). `authorization` is for servers with `auth` (default: the tokens in
+    the user's data folder are used, and nobody is asked for others).
     """
     return McpSessions(
         {name: server for name, server in servers.items() if server.transport != "local"},
@@ -51,7 +53,7 @@ def open_mcp_sessions(
         workspace=str(Path(workspace).resolve()),
         client=client,
         schema_of=schema_of,
-        auth_for=auth_for or (lambda _server, _scope: None),
+        authorization=authorization or Authorization(default_folder(os.environ)),
     )
 
 

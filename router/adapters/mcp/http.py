@@ -30,6 +30,9 @@ READ_S: Final = 300.0
 KEEP_S: Final = 4.0
 """How long an unused TCP connection is kept: less than the 5 s after which common servers close theirs, as a request
 sent into a connection that is being closed may or may not have been carried out."""
+AUTHORIZING: Final = "bundle_router_authorizing"
+"""An extension of the requests that an authorization flow makes for itself, to its issuer or for the server's papers.
+They alone may leave the origin, and one that fails is answered with 502: the flow goes on from there."""
 MAX_ERROR_BYTES: Final = 64 * 1024
 SSE_FACTOR: Final = 4
 """How much larger a response of many events may be than one message."""
@@ -56,6 +59,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         inner: httpx2.AsyncBaseTransport,
     ) -> None:
         self._url = httpx2.URL(url)
+        self._origin = origin_of(url)
         self._headers = dict(headers)
         self._max_bytes = max_bytes
         self._inner = inner
@@ -64,13 +68,16 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         """Set once the era is settled. Before that, a way that does not lead to the server ends the connection."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        here = self._is_origin(request.url)
+        here = origin_of(request.url) == self._origin
+        aside = AUTHORIZING in request.extensions
         if here:
             request.headers.update(self._headers)
-        elif not self._may_leave_for(request.url):
+        elif not (aside and self._may_leave_for(request.url)):
+            if aside:
+                return _answer(502, "not asked")
             raise httpx2.UnsupportedProtocol(f"{request.url.host} is not asked for what a server names there")
         request.headers["accept-encoding"] = "identity"
-        endpoint = here and request.url.path == self._url.path and request.method == "POST"
+        endpoint = here and not aside and request.url.path == self._url.path and request.method == "POST"
         exchange = _exchange_of(request)
         if endpoint:
             exchange.fault = None
@@ -78,7 +85,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
             response = await exchange.guarded(self._inner.handle_async_request(request))
         except httpx2.TransportError as error:
             exchange.fault = _fault_of(error)
-            if endpoint and self.ready:
+            if aside or (endpoint and self.ready):
                 return _answer(502, exchange.fault.detail)
             raise
         except Aborted:
@@ -91,12 +98,9 @@ class OneOrigin(httpx2.AsyncBaseTransport):
             return await self._refused(request, response, exchange)
         return self._bounded(request, response, exchange)
 
-    def _is_origin(self, url: httpx2.URL) -> bool:
-        return (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
-
     def _may_leave_for(self, url: httpx2.URL) -> bool:
-        """Elsewhere only an authorization flow goes, and where to is the server's word: https, and never this machine
-        unless the server is on it itself."""
+        """Where an authorization flow goes is the server's word: https, and never this machine unless the server is on
+        it itself."""
         return _is_here(self._url.host) if _is_here(url.host) else url.scheme == "https"
 
     def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange) -> httpx2.Response:
@@ -195,6 +199,14 @@ class Body(httpx2.AsyncByteStream):
 
 
 Client = httpx2.AsyncClient
+Request = httpx2.Request
+Response = httpx2.Response
+
+
+def origin_of(url: httpx2.URL | str) -> tuple[str, str, int | None]:
+    """What a credential is tied to. A port that is the scheme's own counts as none."""
+    url = httpx2.URL(url)
+    return url.scheme, url.host, url.port
 
 
 class TcpPool(httpx2.AsyncHTTPTransport):

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from router.adapters.mcp import wires
+from router.adapters.mcp.authorization import Authorization
 from router.adapters.mcp.connection import Connection
 from router.adapters.mcp.faults import LIST_AGAIN, NEVER_AGAIN, OUR_OWN, RpcError, ServerFault
 from router.adapters.mcp.guards import Busy, CircuitOpen, Guards
@@ -50,7 +51,7 @@ class Hub:
         development: bool,
         workspace: str,
         client: tuple[str, str],
-        auth_for: Callable[[Server, Scope], Any],
+        authorization: Authorization,
         check: Callable[[str, str, Mapping[str, Any], Any], Sequence[str]],
     ) -> None:
         self._servers = servers
@@ -60,7 +61,7 @@ class Hub:
         self._development = development
         self._workspace = workspace
         self._client = client
-        self._auth_for = auth_for
+        self._authorization = authorization
         self._check = check
         self._pools: dict[str, TcpPool] = {}
         self._started: set[str] = set()
@@ -241,7 +242,7 @@ class Hub:
             open_wire: Callable[[], Any] = lambda: wires.stdio_wire(command, self._bounds, report)  # noqa: E731
         else:
             headers = wires.headers_of(server, self._environ)
-            auth = self._auth_for(server, scope)
+            auth = self._authorization.flow(server, scope)
             pool = self._http_pool(server.name)
             open_wire = lambda: wires.http_wire(server, headers, self._bounds, pool, auth)  # noqa: E731
         return Connection(

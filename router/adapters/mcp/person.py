@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import re
+import shlex
+from typing import Final, Protocol
 from urllib.parse import urlsplit
+
+_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,;=%-]{1,8192}")
+"""Those of RFC 3986 without quotes, brackets and dollars."""
 
 
 class Person(Protocol):
@@ -21,8 +26,9 @@ class Person(Protocol):
 
 
 def is_safe_to_show(url: str) -> bool:
-    """Whether the address may be put before a person: https, or http on this machine, and printable ASCII only."""
-    if not url.isascii() or not url.isprintable() or " " in url:
+    """Whether the address may be put before a person: https, or http on this machine, and of nothing that a terminal, a
+    shell or an eye could take for something else, wherever they paste it."""
+    if not _CHARACTERS.fullmatch(url):
         return False
     try:
         parts = urlsplit(url)
@@ -34,3 +40,8 @@ def is_safe_to_show(url: str) -> bool:
         and parts.username is None
         and (parts.scheme == "https" or (parts.scheme == "http" and local))
     )
+
+
+def command_for(server: str, principal: str) -> str:
+    """What a person types to authorize a server."""
+    return f"bundle-router login {server}" + (f" --principal {shlex.quote(principal)}" if principal else "")

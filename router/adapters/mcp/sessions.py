@@ -13,9 +13,10 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from router.adapters.mcp import wires
+from router.adapters.mcp.authorization import Authorization
 from router.adapters.mcp.faults import ServerFault
 from router.adapters.mcp.guards import CircuitOpen
 from router.adapters.mcp.loop import LoopThread
@@ -30,6 +31,8 @@ from router.ports import EVERYONE, Answer, Clock, Diagnostics, Listing, RawResul
 if TYPE_CHECKING:
     from router.adapters.mcp.hub import Hub
 
+LOOK_AGAIN_S: Final = 2.0
+"""How long it holds that a server is, or is not, authorized: tokens run out, and a person may log in elsewhere."""
 SchemaOf = Callable[[str, str], Mapping[str, Any] | None]
 """The schema that a tool's arguments are checked against, by server and tool: the pinned one, say."""
 
@@ -49,7 +52,7 @@ class McpSessions:
         workspace: str,
         client: tuple[str, str],
         schema_of: SchemaOf | None,
-        auth_for: Callable[[Server, Scope], Any],
+        authorization: Authorization,
     ) -> None:
         self._servers = dict(servers)
         self._bounds = bounds
@@ -60,7 +63,7 @@ class McpSessions:
         self._workspace = workspace
         self._client = client
         self._schema_of = schema_of
-        self._auth_for = auth_for
+        self._authorization = authorization
         self._checker = Checker()
         self._hub: Hub | None = None
         self._making = threading.Lock()
@@ -143,17 +146,18 @@ class McpSessions:
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
-    def status(self) -> Sequence[ServerStatus]:
-        """As things stand; contacts nobody."""
-        return tuple(self._status(server) for server in self._servers.values() if server.transport != "local")
+    def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]:
+        """As things stand for a principal; contacts nobody."""
+        return tuple(self._status(server, scope) for server in self._servers.values() if server.transport != "local")
 
-    def _status(self, server: Server) -> ServerStatus:
+    def _status(self, server: Server, scope: Scope) -> ServerStatus:
         refused = wires.refusal(server, development=self._development)
-        reason = refused.detail if refused is not None else self._missing(server)
+        reason = refused.detail if refused is not None else self._missing(server, scope)
         command = (server.command or "", *server.args) if server.transport == "stdio" else ()
+        again_s = LOOK_AGAIN_S if server.auth is not None else None
         hub = self._hub
         if hub is None:
-            return ServerStatus(server.name, server.transport, reason=reason, command=command)
+            return ServerStatus(server.name, server.transport, reason=reason, command=command, again_s=again_s)
         open_now = hub.pool.open_connections(server.name)
         running, waiting = hub.guards.counts(server.name)
         breaker = hub.guards.breaker(server.name)
@@ -175,11 +179,14 @@ class McpSessions:
             reason=reason,
             last_error=hub.last_error(server.name),
             command=command,
+            again_s=again_s,
         )
 
-    def _missing(self, server: Server) -> str:
+    def _missing(self, server: Server, scope: Scope) -> str:
         absent = [name for name in server.env_names if not self._environ.get(name)]
-        return f"its credential {absent[0]} is not set" if absent else ""
+        if absent:
+            return f"its credential {absent[0]} is not set"
+        return self._authorization.missing(server, scope)
 
     # --- the ends ----------------------------------------------------------------------------------------------------
 
@@ -221,7 +228,7 @@ class McpSessions:
                     development=self._development,
                     workspace=self._workspace,
                     client=self._client,
-                    auth_for=self._auth_for,
+                    authorization=self._authorization,
                     check=self._checker.check,
                 )
                 self._hub = hub

@@ -3,24 +3,37 @@
 Rules:
 1. A file is 0600 in a folder that is 0700, written beside and renamed; one that others can read is not used.
 2. The key is the address and the principal, so a token is found only for the server it was issued for.
+3. A refresh token may be good for one use, so whoever is about to use it holds `locked`, also against other processes,
+   and looks again first.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+LOCK_S: Final = 10.0
+"""How long is waited for somebody else's refresh."""
+_LOOK_S: Final = 0.05
 
 
 def default_folder(environ: Mapping[str, str]) -> Path:
-    """`$XDG_STATE_HOME/bundle-router/tokens`, or the same beneath `~/.local/state`."""
-    state = environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    """`$XDG_DATA_HOME/bundle-router/tokens`, or the same beneath `~/.local/share`; for a user without a home, a place
+    where nothing can be kept."""
+    data = environ.get("XDG_DATA_HOME", "")
+    try:
+        base = Path(data) if data.startswith("/") else Path.home() / ".local" / "share"
+    except RuntimeError:
+        base = Path(os.devnull)
     return base / "bundle-router" / "tokens"
 
 
@@ -30,11 +43,61 @@ class TokenFile:
     def __init__(self, folder: Path, url: str, principal: str) -> None:
         self._folder = folder
         self._url = url
+        self.principal = principal
         key = hashlib.sha256(f"{url}\n{principal}".encode()).hexdigest()
         self._path = folder / f"{key}.json"
 
-    def exists(self) -> bool:
-        return self._path.exists()
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def stamp(self) -> tuple[int, int] | None:
+        """Another one after every change; None while there is no file."""
+        try:
+            about = self._path.stat(follow_symlinks=False)
+        except OSError:
+            return None
+        return about.st_ino, about.st_mtime_ns
+
+    def unusable(self, now: float) -> str:
+        """Why there is no token to send and none to be had without a person; empty when there may be. `now` in seconds
+        since 1970."""
+        found = self._all()
+        tokens = found.get("tokens")
+        if not isinstance(tokens, dict):
+            return "it was not authorized" if not found.get("withdrawn") else "its authorization is no longer taken"
+        until = found.get("until")
+        over = isinstance(until, int | float) and until < now
+        return "its authorization ran out" if over and not tokens.get("refresh_token") else ""
+
+    @asynccontextmanager
+    async def locked(self) -> AsyncIterator[None]:
+        """Alone with the file, among all who ask so; after `LOCK_S` without, as a lock must not be worth more than a
+        call; without it where no file can be made."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._make_folder()
+            descriptor = os.open(self._path.with_suffix(".lock"), flags, 0o600)
+        except OSError:
+            yield
+            return
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOCK_S):
+                    while not _taken(descriptor):  # noqa: ASYNC110 - another process is waited for
+                        await asyncio.sleep(_LOOK_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def remove(self) -> bool:
+        """Forgets everything; False where there was nothing. Raises OSError."""
+        try:
+            self._path.unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def read(self, name: str) -> Any:
         """The value, or None when there is none, or none that can be trusted."""
@@ -42,8 +105,7 @@ class TokenFile:
 
     def write(self, **values: Any) -> None:
         """Keeps the values, beside those of other names. Raises OSError."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._folder.chmod(0o700)
+        self._make_folder()
         text = json.dumps({**self._all(), "server": self._url, **values})
         beside = self._path.with_suffix(f".{os.getpid()}.tmp")
         with contextlib.suppress(FileNotFoundError):
@@ -52,6 +114,10 @@ class TokenFile:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
         beside.replace(self._path)
+
+    def _make_folder(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder.chmod(0o700)
 
     def _all(self) -> dict[str, Any]:
         try:
@@ -67,3 +133,11 @@ class TokenFile:
             except ValueError:
                 return {}
         return value if isinstance(value, dict) and value.get("server") == self._url else {}
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from router.adapters.mcp.http import OneOrigin, TcpPool
     from router.adapters.mcp.stdio import Pipes
 
-AuthFor = Callable[[Server], Any]
-"""The OAuth flow of a server that wants one, as the HTTP client takes it; None where there is none."""
-
 
 def refusal(server: Server, *, development: bool) -> ServerFault | None:
     """Why the server may not be connected to, whatever its state."""

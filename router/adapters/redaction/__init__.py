@@ -1,7 +1,7 @@
 """Takes secrets out of text and JSON values: the `Redactor` port.
 
 1. Clean text comes back as the same object after one pass of one automaton (about a microsecond for 200 characters).
-2. A secret becomes `[redacted:<rule>]` or `[redacted:env:<NAME>]`; everything else stays as it was.
+2. A secret becomes `[redacted:<rule>]`, `[redacted:env:<NAME>]` or `[redacted:token:<name>]`; everything else stays.
 3. A placeholder of this redactor is opaque: nothing is ever cut from it. So redacting twice gives the same text.
 4. Time is linear in the text, decoding included; nothing here raises on any text.
 """
@@ -9,17 +9,22 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from router.adapters.redaction import values
 from router.adapters.redaction.encodings import unescaped
+from router.adapters.redaction.environment import label_of
 from router.adapters.redaction.rules import Hit, RuleBook
 
 __all__ = ["SecretRedactor"]
 
 MAX_PASSES: Final = 6
 """Passes after which a text that keeps giving hits is withheld. Two is usual: one that finds, one that confirms."""
+
+MAX_KEPT: Final = 64
+MAX_KEPT_CHARACTERS: Final = 256
 
 NAMED: Final = "named-secret"
 WITHHELD: Final = "withheld"
@@ -34,8 +39,28 @@ class SecretRedactor:
     """
 
     def __init__(self, env_values: Mapping[str, str] | None = None) -> None:
-        self._rules = RuleBook(env_values or {})
+        self._given: dict[str, str] = {}
+        for name, value in (env_values or {}).items():
+            self._given.setdefault(value, label_of("env", name))
+        self._kept: dict[str, str] = {}
+        self._keeping = threading.Lock()
+        self._rules = RuleBook(self._given)
         self._labels = {label.encode() for label in self._rules.labels | {WITHHELD, values.TOO_DEEP}}
+
+    def keep(self, name: str, value: str) -> None:
+        """Looks for this value, too, from now on: `[redacted:token:<name>]`.
+
+        For tokens that are made while the program runs. Takes some 20 ms for a new one. Of a very long value the head
+        is looked for, as the rest opens nothing; of more than 64 values the oldest is forgotten.
+        """
+        head = value[:MAX_KEPT_CHARACTERS]
+        with self._keeping:
+            if head in self._given or head in self._kept:
+                return
+            kept = dict([*self._kept.items(), (head, label_of("token", name))][-MAX_KEPT:])
+            rules = RuleBook({**self._given, **kept})
+            self._labels = self._labels | {label.encode() for label in rules.labels}  # before what may leave them
+            self._rules, self._kept = rules, kept
 
     def redact(self, text: str) -> str:
         """The text without its secrets; the same object when there is none."""

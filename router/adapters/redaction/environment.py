@@ -1,4 +1,4 @@
-"""The values of environment variables that the config names, in every spelling a record may carry them.
+"""Values that are known to be secret, those of environment variables among them, in every spelling a record may carry.
 
 Plain, JSON-escaped once and twice, URL-encoded, and in base64 at each of the three places a value can begin within
 a group of three bytes. Values under 8 characters are left alone: redacting `true` or `8080` would eat the text.
@@ -43,16 +43,21 @@ def _spellings(value: str) -> Iterator[bytes]:
     yield from _base64_cores(plain)
 
 
-class Values:
-    """One alternation over every spelling of every value, the longest first."""
+def label_of(kind: str, name: str) -> str:
+    """What stands in place of a value: `env:GITHUB_TOKEN`, `token:endpoint`."""
+    return f"{kind}:{_LABEL_UNSAFE.sub('_', name)[:100]}"
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+
+class Values:
+    """One alternation over every spelling of every value, the longest first. `labels_of`: label by value."""
+
+    def __init__(self, labels_of: Mapping[str, str]) -> None:
         self._labels: dict[bytes, str] = {}
-        for name, value in values.items():
+        for value, label in labels_of.items():
             for form in {value, value.strip()}:
                 if len(form) >= MIN_CHARACTERS:
                     for spelling in _spellings(form):
-                        self._labels.setdefault(spelling, f"env:{_LABEL_UNSAFE.sub('_', name)}")
+                        self._labels.setdefault(spelling, label)
         spellings = sorted(self._labels, key=lambda spelling: (-len(spelling), spelling))
         self.regex = "|".join(literal(spelling) for spelling in spellings)
 

@@ -145,7 +145,7 @@ class ShapeRule:
                 yield start + first, start + last
 
 
-class EnvironmentRule:
+class KnownRule:
     """The values of named environment variables. They name a hit before any rule does."""
 
     def __init__(self, values: environment.Values) -> None:
@@ -180,9 +180,10 @@ Finder = Callable[[Text], Iterator[Hit]]
 
 
 class RuleBook:
-    """Every rule, behind one probe. Built once per process and set of environment values; safe to share by threads."""
+    """Every rule, behind one probe. Built once per process and set of known values (label by value); safe to share by
+    threads."""
 
-    def __init__(self, environment_values: Mapping[str, str]) -> None:
+    def __init__(self, known: Mapping[str, str]) -> None:
         loaded = _loaded()
         probes: list[str] = list(loaded["probes"])
         finders: dict[int, list[Finder]] = {}
@@ -203,7 +204,7 @@ class RuleBook:
         for rank, shape in enumerate(SHAPES, start=1_000):
             finders[len(probes)] = [ShapeRule(shape, rank).hits]
             probes.append(shape.probe or shape.regex)
-        values = EnvironmentRule(environment.Values(environment_values))
+        values = KnownRule(environment.Values(known))
         if values.labels:
             finders[len(probes)] = [values.hits]
             probes.append(values.regex)

@@ -98,6 +98,7 @@ SHAPES: Final = (
         r"""|nonce|consumer_key)|data|access_token|client_token)["']?\s*=\s*["']?)([^\s"',;&\\]+)""",
     ),
     Shape("bearer-token", r"(?i)\bbearer[ \t]+([A-Za-z0-9._~+/-]{16,}=*)", is_long_token),
+    Shape("router-token", r"\b(brk_[A-Za-z0-9_-]{43})"),
     Shape("basic-credentials", r"(?i)\bbasic[ \t]+([A-Za-z0-9+/]{8,}={0,2})", is_basic),
     Shape(
         "cookie",

@@ -27,8 +27,8 @@ from router.core.patterns import is_glob, matches
 
 _HTTP: Final = ("streamable-http", "sse")
 _KEYS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "streamable-http": ("url", "headers"),
-    "sse": ("url", "headers"),
+    "streamable-http": ("url", "headers", "auth", "client_id"),
+    "sse": ("url", "headers", "auth", "client_id"),
     "stdio": ("command", "args", "env", "files"),
     "local": (),
 }
@@ -45,6 +45,7 @@ def resolve_server(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[st
     if form.transport in _HTTP:
         _check_url(entry, report)
         _check_values(entry, "headers", form.headers or {}, report)
+        _check_auth(entry, report)
     if form.transport == "stdio":
         _check_values(entry, "env", form.env or {}, report)
         _check_command(entry, report)
@@ -67,6 +68,8 @@ def resolve_server(entry: Entry[WrittenServer], local_tools: Mapping[str, Set[st
         command=form.command,
         args=tuple(form.args or ()),
         headers=tuple(sorted((form.headers or {}).items())),
+        auth=form.auth,
+        client_id=form.client_id,
         env=tuple(sorted((form.env or {}).items())),
         include=None if form.include is None else tuple(sorted(form.include)),
         exclude=tuple(sorted(form.exclude)),
@@ -92,7 +95,7 @@ def included(server: Server, tool: str) -> bool:
 def _check_keys(entry: Entry[WrittenServer], report: Report) -> None:
     form = entry.form
     fitting = _KEYS_OF[form.transport]
-    for key in ("url", "headers", "command", "args", "env", "files"):
+    for key in ("url", "headers", "auth", "client_id", "command", "args", "env", "files"):
         if getattr(form, key) is not None and key not in fitting:
             keys = ", ".join(fitting) or "neither url nor command"
             report.add(
@@ -197,6 +200,20 @@ def _check_values(entry: Entry[WrittenServer], key: str, pairs: Mapping[str, str
         elif not references(value) and not plainly_harmless(value):
             message = "is written out, and nothing shows that it is no secret: only references may be"
             report.add(entry.file, where, message, _ADVICE)
+
+
+def _check_auth(entry: Entry[WrittenServer], report: Report) -> None:
+    form = entry.form
+    if form.auth is not None and any(name.lower() == "authorization" for name in form.headers or {}):
+        message = "stands beside a header 'Authorization': a request carries one credential"
+        report.add(entry.file, (*entry.path, "auth"), message, "remove one of them")
+    if form.client_id is None:
+        return
+    where = (*entry.path, "client_id")
+    if form.auth is None:
+        report.add(entry.file, where, "is for auth = 'oauth' only", "add auth = 'oauth', or remove it")
+    if not form.client_id.isascii() or not form.client_id.isprintable():
+        report.add(entry.file, where, f"{form.client_id[:80]!r} is no client id: it is printable ASCII")
 
 
 def _check_command(entry: Entry[WrittenServer], report: Report) -> None:

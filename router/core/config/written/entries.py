@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from router.core.catalog import Transport
+from router.core.catalog import ServerAuth, Transport
 from router.core.config.written.forms import (
     BundleId,
     BundleIds,
@@ -59,6 +59,13 @@ class WrittenServer(Form):
     )
     headers: dict[Word, Line] | None = Field(
         default=None, description="HTTP headers. Secrets only as ${ENV_NAME}: 'Bearer ${GITHUB_TOKEN}'."
+    )
+    auth: ServerAuth | None = Field(
+        default=None,
+        description="'oauth': it hands out tokens of its own, after `bundle-router login NAME`. Instead of a header.",
+    )
+    client_id: Word | None = Field(
+        default=None, description="auth = 'oauth': our id there, where it does not register clients by itself."
     )
     env: dict[EnvName, Annotated[str, Field(max_length=4096)]] | None = Field(
         default=None, description="stdio: its environment. Secrets only as ${ENV_NAME}."

@@ -1,0 +1,531 @@
+"""OAuth from a person's login to calls that nobody attends: a real issuer, a guarded server and the verb, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.adapters.mcp import McpSessions, open_mcp_sessions
+from router.adapters.mcp.authorization import Authorization
+from router.adapters.mcp.receiver import Receiver
+from router.adapters.mcp.tokens import TokenFile
+from router.ports import EVERYONE
+from router.testing import FakeClock
+
+ROOT = Path(__file__).parents[2]
+COMMAND = "bundle-router login s"
+
+
+def browse(url: str) -> None:
+    """What a browser does with the address: goes there, and where it is sent from there."""
+    with urllib.request.urlopen(url, timeout=30) as response:
+        response.read()
+
+
+class Desk:
+    """A project whose one server wants to be authorized, its issuer, and somebody who types commands."""
+
+    def __init__(self, project: Any, bench: Any, issuer: Any, server: Any, data: Path) -> None:
+        self.project, self.bench, self.issuer, self.server, self.data = project, bench, issuer, server, data
+
+    @property
+    def folder(self) -> Path:
+        return self.data / "bundle-router" / "tokens"
+
+    def begin(self, *words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*before, sys.executable, "-m", "router", "login", *words],
+            cwd=self.project.root,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def log_in(
+        self,
+        *words: str,
+        code: int = 0,
+        open_it: Callable[[str], None] = browse,
+        before: tuple[str, ...] = (),
+    ) -> tuple[str, str]:
+        """Types the command and opens the address it prints, if it prints one; its standard output and error."""
+        process = self.begin(*(words or ("s",)), before=before)
+        assert process.stderr is not None
+        said = []
+        try:
+            for line in process.stderr:
+                said.append(line)
+                if line.strip().startswith(("http://", "https://")):
+                    open_it(line.strip())
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        err = "".join(said)
+        assert process.returncode == code, out + err
+        return out, err
+
+    def authorize(self) -> None:
+        """A login without the command: what most tests begin with."""
+
+        class Person(Receiver):
+            async def show(self, url: str) -> None:
+                await super().show(url)
+                asyncio.get_running_loop().run_in_executor(None, browse, url)
+
+        async def main() -> None:
+            person = Person(lambda url: None)
+            sessions = self.sessions(Authorization(self.folder, person))
+            try:
+                await sessions.definitions("s")
+            finally:
+                await sessions.close()
+                person.close()
+
+        asyncio.run(asyncio.wait_for(main(), 60))
+
+    def sessions(self, authorization: Authorization | None = None) -> McpSessions:
+        server = self.bench.http(self.server, auth="oauth")
+        return open_mcp_sessions(
+            {"s": server}, clock=FakeClock(), diagnostics=self.bench.events, authorization=authorization
+        )
+
+    def run_out(self) -> None:
+        """Has the tokens be of yesterday."""
+        TokenFile(self.folder, self.server.url, "").write(until=time.time() - 86_400)
+
+
+@pytest.fixture
+def desk(project: Any, bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    data = tmp_path / "data"
+    monkeypatch.setenv("XDG_DATA_HOME", str(data))
+    with bench.issuers.Issuer() as issuer, bench.faults.serving() as server:
+        project.http(server.url, tools='tools = ["s.echo", "s.sleep"]', auth="oauth")
+        open_to_all = server.RequestHandlerClass
+        project.pin()
+        server.RequestHandlerClass = bench.issuers.guarded_by(issuer, open_to_all)
+        server.seen.clear()
+        yield Desk(project, bench, issuer, server, data)
+
+
+def refused(decision: Any) -> str:
+    """Why the decision leaves the bundle out."""
+    (row,) = [row for row in decision.left_out if row.id == "faults"]
+    assert row.code == "server_unavailable"
+    return str(row.detail)
+
+
+async def call(sessions: McpSessions, tool: str = "echo", **given: Any) -> Any:
+    return await sessions.call("s", tool, given, workspace="", timeout_s=20.0, scope=EVERYONE)
+
+
+def test_a_server_says_which_command_opens_it_and_is_open_to_a_running_router_after_it(desk: Desk) -> None:
+    with desk.project.open() as router:
+        assert COMMAND in refused(router.route_sync(desk.project.step("before")))
+        assert desk.server.seen == [], "it is not asked without a token"
+
+        out, err = desk.log_in()
+        assert out == "s: authorized; it lists 13 tools\n"
+        assert f"{desk.issuer.url}/authorize?" in err
+
+        deadline = time.monotonic() + 30
+        while "faults" not in router.route_sync(desk.project.step("after")).bundle_ids:
+            assert time.monotonic() < deadline
+        assert router.call_sync("after", "s.echo", {"text": "hello"}).text == "hello"
+    assert desk.issuer.grants() == ["authorization_code"]
+    (_, _, _, token) = next(row for row in desk.issuer.requests if row[1] == "/token")
+    assert token["resource"] == desk.server.url
+
+
+def test_tokens_are_for_their_owner_alone_and_stand_in_no_record(
+    desk: Desk, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    desk.authorize()
+    (kept,) = [path for path in desk.folder.iterdir() if path.suffix == ".json"]
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert stat.S_IMODE(desk.folder.stat().st_mode) == 0o700
+    given = desk.issuer.secrets
+    assert len(given) == 2
+    assert all(secret in kept.read_text() for secret in given)
+    with desk.project.open() as router:
+        router.route_sync(desk.project.step())
+        assert router.call_sync("r", "s.echo", {"text": "first"}).ok
+        for secret in sorted(given):
+            assert router.call_sync("r", "s.echo", {"text": f"I was sent {secret}."}).ok
+    written = b"".join(path.read_bytes() for path in (tmp_path / "runs").rglob("*.json*") if path.is_file())
+    shown = "".join(capfd.readouterr())
+    assert b"I was sent [redacted:token:s]." in written
+    assert not [secret for secret in given if secret.encode() in written or secret in shown]
+
+
+def test_tools_that_read_files_do_not_read_tokens_even_where_the_workspace_holds_them(desk: Desk) -> None:
+    desk.authorize()
+    (desk.project.config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["repo.readonly"]\n')
+    (kept,) = [path for path in desk.folder.iterdir() if path.suffix == ".json"]
+    with desk.project.open() as router:
+        router.route_sync(desk.project.step())
+        relative = str(kept.relative_to(desk.project.root))
+        result = router.call_sync("r", "repo.read_file", {"path": relative})
+        assert result.outcome != "ok"
+        assert "access_token" not in result.text
+
+
+def test_tokens_are_renewed_once_by_all_who_need_them_at_the_same_time(desk: Desk) -> None:
+    """The issuer ends everything when a refresh token comes twice."""
+    desk.authorize()
+    desk.run_out()
+
+    async def main() -> list[Any]:
+        both = [desk.sessions(), desk.sessions()]
+        try:
+            calls = [call(sessions, text=str(number)) for number in range(8) for sessions in both]
+            return await asyncio.gather(*calls)
+        finally:
+            for sessions in both:
+                await sessions.close()
+
+    results = asyncio.run(asyncio.wait_for(main(), 60))
+    assert {result.outcome for result in results} == {"ok"}
+    assert desk.issuer.grants() == ["authorization_code", "refresh_token"]
+
+
+def test_a_token_that_was_taken_back_is_renewed_and_the_call_made_once(desk: Desk) -> None:
+    desk.authorize()
+    desk.issuer.revoke()
+    with desk.project.open() as router:
+        router.route_sync(desk.project.step())
+        assert router.call_sync("r", "s.echo", {"text": "x"}).ok
+    assert desk.server.faults.calls == 1
+    assert desk.issuer.grants() == ["authorization_code", "refresh_token"]
+
+
+def test_an_authorization_that_was_withdrawn_needs_the_command_again(desk: Desk) -> None:
+    desk.authorize()
+    desk.issuer.revoke(refreshes=True)
+    asked = len(desk.issuer.requests)
+    with desk.project.open() as router:
+        router.route_sync(desk.project.step())
+        result = router.call_sync("r", "s.echo", {"text": "x"})
+        assert (result.outcome, result.code) == ("unavailable", "server_unavailable")
+        assert COMMAND in result.text
+    with desk.project.open() as router:
+        assert COMMAND in refused(router.route_sync(desk.project.step("again")))
+    assert {path for _, path, _, _ in desk.issuer.requests[asked:]} == {"/token"}, "nobody was there to be asked"
+    desk.authorize()
+    with desk.project.open() as router:
+        router.route_sync(desk.project.step("third"))
+        assert router.call_sync("third", "s.echo", {"text": "x"}).ok
+
+
+def test_a_token_that_can_not_be_renewed_makes_its_server_unavailable_when_it_runs_out(desk: Desk) -> None:
+    desk.issuer.refreshable = False
+    desk.authorize()
+    with desk.project.open() as router:
+        assert "faults" in router.route_sync(desk.project.step("fresh")).bundle_ids
+    desk.run_out()
+    with desk.project.open() as router:
+        why = refused(router.route_sync(desk.project.step("old")))
+    assert "ran out" in why
+    assert COMMAND in why
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_issuer_in_trouble_costs_the_call_and_not_the_authorization(desk: Desk, gone: bool) -> None:
+    desk.authorize()
+    desk.run_out()
+    file = TokenFile(desk.folder, desk.server.url, "")
+    issuer = file.read("issuer")
+    desk.issuer.token_status = 503
+    if gone:
+        with socket.socket() as taken:  # nobody listens there
+            taken.bind(("127.0.0.1", 0))
+            file.write(issuer={**issuer, "token_endpoint": f"http://127.0.0.1:{taken.getsockname()[1]}/token"})
+
+    async def main() -> tuple[Any, Any]:
+        sessions = desk.sessions()
+        try:
+            failed = await call(sessions, text="x")
+            desk.issuer.token_status = 200
+            file.write(issuer=issuer)
+            return failed, await call(sessions, text="x")
+        finally:
+            await sessions.close()
+
+    failed, worked = asyncio.run(asyncio.wait_for(main(), 60))
+    assert (failed.outcome, failed.code) == ("unavailable", "unauthorized")
+    assert worked.outcome == "ok"
+
+
+def test_a_call_that_hangs_holds_up_no_other(desk: Desk) -> None:
+    desk.authorize()
+
+    async def main() -> None:
+        sessions = desk.sessions()
+        try:
+            assert (await call(sessions, text="x")).outcome == "ok"
+            slow = asyncio.create_task(call(sessions, "sleep", s=15))
+            await desk.bench.until(lambda: desk.server.faults.calls == 2)
+            assert (await asyncio.wait_for(call(sessions, text="meanwhile"), 10)).outcome == "ok"
+            slow.cancel()
+        finally:
+            await sessions.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_token_is_sent_to_the_server_it_was_issued_for_and_to_nobody_else(desk: Desk) -> None:
+    desk.authorize()
+    with desk.bench.faults.serving() as other:
+        desk.server.redirect_to = f"http://127.0.0.1:{other.server_port}"
+
+        async def main() -> None:
+            sessions = desk.sessions()
+            try:
+                assert (await call(sessions, text="x")).outcome != "ok"
+            finally:
+                await sessions.close()
+
+        asyncio.run(asyncio.wait_for(main(), 60))
+        elsewhere = repr(other.seen) + repr([(path, headers) for _, path, headers, _ in desk.issuer.requests])
+    assert not [secret for secret in desk.issuer.secrets if secret in elsewhere]
+
+
+def test_a_client_that_was_registered_by_hand_is_who_we_are(desk: Desk) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    desk.issuer.registers = False
+    desk.issuer.clients["by-hand"] = [f"http://127.0.0.1:{port}/callback"]
+    desk.project.http(desk.server.url, tools='tools = ["s.echo", "s.sleep"]', auth="oauth", client_id="by-hand")
+    desk.log_in("s", "--port", str(port))
+    desk.run_out()
+    with desk.project.open() as router:
+        router.route_sync(desk.project.step())
+        assert router.call_sync("r", "s.echo", {"text": "x"}).ok
+    assert {fields["client_id"] for _, path, _, fields in desk.issuer.requests if path == "/token"} == {"by-hand"}
+
+
+def test_a_second_login_begins_anew_only_when_it_is_told_to_forget(desk: Desk) -> None:
+    desk.log_in()
+    out, err = desk.log_in()
+    assert "authorized before" in out
+    assert "http" not in err
+    assert desk.log_in("s", "--forget")[0] == "s: forgotten\n"
+    assert desk.log_in("s", "--forget")[0] == "s: nothing was kept\n"
+    assert not [path for path in desk.folder.iterdir() if path.suffix == ".json"]
+    out, err = desk.log_in("s", "--json")
+    assert json.loads(out) == {"server": "s", "principal": "", "authorized": True, "asked": True, "tools": 13}
+    assert "/authorize?" in err
+
+
+def test_a_principal_authorizes_for_itself(desk: Desk) -> None:
+    desk.log_in("s", "--principal", "ann b")
+    with desk.project.open() as router:
+        assert "faults" in router.route_sync(desk.project.step("a", principal="ann b")).bundle_ids
+        assert COMMAND + " --principal ben" in refused(router.route_sync(desk.project.step("b", principal="ben")))
+        assert COMMAND in refused(router.route_sync(desk.project.step("c")))
+        assert router.call_sync("a", "s.echo", {"text": "x"}).ok
+
+
+def test_a_login_that_is_declined_or_that_nobody_answers_keeps_what_there_was(desk: Desk) -> None:
+    desk.authorize()
+    (kept,) = [path for path in desk.folder.iterdir() if path.suffix == ".json"]
+    desk.issuer.revoke(refreshes=True)
+    before = kept.read_text()
+    desk.issuer.denies = "access_denied"
+    _, err = desk.log_in(code=4)
+    assert "the authorization was declined (access_denied)" in err
+    _, err = desk.log_in("s", "--timeout", "2", code=4, open_it=lambda url: None)
+    assert "within 2 s" in err
+    assert json.loads(before)["client"] == json.loads(kept.read_text())["client"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("nobody",), "there is no server 'nobody'"),
+        (("repo",), "'repo' is local"),
+        (("plain",), "has no auth = 'oauth'"),
+        (("s", "--timeout", "0"), "--timeout is out of range"),
+        (("s", "--timeout", "nan"), "--timeout is out of range"),
+        (("s", "--port", "99999"), "0 to 65535"),
+    ],
+)
+def test_what_can_not_be_authorized_is_a_bad_request(desk: Desk, words: tuple[str, ...], why: str) -> None:
+    more = f'\n[servers.plain]\nurl = "{desk.server.url}"\n'
+    desk.project.http(desk.server.url, tools='tools = ["s.echo"]', auth="oauth", more=more)
+    _, err = desk.log_in(*words, code=3)
+    assert why in err
+
+
+# --- S-16 ------------------------------------------------------------------------------------------------------------
+
+PAYLOADS = (
+    "javascript:alert(1)",
+    "data:text/html,<script>alert(1)</script>",
+    "file:///etc/passwd",
+    "$(touch pwned)",
+    "-flag",
+    "--exec=/bin/sh",
+    "https://$(touch pwned)/",
+    "https://login.example/$(touch${IFS}pwned)",
+    "https://login.example/`touch pwned`",
+    "https://login.example/';touch pwned;'",
+    "https://me:secret@login.example/",
+    "http://login.example/authorize",
+    "a:$(touch pwned)?response_type=code",
+    "https://login.example/\x1b]8;;http://evil\x07",
+)
+
+
+@contextmanager
+def traced(folder: Path) -> Iterator[tuple[tuple[str, ...], Callable[[], list[str]]]]:
+    """The start of a command line that is watched, and the programs that were started since."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed, so nothing can say that no process was started")
+    log = folder / "execve.log"
+
+    def started() -> list[str]:
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return [line for line in lines if "execve" in line and "= 0" in line]
+
+    yield (strace, "-f", "-qq", "-e", "trace=execve,execveat", "-o", str(log)), started
+
+
+def test_no_address_of_a_server_is_opened_by_a_process_and_a_strange_one_is_not_even_shown(
+    desk: Desk, tmp_path: Path
+) -> None:
+    with traced(tmp_path) as (before, started):
+        probe = subprocess.run([*before, "true"], capture_output=True, check=False)
+        if probe.returncode != 0:
+            pytest.skip("strace may not trace here")
+        desk.issuer.overrides["authorization_endpoint"] = PAYLOADS[7]
+        _, err = desk.log_in(code=4, before=before)
+        assert "pwned" not in err
+        assert len(started()) == 1, "Python itself"
+        desk.issuer.overrides.clear()
+        desk.log_in(before=before)
+        assert len(started()) == 1, "Python itself"
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize("field", ["authorization_endpoint", "token_endpoint"])
+def test_a_strange_address_among_an_issuers_is_put_before_nobody(desk: Desk, payload: str, field: str) -> None:
+    desk.issuer.overrides[field] = payload
+    shown: list[str] = []
+
+    class Person:
+        redirect_uri = "http://127.0.0.1:9/callback"
+
+        async def show(self, url: str) -> None:
+            shown.append(url)
+
+        async def answer(self) -> tuple[str, str | None, str | None]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def main() -> Any:
+        sessions = open_mcp_sessions(
+            {"s": desk.bench.http(desk.server, auth="oauth")},
+            clock=FakeClock(),
+            diagnostics=desk.bench.events,
+            authorization=Authorization(desk.folder, Person()),
+        )
+        try:
+            return await sessions.call("s", "echo", {"text": "x"}, workspace="", timeout_s=1.0)
+        finally:
+            await sessions.close()
+
+    result = asyncio.run(asyncio.wait_for(main(), 60))
+    assert result.outcome in ("unavailable", "timeout")
+    assert all(
+        re.fullmatch(r"(https://login\.example|http://127\.0\.0\.1:\d+)/[^\s$`'\"()<>{}\\]*", url) for url in shown
+    )
+    assert not (desk.project.root / "pwned").exists()
+
+
+# --- the redirect ----------------------------------------------------------------------------------------------------
+
+
+async def said(port: int, sent: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(sent)
+        writer.write_eof()
+        return await asyncio.wait_for(reader.read(), 20)
+    finally:
+        writer.close()
+
+
+def test_only_the_redirect_with_the_right_state_ends_the_wait() -> None:
+    async def main() -> None:
+        person = Receiver(lambda url: None)
+        port = int(person.redirect_uri.rpartition(":")[2].partition("/")[0])
+        await person.show("https://login.example/authorize?state=right&x=1")
+        answer = asyncio.create_task(person.answer())
+        good = f"GET /callback?code=c&state=right&iss=i HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
+        for wrong, status in (
+            (good.replace("right", "wrong"), b"400"),
+            (good.replace("state=right", "x=1"), b"400"),
+            (good.replace("state=right", "state=right&state=right"), b"400"),
+            (good.replace("state=right", "state="), b"400"),
+            (good.replace("code=c&state=right", "error=access_denied&state=wrong"), b"400"),
+            (good.replace("/callback", "/other"), b"404"),
+            (good.replace("GET", "POST"), b"404"),
+            (good.replace(f"127.0.0.1:{port}", f"evil.example:{port}"), b"421"),
+            (good.replace("Host", "X-Host"), b"421"),
+            (good.replace("\r\n\r\n", f"\r\nHost: 127.0.0.1:{port}\r\n\r\n"), b"421"),
+            (good.replace("code=c", "&".join(f"a{i}=1" for i in range(99))), b"400"),
+            ("\x00\xff" * 40_000, b""),
+            ("GET", b""),
+        ):
+            answered = await said(port, wrong.encode("latin-1"))
+            assert answered[9:12] == status, wrong[:80]
+            assert b"right" not in answered
+            assert not answer.done()
+        page = await said(port, good.encode())
+        assert page.startswith(b"HTTP/1.1 200")
+        assert b"default-src 'none'" in page
+        assert await asyncio.wait_for(answer, 20) == ("c", "right", "i")
+        assert (await said(port, good.encode()))[9:12] == b"400"
+        person.close()
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_the_redirect_is_awaited_on_loopback_alone() -> None:
+    async def main() -> None:
+        person = Receiver(lambda url: None)
+        port = int(person.redirect_uri.rpartition(":")[2].partition("/")[0])
+        await person.show("https://login.example/authorize?state=s")
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.2", port)
+        person.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_nothing_is_open_after_a_flow_that_never_showed_anything() -> None:
+    person = Receiver(lambda url: None)
+    port = int(person.redirect_uri.rpartition(":")[2].partition("/")[0])
+    person.close()
+    with socket.socket() as again:
+        again.bind(("127.0.0.1", port))
