@@ -4,12 +4,12 @@
 
 The servers are small ones: a Python script without libraries, ten tools each (`--sdk`: the SDK's own server instead,
 each of which takes a core for most of a second to start). Nothing is pinned (`pins="trusted-may-skip"`), so that
-showing the tools has to start all of them: the worst case. `cold` is from before `Router.open` to the list of all tools, the
-import of the SDK included; beside it the CPU that the router and all it started used for it, which other load does not
-change. `again` is the next step of the same run; `another run` is one that finds the lists in the cache, and starts a
-process only for the server it calls. Memory is what the kernel says is resident; the servers and their supervisors,
-which are processes of their own, are counted apart. `--idle` also waits until idle servers were stopped (five minutes).
-Exits with 1 when a goal is missed.
+showing the tools has to start all of them: the worst case. `cold` is from before `Router.open` to the list of all
+tools, the import of the SDK included; beside it the CPU that the router and all it started used for it, which other
+load does not change. `again` is the next step of the same run; `another run` is one that finds the lists in the
+cache, and starts a process only for the server it calls. Memory is what the kernel says is resident; the servers and
+their supervisors, which are processes of their own, are counted apart. `--idle` also waits until idle servers were
+stopped (five minutes). Exits with 1 when a goal is missed.
 """
 
 from __future__ import annotations
