@@ -1,7 +1,8 @@
 """`bundle-router search`: what search makes of a request, without deciding anything.
 
 Bundles are ranked as `route()` ranks them for the first step of a run: with the memory and the thresholds in force, and
-with embeddings where the config names an embedder. Tools are ranked as `search_tools` ranks them: by words alone.
+with embeddings where the config names an embedder. Tools are ranked as `search_tools` ranks them: by words,
+and by their bundle with the memory in force.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     permitted = _permitted(catalog, step) if placed else frozenset(search.corpus.members)
     limit = max(arguments.limit, 0)
     found = (
-        _tools(catalog, search, request, permitted, limit)
+        _tools(catalog, search, memory, request, permitted, limit)
         if arguments.tools
         else _bundles(catalog, search, memory, request, permitted, step, limit)
     )
@@ -109,11 +110,16 @@ def _bundles(
     return {"kind": "bundles", "ranked": rows, "search": judged, "memory": memory.revision if memory else None}
 
 
-def _tools(catalog: Catalog, search: Search, request: Request, permitted: frozenset[str], limit: int) -> dict[str, Any]:
+def _tools(
+    catalog: Catalog, search: Search, memory: Memory | None, request: Request, permitted: frozenset[str], limit: int
+) -> dict[str, Any]:
+    from router.core.search.ranking import Memories
+
     held = frozenset(tool for id_ in permitted for tool in catalog.bundles[id_].tools)
+    held &= frozenset(search.corpus.servers)
     rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.cards[row.id].description}
-            for row in search.rank_tools(request, held & frozenset(search.corpus.servers), k=limit)]  # fmt: skip
-    return {"kind": "tools", "ranked": rows, "search": None, "memory": None}
+            for row in search.rank_tools(request, held, Memories(bundles=memory), k=limit)]  # fmt: skip
+    return {"kind": "tools", "ranked": rows, "search": None, "memory": memory.revision if memory else None}
 
 
 def _show(found: dict[str, Any]) -> None:

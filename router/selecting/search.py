@@ -73,6 +73,11 @@ class SearchSelector:
         self._lock = threading.Lock()
         self._made: OrderedDict[str, Search | None] = OrderedDict()
 
+    @property
+    def memory(self) -> Memory | None:
+        """What was learned from past steps, of what is ranked here."""
+        return self._memory
+
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         """See `Selector`. Where search is not enough the reply has no answer, and says what was found."""
         return (await self.find(question, recent)).reply

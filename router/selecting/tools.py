@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.core.catalog import Catalog
+from router.core.search.ranking import Memories
 from router.core.search.request import Request
 from router.ports import Diagnostics
 from router.selecting.search import SearchSelector
 
 
 class RankedTools:
-    """Ranks tools inside what is permitted, untrusted ones apart and with a quota for each server."""
+    """Ranks tools inside what is permitted, untrusted ones apart and with a quota for each server. A tool gains from
+    its bundle as that is ranked with what was learned."""
 
     def __init__(self, search: SearchSelector, diagnostics: Diagnostics) -> None:
         self._search = search
@@ -23,8 +25,9 @@ class RankedTools:
             search = self._search.search_for(catalog)
             if search is None:
                 return None
+            memories = Memories(bundles=self._search.memory)
             known = permitted & frozenset(search.corpus.servers)
-            return [row.id for row in search.rank_tools(Request(query), known, k=k)]
+            return [row.id for row in search.rank_tools(Request(query), known, memories, k=k)]
         except Exception as error:  # noqa: BLE001 - as in `SearchSelector`: an agent's step goes on, whatever is wrong here
             self._diagnostics.event("error", "search.broke", error=error)
             return None

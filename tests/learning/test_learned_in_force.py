@@ -17,6 +17,9 @@ from router.core.catalog import Calibration
 from router.core.learning.calibration import calibration_version
 from router.core.learning.learned import Learned, known_of
 from router.core.search.memory import Memory
+from router.testing import FakeClock, FakeDiagnostics
+from router.wiring import load_remembering
+from router.wiring.searching import open_selector, open_tool_search
 
 CONFIG = Path(__file__).parent.parent.parent / "config"
 pytest.importorskip("bm25s", reason="search's library is not installed")
@@ -61,7 +64,32 @@ def test_search_ranks_bundles_with_the_memory_in_force_and_says_so(
     assert main(asked) == 0
     assert f"with the memory in force, {memory.revision[:19]}" in capsys.readouterr().out
     assert main([*asked, "--tools", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"kind": "tools", "ranked": [], "search": None, "memory": None}
+    tools = json.loads(capsys.readouterr().out)
+    assert tools == {"kind": "tools", "ranked": [], "search": None, "memory": memory.revision}
+
+
+def test_search_tools_ranks_a_tool_by_its_bundle_with_the_memory_in_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config"
+    shutil.copytree(CONFIG, config)
+    catalog = load_catalog(config)
+    tools = catalog.bundles["docs.fetch"].tools + catalog.bundles["repo.readonly"].tools
+
+    def found() -> tuple[str, str]:
+        """First of what the command ranks, and of what an agent's search does, in a router over this config."""
+        assert main(["search", "read the gizmo", "--tools", "--json", "--config", str(config)]) == 0
+        (first, *_) = json.loads(capsys.readouterr().out)["ranked"]
+        runs = tmp_path / "runs"
+        selector = open_selector(catalog, runs, FakeClock(), FakeDiagnostics(), load_remembering(config)[1])
+        search = open_tool_search(selector, FakeDiagnostics())
+        (asked, *_) = search.rank_tools(catalog, "read the gizmo", frozenset(tools), 5) or ("",)
+        return first["id"], asked
+
+    assert found() == ("repo.read_file", "repo.read_file")
+    memory = Memory({"gizmo": {"docs.fetch": 3.0}}, {"gizmo": 1.0}, 1.0, 40)
+    save_learned(config, Learned(memory, known_of(memory, catalog)))
+    assert found() == ("docs.fetch", "docs.fetch")
 
 
 def test_a_learned_file_that_was_edited_by_hand_is_refused(tmp_path: Path) -> None:
