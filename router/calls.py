@@ -81,7 +81,8 @@ class Admitted:
     """A call that passed exposure, policy and validation, and whose `call.started` is on disk. `arguments` is what is
     recorded of them, `asked` what the caller gave, where the tool gets something else for artifact handles (`given`,
     and `files`); `folder` is the step's, beneath the run's root; `via` names the meta-tool it came through; `joins`
-    says whether the call may change the array, `joined` how it did when it began."""
+    says whether the call may change the array, `joined` how it did when it began. `ready_ms` is what making its server
+    ready took before: it may have had to be started, and its tools listed anew."""
 
     call_id: str
     decision_id: str
@@ -97,6 +98,7 @@ class Admitted:
     joined: Joined = ()
     asked: Mapping[str, Any] | None = None
     files: tuple[str, ...] = ()
+    ready_ms: float = 0.0
 
 
 # --- what a run may call now ---------------------------------------------------------------------------------------
@@ -158,8 +160,11 @@ def admit_call(
     via: str = "",
     joins: bool = True,
     client: Client | None = None,
+    asked_ns: int | None = None,
 ) -> Admitted | Result:
     """Resolves, judges and validates a call and records its start; or records the refusal and returns it.
+
+    `asked_ns` is when it was asked for, before its server was made ready (None: now).
 
     `via` names the meta-tool it came through. `joins`: whether a deferred tool joins the array when it is called.
     `client`: who is to have the server's own answer, where that is passed on.
@@ -186,6 +191,7 @@ def admit_call(
             folder=folder or TOP,
             scope=Scope(run.id, current.step.principal, _listening(catalog, exposed, tool, client)),
             started_ns=started,
+            ready_ms=0.0 if asked_ns is None else (started - asked_ns) / 1e6,
             via=via,
             joins=joins,
             asked=given.asked,
@@ -442,6 +448,7 @@ def finish_call(
         },
         "joined": _rows(joined),
         "elapsed_ms": round(elapsed_ms, 3),
+        "ready_ms": round(admitted.ready_ms, 3),
         "spent": run.spent.to_json(),
         "cached": source != "",
         "cached_from": source or None,

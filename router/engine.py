@@ -319,6 +319,7 @@ class Engine:
     async def _call(
         self, run: Run, name: str, arguments: Mapping[str, Any] | str, *, joins: bool, client: Client | None
     ) -> Result:
+        asked_ns = self._deps.clock.monotonic_ns()
         ceiling = self._runs.ceiling(run.parent_id)
         via = ""
         if isinstance(name, str) and name in NAMES:
@@ -343,7 +344,18 @@ class Engine:
             facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
             catalog, names = surface.catalog, surface.canonical
             taken = admit_call(
-                self._deps, catalog, facts, ceiling, run, names, name, given, via=via, joins=joins, client=client
+                self._deps,
+                catalog,
+                facts,
+                ceiling,
+                run,
+                names,
+                name,
+                given,
+                via=via,
+                joins=joins,
+                client=client,
+                asked_ns=asked_ns,
             )
             if isinstance(taken, Admitted):
                 return await perform(self._deps, catalog, run, taken)

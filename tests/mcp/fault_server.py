@@ -57,6 +57,9 @@ class Faults:
         self.lists = 0
         self.calls = 0
         self.cancelled: list[Any] = []
+        self.gates: dict[str, threading.Event] = {}
+        self.at_gate: set[str] = set()
+        """Calls of `gate` that have come, by their text: each is answered when its event is set."""
         self.together = 0
         self.peak = 0
         """The most calls of `sleep` there were at once."""
@@ -123,6 +126,10 @@ class Faults:
     def _call(self, name: str, arguments: dict[str, Any], meta: Any) -> dict[str, Any]:
         if name == "sleep":
             self._sleep(arguments.get("s", 1))
+        if name == "gate":
+            self.at_gate.add(arguments["text"])
+            self.gates[arguments["text"]].wait(60)
+            return text(arguments["text"])
         if name == "hang":
             time.sleep(arguments.get("s", 60))
         if name == "rpc_error":

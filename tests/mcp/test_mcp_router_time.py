@@ -286,3 +286,16 @@ def test_what_got_away_from_a_router_that_is_gone_is_reported_at_the_next_start(
         left.wait()
     rows = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "server.left_behind" in line]
     assert [(row["server"], row["pid"]) for row in rows if row["pid"] == left.pid] == [("lost", left.pid)]
+
+
+def test_the_time_until_a_server_was_ready_is_recorded_apart_from_the_calls_own(project: Any) -> None:
+    project.stdio("slow-start=1")
+
+    async def main(router: Router) -> None:
+        for _ in range(2):
+            assert (await router.call("r", "s.echo", {"text": "x"})).ok
+
+    run(project, main)
+    first, second = (row for row in project.records() if row["type"] == "call.finished")
+    assert first["ready_ms"] > 1_000, "it takes a second to start"
+    assert second["ready_ms"] < first["ready_ms"]
