@@ -13,15 +13,9 @@ HERE = Path(__file__).parent
 
 
 NAMES = (
-    "kill9",
-    "two_writers",
-    "disk_full",
-    "gone_directory",
-    "syscall_faults",
-    "thousand_questions",
-    "oversized",
-    "exhaustion",
-)
+    "kill9", "two_writers", "disk_full", "gone_directory", "syscall_faults", "thousand_questions", "oversized",
+    "exhaustion", "evictions",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
