@@ -54,7 +54,8 @@ class Result:
     `code` says why for an `outcome` other than `ok`: a denial code, or the tool's own word. `joined` names deferred
     tools that are in the array from now on: ask for it again before the model's next turn. `parts` is the text in
     pieces where a resource came within the result, for clients that take such; else empty. `cached_from` is the call
-    whose result was used again instead of making this one. `answer` is the server's own, as it came: only where the
+    whose result was used again instead of making this one. `flags` say what was noticed (`looks_like_error`: a failure
+    that comes as a success). `answer` is the server's own, as it came: only where the
     operator passes its results on, to a client that was named with the call.
     """
 
@@ -69,6 +70,7 @@ class Result:
     joined: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
     cached_from: str = ""
+    flags: tuple[str, ...] = ()
     answer: Answer | None = None
 
     @property
@@ -466,6 +468,7 @@ def finish_call(
         joined=tuple(tool for _, tool in joined),
         parts=shaped.parts,
         cached_from=source,
+        flags=shaped.flags,
     )
 
 

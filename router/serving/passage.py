@@ -4,6 +4,7 @@ Rules:
 1. A method is unknown where nothing of the kind is passed on in this run now; capabilities say the same.
 2. A server's answer goes out as it came, but for its name in `_meta`: here it is the endpoint that answers. What the
    protocol has no form for is an error, or, of a tool, the text that a model would be shown.
+3. The run's own artifacts, which links in results name, can be read whatever is passed on. They are listed nowhere.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from mcp_types import methods
 from pydantic import ValidationError
 
 from router.core.catalog import Feature
+from router.core.handles import PREFIX
 from router.core.transport.passage import Answer, Client
 from router.serving.client import Context, client_of, set_level
 from router.serving.rounds import in_rounds
@@ -44,12 +46,17 @@ class Passed(Protocol):
 
     async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> Answer: ...
 
+    async def artifact(self, uri: str) -> Json: ...
+
 
 def handlers(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestParams], Any]]:
     """The requests that are passed on: the model of their params, and their handler, by method."""
 
     def handler(method: str, feature: Feature) -> Any:
         async def handle(context: Context, _params: Any) -> Json:
+            uri = (context.params or {}).get("uri")
+            if method == "resources/read" and isinstance(uri, str) and uri.startswith(PREFIX):
+                return {"resultType": "complete", "contents": [await asked(run.artifact(uri))]}
             _require(run, feature)
             params = {name: value for name, value in (context.params or {}).items() if name not in _OWN}
             if method.endswith("/list") and params.get("cursor") is not None:

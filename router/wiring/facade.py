@@ -281,7 +281,7 @@ class Router:
     def artifact(self, run_id: str, uri: str) -> bytes:
         """The bytes behind `artifact:sha256:…`, as they came, checked against their digest.
 
-        Raises UnknownRun, RequestError (no such artifact in this run), CorruptRun (they are not what was stored).
+        Raises UnknownRun, RequestError (neither the run nor an ancestor has it), CorruptRun (not what was stored).
         """
         return self._engines.of(run_id).artifact(run_id, uri)
 

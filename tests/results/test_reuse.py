@@ -145,6 +145,15 @@ def test_what_failed_or_seems_to_have_is_tried_again(site: Site, tool: str) -> N
     assert site.kit.counts[tool] == 2
 
 
+def test_a_failure_that_comes_as_a_success_stays_one_and_is_flagged_for_the_engine_too(site: Site) -> None:
+    with site.open() as router:
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
+        result = router.call_sync("r", "kit.seems", {})
+        assert (result.outcome, result.flags) == ("ok", ("looks_like_error",))
+        assert router.call_sync("r", "kit.look", {}).flags == ()
+    assert site.finished()[0]["shaped"]["flags"] == ["looks_like_error"]
+
+
 def test_another_run_shares_nothing_unless_the_operator_says_so(site: Site) -> None:
     assert site.says(LOOK, runs=("a", "b")) == ["look 1", "look 2"]
     site.write("servers", REUSE + "across_runs = true\n")

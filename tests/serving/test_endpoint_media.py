@@ -267,3 +267,24 @@ def test_every_answer_says_that_it_is_no_page(studio: Any) -> None:
     for answer in studio.serve(work):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_what_a_link_names_is_read_as_a_resource_and_nothing_of_another_run(studio: Any, era: str) -> None:
+    async def work(router: Any, endpoint: Any) -> tuple[Any, Any]:
+        await router.route(studio.step(run_id="other"))
+        await router.call("other", "kit.show", {"what": "sound"})
+        async with studio.client(endpoint, era) as connected:
+            await connected.call_tool("kit__show", {"what": "small"})
+            linked = await connected.call_tool("kit__show", {"what": "drawing"})
+            read = [await connected.read_resource(uri) for uri in (str(linked.content[1].uri), uri_of(png(8)))]
+            for uri in (uri_of(wav()), "artifact:sha256:../../run.json", "artifact:sha256:"):
+                with pytest.raises(Exception, match="artifact"):
+                    await connected.read_resource(uri)
+            with pytest.raises(Exception, match="Method not found"):
+                await connected.read_resource("file:///etc/passwd")
+        return read[0].contents[0], read[1].contents[0]
+
+    drawing, picture = studio.serve(work)
+    assert (drawing.mime_type, drawing.text) == ("image/svg+xml", SVG.decode())
+    assert (picture.mime_type, base64.b64decode(picture.blob)) == ("image/png", png(8))
