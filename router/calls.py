@@ -359,9 +359,11 @@ async def _came_to(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -
         raw = await _carry_out(deps, catalog, run, admitted)
         return Came(raw.outcome, raw.code, await shape_blocks(deps, catalog, raw.blocks), answer=raw.answer)
 
-    # What a client has as it came may be a question to it, which is answered in the next call of the same arguments.
-    if deps.results is None or admitted.scope.client is not None:
+    if deps.results is None:
         return await work()
+    if admitted.scope.client is not None:
+        # What a client has as it came may be a question to it, which is answered in the next call of the same arguments.
+        return await deps.results.past(catalog, admitted.tool, work)
     is_local = catalog.servers[admitted.tool.partition(".")[0]].transport == "local"
     asked = Asked(
         tool=admitted.tool,

@@ -66,10 +66,7 @@ class Results:
         """What `work` comes to, or what the same call came to before."""
         reuse = reuse_of(catalog, asked.tool)
         if reuse is None:
-            if is_read_only(catalog, asked.tool):
-                return await work()
-            with self._changing(place_of(catalog, asked.tool)):
-                return await work()
+            return await self.past(catalog, asked.tool, work)
         key = key_of(catalog, asked, reuse)
         with self._lock:
             kept = self._shelf.get(key, self._clock.monotonic_ns())
@@ -82,6 +79,13 @@ class Results:
             # Shielded, as one who goes away must not take the answer from the others.
             kept = await asyncio.shield(asyncio.wrap_future(flight.landed))
         return Came("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()
+
+    async def past(self, catalog: Catalog, tool: str, work: Work) -> Came:
+        """What `work` comes to, in no case what was kept. What it may change is stale."""
+        if is_read_only(catalog, tool):
+            return await work()
+        with self._changing(place_of(catalog, tool)):
+            return await work()
 
     async def _lead(self, flight: _Flight, key: str, reuse: Reuse, call_id: str, work: Work) -> Came:
         kept: Kept | None = None

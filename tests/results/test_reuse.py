@@ -331,6 +331,22 @@ def test_a_read_that_was_under_way_when_something_changed_is_not_kept() -> None:
     assert asyncio.run(asyncio.wait_for(main(), 60)) == ["2", "1", "2"]
 
 
+def test_a_change_that_goes_past_what_is_kept_makes_it_stale_all_the_same() -> None:
+    async def main() -> list[str]:
+        results, known, made = Results(FakeClock()), catalog_of_readers(), iter("123456789")
+
+        async def work() -> Came:
+            return Came("ok", "", Shaped(next(made)))
+
+        async def look() -> str:
+            return (await results.through(known, Asked("s.get", {}, "", "r"), "r.1", work)).shaped.text
+
+        said = [await look(), (await results.past(known, "s.get", work)).shaped.text, await look()]
+        return [*said, (await results.past(known, "s.set", work)).shaped.text, await look(), await look()]
+
+    assert asyncio.run(main()) == ["1", "2", "1", "3", "4", "4"]
+
+
 def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_taken_for_neither() -> None:
     from router.core.reuse import is_read_only
 
