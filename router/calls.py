@@ -362,7 +362,7 @@ async def _came_to(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -
     if deps.results is None:
         return await work()
     if admitted.scope.client is not None:
-        # What a client has as it came may be a question to it, which is answered in the next call of the same arguments.
+        # What a client has as it came may be a question to it, answered in the next call of the same arguments.
         return await deps.results.past(catalog, admitted.tool, work)
     is_local = catalog.servers[admitted.tool.partition(".")[0]].transport == "local"
     asked = Asked(
