@@ -6,12 +6,14 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from router import Router
 from router.adapters.archive import Archive
+from router.adapters.pinfile import PinFiles
 from router.core.records import catalog_from
 from router.core.replay import replay
 
@@ -88,6 +90,21 @@ def test_what_is_taken_back_stops_at_once_for_decisions_taken_before(project: An
             until(lambda: call(router, "r") == "pin_drift")
             assert call(router, "r", "s.pid") == "pin_drift"
             assert router.route_sync(project.step()).bundle_ids == []
+
+
+def test_one_tool_that_is_taken_back_stops_at_once_and_the_others_go_on(project: Any, bench: Any) -> None:
+    with bench.faults.serving() as server:
+        project.http(server.url, tools='tools = ["s.echo", "s.pid"]')
+        project.pin()
+        files = PinFiles(project.root / "bundles" / "pins")
+        with project.open() as router:
+            assert steps_and_calls(router, project, "r") == "ok"
+            pins = files.read("s")
+            assert pins is not None
+            files.write(replace(pins, pins=tuple(pin for pin in pins.pins if pin.tool != "echo")))
+            until(lambda: call(router, "r") == "pin_drift")
+            assert call(router, "r", "s.pid") == "ok"
+            assert router.tools_sync("r").active[0].name == "s.pid"
 
 
 def test_pins_that_cant_be_read_change_nothing_and_that_is_said_once(
