@@ -43,7 +43,7 @@ from tests.benchmarks.gateways import (
 )
 
 CALLERS: Final = (1, 16, 64)
-WARMING: Final = 64
+WARMING: Final = 16
 SAID: Final = {"text": "hi"}
 PROCESSES: Final = 3
 
