@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from router.calls import exposed_now
 from router.core.catalog import Catalog
-from router.core.corpus import request_of
 from router.core.decide import plan_for
 from router.core.exposure import (
     ActiveTool,
@@ -31,7 +30,6 @@ from router.core.exposure import (
 )
 from router.core.exposure.forms import NATIVE, with_deferred
 from router.core.metatools import NAMES, READERS, Shelf, guidance, meta_definitions, meta_tokens
-from router.core.metatools.plain import plain_ranking
 from router.core.models import Activation, Facts
 from router.ports import ToolSearch
 from router.run import Current
@@ -64,7 +62,11 @@ class Surface:
     def rank(self, query: str, permitted: frozenset[str], k: int) -> Sequence[str]:
         """Permitted tools, best first for a query. Blocks: the first time for as long as the index takes."""
         found = self._search.rank_tools(self.catalog, query, permitted, k) if self._search is not None else None
-        return plain_ranking(self.catalog, query, permitted, k) if found is None else found
+        if found is not None:
+            return found
+        from router.core.metatools.plain import plain_ranking
+
+        return plain_ranking(self.catalog, query, permitted, k)
 
     def may_ask(self, current: Current) -> bool:
         """Whether a view of the decision may have to wait for search."""
@@ -89,6 +91,8 @@ class Surface:
         key = (current.decision.decision_id, tools)
         known = self._ranked.get(key)
         if known is None:
+            from router.core.corpus import request_of  # what search reads; a list that fits needs none of it
+
             known = self._ranked[key] = self.rank(request_of(current.step, ()).text, tools, RANKED)
             while len(self._ranked) > KEPT:
                 self._ranked.popitem(last=False)

@@ -21,7 +21,6 @@ from router.core.breaker import Breaker, End, Terms, Ticket
 from router.core.catalog import Catalog
 from router.core.models import Failure, Hearing
 from router.core.search.index import Vectors
-from router.core.search.meaning import fault_in, passage
 from router.ports import Clock, Diagnostics, Embedder, Embedding
 
 KEPT_GOALS: Final = 512
@@ -71,6 +70,8 @@ class Meanings:
 
     def understand(self, catalog: Catalog, goal: str) -> Understood:
         """The goal's vector. Blocks for at most about the deadline."""
+        from router.core.search.meaning import passage  # loaded when an embedder is asked
+
         text = passage(goal)
         making = self._begun(catalog)
         if not making.done.is_set():
@@ -97,6 +98,8 @@ class Meanings:
     # --- goals -----------------------------------------------------------------------------------------------------
 
     def _asked(self, text: str, vectors: Vectors) -> Understood:
+        from router.core.search.meaning import fault_in
+
         ticket = self._admitted()
         if ticket is None:
             return Understood("circuit_open")

@@ -17,25 +17,26 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from router.core.catalog import Catalog
-from router.core.corpus import request_of
 from router.core.decide import Question
 from router.core.models import Answer, Reason, Recall, RecentStep, Reply, SearchUse, Step
-from router.core.search.index import Vectors
-from router.core.search.memory import Memory
-from router.core.search.ranking import Search
-from router.core.sufficiency import Judgement, judge
 from router.errors import NotInstalled
 from router.ports import Diagnostics
 from router.selecting.meaning import Meanings, Understood
+
+if TYPE_CHECKING:
+    from router.core.search.index import Vectors
+    from router.core.search.memory import Memory
+    from router.core.search.ranking import Search
+    from router.core.sufficiency import Judgement
 
 MAX_INLINE: Final = 500
 """Characters that are searched on the caller's thread (some milliseconds among 500 bundles). More are in another."""
 KEPT_REVISIONS: Final = 2
 
-MakeSearch = Callable[[Catalog], Search]
+MakeSearch = Callable[[Catalog], "Search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,10 @@ class SearchSelector:
 
     def consider(self, question: Question, recent: Sequence[RecentStep]) -> Found:
         """Ranks the candidates and judges the ranking. Blocks; the first time for as long as the index takes."""
+        # Loaded when something is asked: a step that the mapping settles needs none of it.
+        from router.core.corpus import request_of
+        from router.core.sufficiency import judge
+
         try:
             search = self.search_for(question.catalog)
             if search is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.core.catalog import Catalog
-from router.core.search.ranking import Memories
-from router.core.search.request import Request
 from router.ports import Diagnostics
 from router.selecting.search import SearchSelector
 
@@ -21,6 +19,9 @@ class RankedTools:
 
     def rank_tools(self, catalog: Catalog, query: str, permitted: frozenset[str], k: int) -> Sequence[str] | None:
         """See `ToolSearch`."""
+        from router.core.search.ranking import Memories
+        from router.core.search.request import Request
+
         try:
             search = self._search.search_for(catalog)
             if search is None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from router.calls import Result
 from router.core.catalog import Catalog, Feature
-from router.core.explain import Explanation, explain
 from router.core.exposure import Toolset
 from router.core.models import Activation, Decision, Step
 from router.core.steppolicy import refuse_unknown
@@ -36,6 +35,7 @@ from router.wiring.searching import open_selector, open_tool_search
 from router.wiring.toolservers import REMOTE, PinnedServers
 
 if TYPE_CHECKING:
+    from router.core.explain import Explanation
     from router.core.pins import Pins, PinSetting
     from router.selecting import StagedSelector
 
@@ -183,6 +183,8 @@ class Router:
         Reads capabilities as they are now; knows nothing of a run's stickiness or of parents. Where search would be
         asked first it is; a model is not.
         """
+        from router.core.explain import explain
+
         refuse_unknown(self.catalog, step.policy)
         hear = self._selector.preview if self._selector is not None else None
         return explain(self.catalog, self._engines.newest.facts(), Activation(), step, target, hear)

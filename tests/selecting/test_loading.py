@@ -1,0 +1,61 @@
+"""What a step that the mapping settles does not have to wait for: modules that only other steps need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import json, sys
+from router import Router, Step
+with Router.open(sys.argv[1] + "/config", runs=sys.argv[1] + "/runs", workspace=sys.argv[1]) as router:
+    taken = router.route_sync(Step(run_id="r", workflow="w", role="r", step=sys.argv[2], goal="read the file"))
+loaded = [name for name in sys.modules if name.startswith("router.")]
+print(json.dumps({"source": taken.source, "loaded": loaded}))
+"""
+FILES = {
+    "servers": '[servers.repo]\ntransport = "local"\ntrust = "trusted"\n',
+    "bundles": "".join(
+        f'[bundles."{id_}"]\ndescription = "{words}"\ntools = ["repo.read_file"]\neffects = ["read"]\n'
+        for id_, words in (("repo.readonly", "Reads files."), ("repo.other", "Looks at a file."))
+    ),
+    "routes": (
+        '[[routes]]\nname = "known"\nstep = "known"\nbundles = ["repo.readonly"]\n'
+        '[[routes]]\nname = "asked"\nstep = "asked"\nbundles = []\nask = ["repo.readonly", "repo.other"]\n'
+    ),
+    "policy": '[[policies]]\nname = "all"\nallow = ["*"]\neffects = ["read"]\n',
+}
+SEARCH = ("core.search.ranking", "core.search.documents", "core.search.memory", "core.corpus", "core.sufficiency")
+OTHERS = ("core.explain", "core.poison", "adapters.mcp.hub", "adapters.llm", "adapters.embeddings", "serving")
+
+
+def loaded_by(folder: Path, step: str) -> tuple[str, set[str]]:
+    (folder / "config").mkdir()
+    for name, text in FILES.items():
+        (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
+    words = [sys.executable, "-c", SCRIPT, str(folder), step]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    return said["source"], set(said["loaded"])
+
+
+@pytest.mark.parametrize("name", SEARCH + OTHERS)
+def test_a_step_that_the_mapping_settles_does_not_load(name: str, mapped: tuple[str, set[str]]) -> None:
+    source, loaded = mapped
+    assert source == "mapping"
+    assert f"router.{name}" not in loaded
+
+
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, set[str]]:
+    return loaded_by(tmp_path_factory.mktemp("mapped"), "known")
+
+
+def test_a_step_that_it_does_not_settle_loads_search(tmp_path: Path) -> None:
+    _, loaded = loaded_by(tmp_path, "asked")
+    assert loaded >= {f"router.{name}" for name in SEARCH if name != "core.search.memory"}
