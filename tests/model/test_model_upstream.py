@@ -86,7 +86,7 @@ def test_every_mode_reads_its_answer(opened: Opened, ask: Ask, mode: str, act: A
 def test_the_request_is_strict_bounded_and_constant(opened: Opened, ask: Ask) -> None:
     with ScriptedServer([says(choice("a.one"))]) as server:
         ask(opened(server.base_url))
-        sent = server.requests[0].json
+        sent, headers = server.requests[0].json, server.requests[0].headers
     form = sent["response_format"]
     assert form["type"] == "json_schema"
     assert form["json_schema"]["strict"] is True
@@ -97,6 +97,7 @@ def test_the_request_is_strict_bounded_and_constant(opened: Opened, ask: Ask) ->
     assert (sent["max_tokens"], sent["temperature"]) == (1_000, 0.0)
     assert [m["role"] for m in sent["messages"]] == ["system", "user"]
     assert not {"user", "metadata", "store"} & sent.keys()
+    assert headers["accept-encoding"] == "identity"
 
 
 def squeezed(code: int) -> Act:
