@@ -9,7 +9,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -387,12 +388,21 @@ class Engine:
 
     async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> Answer:
         """See `Router.ask`."""
+        async with self._errand(run_id, client) as errand:
+            return await errand.carry_out(method, params)
+
+    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer:
+        """See `Router.follow`."""
+        async with self._errand(run_id, Client()) as errand:
+            return await errand.follow(uri, updated)
+
+    @contextlib.asynccontextmanager
+    async def _errand(self, run_id: str, client: Client) -> AsyncIterator[Errand]:
         run = await self._hold(run_id, None)
         try:
             current, _, parent_id = self._runs.stands(run_id)
             await self._contacts.discover(run_id, current)
-            passing = self._passing(current, parent_id)
-            return await Errand(self._deps, self._servers, passing, run, current, client).carry_out(method, params)
+            yield Errand(self._deps, self._servers, self._passing(current, parent_id), run, current, client)
         finally:
             run.release()
 

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from router.core.records import CALL_SCHEMA
 from router.core.transport.blocks import blocks_of
 from router.core.transport.passage import MAX_PASSED_BYTES, Answer, Client, ServerError, fits, narrowed, passes
 from router.core.transport.templates import fits_template
+from router.errors import ToolFailure
 from router.ports import RawResult, Scope, ToolServers
 from router.run import Current, Deps, Run, on_disk
 
@@ -98,6 +99,21 @@ class Errand:
             return await self._joined(servers, method)
         found = await self._meant(servers, method, params)
         return Answer(error=found) if isinstance(found, ServerError) else await self._recorded(*found, method)
+
+    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer:
+        """Has `updated` called, from any thread, when the resource changes; gives what ends that, or why not."""
+        servers = self.passing.of("resources") if self.servers is not None else ()
+        owner = await self._owner(servers, uri) if servers else None
+        if owner is None or self.servers is None:
+            return Answer(error=ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri}))
+        started_ns, scope = self.deps.clock.monotonic_ns(), Scope(self.run.id, self.current.step.principal)
+        try:
+            end = await self.servers.follow(owner.name, uri, updated, scope=scope)
+            answer = Answer({})
+        except ToolFailure as failure:
+            end, answer = None, Answer(outcome="unavailable", code=failure.code, text=failure.message)
+        await self._record(owner, {"uri": uri}, "resources/subscribe", answer, started_ns)
+        return answer if end is None else end
 
     # --- lists -----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ A fake that implements a port is in `router.testing`; one contract suite runs ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
@@ -375,6 +375,12 @@ class ToolServers(Sessions, Protocol):
     ) -> Answer:
         """Makes any request of the server but a call. What the server answers, or why it does not, is in the answer,
         never raised."""
+
+    async def follow(
+        self, server: str, uri: str, updated: Callable[[], None], *, scope: Scope = EVERYONE
+    ) -> Callable[[], None]:
+        """Has `updated` called, from any thread, whenever the server says that a resource is another now. Returns what
+        ends that; so does the end of the run. Raises ToolFailure when the server can't be heard."""
 
     def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]: ...
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 import mcp_types as types
+from mcp.server.connection import Connection
 from mcp.shared.exceptions import MCPError
 from mcp_types import methods
 from pydantic import ValidationError
@@ -21,6 +22,7 @@ from router.core.catalog import Feature
 from router.core.handles import PREFIX
 from router.core.transport.passage import Answer, Client
 from router.serving.client import Context, client_of, set_level
+from router.serving.following import Following
 from router.serving.rounds import in_rounds
 
 Json = dict[str, Any]
@@ -48,10 +50,15 @@ class Passed(Protocol):
 
     async def artifact(self, uri: str) -> Json: ...
 
+    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer: ...
 
-def handlers(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestParams], Any]]:
-    """The requests that are passed on: the model of their params, and their handler, by method."""
 
+def handlers(run: Passed, asked: Asked, following: Following) -> dict[str, tuple[type[types.RequestParams], Any]]:
+    """The requests that have to do with what is passed on: the model of their params, and their handler, by method."""
+    return {**_passed_on(run, asked), **_of_sessions(run, asked, following)}
+
+
+def _passed_on(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestParams], Any]]:
     def handler(method: str, feature: Feature) -> Any:
         async def handle(context: Context, _params: Any) -> Json:
             uri = (context.params or {}).get("uri")
@@ -71,13 +78,47 @@ def handlers(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestPar
 
         return handle
 
+    return {method: (model, handler(method, feature)) for method, (feature, model) in _PARAMS.items()}
+
+
+def _of_sessions(run: Passed, asked: Asked, following: Following) -> dict[str, tuple[type[types.RequestParams], Any]]:
+    """What only the handshake era has: a session's log level, and the resources it follows."""
+
     async def level(context: Context, params: types.SetLevelRequestParams) -> Json:
         _require(run, "logging")
         set_level(context, params.level)
         return {}
 
-    made = {method: (model, handler(method, feature)) for method, (feature, model) in _PARAMS.items()}
-    return {**made, "logging/setLevel": (types.SetLevelRequestParams, level)}
+    async def subscribe(context: Context, params: types.SubscribeRequestParams) -> Json:
+        _require(run, "resources")
+        uri, mine = str(params.uri), followed_by(context.session._connection)
+        if uri in mine:
+            return {}
+        mine.add(uri)
+        refusal = await asked(following.add(uri))
+        if refusal is not None:
+            mine.discard(uri)
+            as_sent(refusal)
+        context.session._connection.exit_stack.callback(lambda: following.drop(taken(mine, uri)))
+        return {}
+
+    async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> Json:
+        _require(run, "resources")
+        uri, mine = str(params.uri), followed_by(context.session._connection)
+        following.drop(taken(mine, uri))
+        return {}
+
+    return {
+        "logging/setLevel": (types.SetLevelRequestParams, level),
+        "resources/subscribe": (types.SubscribeRequestParams, subscribe),
+        "resources/unsubscribe": (types.UnsubscribeRequestParams, unsubscribe),
+    }
+
+
+def followed_by(connection: Connection) -> set[str]:
+    """The resources that a session of the handshake era follows."""
+    found: set[str] = connection.state.setdefault("followed", set())
+    return found
 
 
 def _require(run: Passed, feature: Feature) -> None:
@@ -85,15 +126,28 @@ def _require(run: Passed, feature: Feature) -> None:
         raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
 
 
+def taken(uris: set[str], uri: str) -> tuple[str, ...]:
+    """The URI, if it was among these; it is not any more."""
+    found = (uri,) if uri in uris else ()
+    uris.discard(uri)
+    return found
+
+
 def narrowed(capabilities: types.ServerCapabilities, features: frozenset[Feature]) -> types.ServerCapabilities:
-    """The capabilities without those of which nothing is passed on."""
+    """The capabilities without those of which nothing is passed on. Only of the list of tools are changes told
+    (`RunServer.announce`)."""
     kinds: dict[str, Feature] = {
         "resources": "resources",
         "prompts": "prompts",
         "completions": "completion",
         "logging": "logging",
     }
-    return capabilities.model_copy(update={name: None for name, kind in kinds.items() if kind not in features})
+    changes: dict[str, Any] = {name: None for name, kind in kinds.items() if kind not in features}
+    for name in ("prompts", "resources"):
+        capability = getattr(capabilities, name)
+        if name not in changes and capability is not None:
+            changes[name] = capability.model_copy(update={"list_changed": False})
+    return capabilities.model_copy(update=changes)
 
 
 def as_sent(answer: Answer) -> Json:

@@ -20,7 +20,7 @@ from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.connection import Connection
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated, ToolsListChanged
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
@@ -28,8 +28,9 @@ from router.calls import Result
 from router.core.transport.passage import Client
 from router.errors import RequestError, RouterError
 from router.serving.client import Context, client_of
+from router.serving.following import Following
 from router.serving.gate import MAX_BODY_BYTES
-from router.serving.passage import Passed, as_sent, handlers, has_form, narrowed
+from router.serving.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
 from router.serving.rounds import in_rounds
 
 MAX_SESSIONS: Final = 64
@@ -101,6 +102,7 @@ class RunServer:
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=MAX_SESSIONS, max_buffered_events=MAX_WAITING)
         self._connections: set[Connection] = set()
+        self.following = Following(run.follow, self._updated)
         server = _Server(
             run,
             version=version,
@@ -108,9 +110,9 @@ class RunServer:
             get_tool_input_schema=run.schema,
             on_list_tools=self._list,
             on_call_tool=self._call,
-            on_subscriptions_listen=self._listen,
+            on_subscriptions_listen=self._listened_to,
         )
-        for method, (params, handler) in handlers(run, self._asked).items():
+        for method, (params, handler) in handlers(run, self._asked, self.following).items():
             server.add_request_handler(method, params, handler)
         server.add_notification_handler("notifications/initialized", types.NotificationParams, self._greeted)
         self._manager = StreamableHTTPSessionManager(
@@ -156,6 +158,7 @@ class RunServer:
         self._stop.set()
         if self._owner is not None:
             await self._owner
+        await self.following.close()
 
     # --- what it is asked ------------------------------------------------------------------------------------------
 
@@ -211,10 +214,30 @@ class RunServer:
             self._connections.add(connection)
             connection.exit_stack.callback(self._connections.discard, connection)
 
+    async def _listened_to(self, context: Context, params: types.SubscriptionsListenRequestParams) -> Any:
+        """A stream of the modern era, on which its client hears of what it named, resources among that."""
+        wanted = params.notifications.resource_subscriptions or () if "resources" in self._run.features else ()
+        followed = [uri for uri in dict.fromkeys(map(str, wanted)) if await self.following.add(uri) is None]
+        try:
+            return await self._listen(context, params)
+        finally:
+            self.following.drop(followed)
+
+    async def _updated(self, uri: str) -> None:
+        """Tells those who follow a resource that it is another now."""
+        await self._bus.publish(ResourceUpdated(uri=uri))
+        following = [one for one in list(self._connections) if uri in followed_by(one)]
+        await asyncio.gather(*(_say(one, "notifications/resources/updated", {"uri": uri}) for one in following))
+
     async def announce(self) -> None:
         """Tells all who listen that the list changed. One that does not take it in time is not waited for."""
         await self._bus.publish(ToolsListChanged())
         await asyncio.gather(*(_tell(connection) for connection in list(self._connections)))
+
+
+async def _say(connection: Connection, method: str, params: Json) -> None:
+    with anyio.move_on_after(ANNOUNCE_S):
+        await connection.notify(method, params)
 
 
 async def _tell(connection: Connection) -> None:

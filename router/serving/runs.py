@@ -43,6 +43,8 @@ class Runs(Protocol):
 
     async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> Answer: ...
 
+    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer: ...
+
     async def media(self, run_id: str, uri: str, *, format: str, link: bool) -> dict[str, Any]: ...  # noqa: A002
 
     @property
@@ -99,6 +101,7 @@ class ServedRun:
             # A decision in between is taken for the older one, and so the list for stale when it is next asked for.
             self._toolset = await self._runs.tools(self.id, format="mcp", fixed=True)
             self.features = await self._runs.passes(self.id)
+            await self.server.following.renew()
             self._decision = decision
             self._schemas = {tool["name"]: tool["inputSchema"] for tool in self._toolset.tools}
         if before is not None and before.tools != self._toolset.tools:
@@ -111,6 +114,10 @@ class ServedRun:
     async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> Answer:
         """As the router's."""
         return await self._runs.ask(self.id, method, params, client)
+
+    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer:
+        """As the router's."""
+        return await self._runs.follow(self.id, uri, updated)
 
     async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:
         """The result as blocks, for a client of that protocol revision."""

@@ -257,6 +257,11 @@ class Router:
         recorded, lists excepted. Raises UnknownRun, StorageError."""
         return await self._engines.call(run_id, lambda engine: engine.ask(run_id, method, params, client))
 
+    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer:
+        """Has `updated` called, from any thread, when a resource that is passed on to the run's agent changes. Gives
+        what ends that, or an answer that says why it can't be. Ends with the run. Raises UnknownRun, StorageError."""
+        return await self._engines.call(run_id, lambda engine: engine.follow(run_id, uri, updated))
+
     def call_sync(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
         """As `call`, for engines without an event loop."""
         refuse_running_loop("call_sync()", "await router.call(...)")

@@ -358,13 +358,16 @@ PROMPTS: Final[dict[str, tuple[tuple[str, ...], Work]]] = {
 
 
 class Everything:
-    """The server. `levels` and `subscribed` are what clients have asked of it, for tests to look at."""
+    """The server. `levels`, `subscribed` and `followed` are what clients have asked of it, for tests to look at."""
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
         self.levels: list[str] = []
         self.subscribed: set[str] = set()
+        self.followed: list[str] = []
+        self._listening = ListenHandler(self.bus)
         self.calls = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def made(self) -> Server[Any]:
         with warnings.catch_warnings():  # logging is deprecated, and still in both revisions
@@ -391,7 +394,7 @@ class Everything:
                 on_read_resource=self._read,
                 on_subscribe_resource=self._subscribe,
                 on_unsubscribe_resource=self._unsubscribe,
-                on_subscriptions_listen=ListenHandler(self.bus),
+                on_subscriptions_listen=self._listen,
                 on_list_prompts=self._list_prompts,
                 on_get_prompt=self._prompt,
                 on_completion=self._complete,
@@ -436,13 +439,23 @@ class Everything:
         self.subscribed.add(str(params.uri))
         return {}
 
+    async def _listen(self, context: Any, params: Any) -> Any:
+        followed = [str(uri) for uri in params.notifications.resource_subscriptions or ()]
+        self.followed += followed
+        try:
+            return await self._listening(context, params)
+        finally:
+            for uri in followed:
+                self.followed.remove(uri)
+
     async def _unsubscribe(self, _context: Any, params: Any) -> Any:
         self.subscribed.discard(str(params.uri))
         return {}
 
-    async def update(self, uri: str) -> None:
-        """Says that a resource is another now, to those who listen for it."""
-        await self.bus.publish(ResourceUpdated(uri=uri))
+    def update(self, uri: str) -> None:
+        """Says that a resource is another now, to those who listen for it. From any thread."""
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(self.bus.publish(ResourceUpdated(uri=uri)), self.loop).result(20)
 
     async def _list_prompts(self, _context: Any, _params: Any) -> Any:
         rows = [
@@ -496,8 +509,16 @@ def everything(port: int = 0) -> Iterator[tuple[Everything, str]]:
     listening = socket.create_server(("127.0.0.1", port))
     config = uvicorn.Config(server.made().streamable_http_app(), log_config=None, timeout_graceful_shutdown=1)
     serving = _Serving(config)
-    thread = threading.Thread(target=lambda: asyncio.run(serving.serve([listening])), name="everything")
+    begun = threading.Event()
+
+    async def serve() -> None:
+        server.loop = asyncio.get_running_loop()
+        begun.set()
+        await serving.serve([listening])
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="everything")
     thread.start()
+    begun.wait()
     try:
         yield server, f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
     finally:

@@ -322,3 +322,62 @@ def test_a_client_of_the_handshake_era_that_can_give_nothing_is_not_asked(site: 
             assert "this client can't give" in error.message
 
     relayed(tmp_path, work)
+
+
+# --- what changes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:resources/(un)?subscribe is removed")
+def test_a_client_of_the_handshake_era_hears_of_a_resource_it_follows_until_it_does_not(
+    site: Any, tmp_path: Path
+) -> None:
+    async def work(relay: Relay) -> None:
+        heard: asyncio.Queue[str] = asyncio.Queue()
+
+        async def hear(message: Any) -> None:
+            if getattr(message, "method", "") == "notifications/resources/updated":
+                heard.put_nowait(str(message.params.uri))
+
+        upstream = relay.servers["every"]
+        async with site.client(relay.endpoint, "legacy", message_handler=hear) as connected:
+            assert connected.server_capabilities.resources.subscribe
+            await connected.session.subscribe_resource("test://watched-resource")
+            upstream.update("test://static-text")
+            upstream.update("test://watched-resource")
+            assert await asyncio.wait_for(heard.get(), 20) == "test://watched-resource"
+            (row,) = relay.passed()
+            assert (row["method"], row["outcome"]) == ("resources/subscribe", "ok")
+            await connected.session.unsubscribe_resource("test://watched-resource")
+            await connected.session.subscribe_resource("test://static-text")
+            upstream.update("test://watched-resource")
+            upstream.update("test://static-text")
+            assert await asyncio.wait_for(heard.get(), 20) == "test://static-text"
+
+    relayed(tmp_path, work)
+
+
+def test_a_listener_of_the_modern_era_hears_of_the_resources_it_named_while_the_decision_holds(
+    site: Any, tmp_path: Path
+) -> None:
+    from mcp.client.subscriptions import ResourceUpdated, listen
+
+    from router import Step, StepPolicy
+
+    async def work(relay: Relay) -> None:
+        upstream = relay.servers["every"]
+        async with (
+            site.client(relay.endpoint) as connected,
+            listen(connected.session, resource_subscriptions=["test://watched-resource"]) as stream,
+        ):
+            upstream.update("test://watched-resource")
+            assert await asyncio.wait_for(anext(stream), 20) == ResourceUpdated(uri="test://watched-resource")
+            assert upstream.followed == ["test://watched-resource"]
+            narrow = StepPolicy(deny=("bundle:every.*",))
+            await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s", policy=narrow))
+            assert "resources" not in (await relay.router.passes("r"))
+            async with site.client(relay.endpoint) as other:
+                await other.list_tools()  # the decision is known to the endpoint by now
+            while upstream.followed:  # noqa: ASYNC110 - what is waited for is on another thread
+                await asyncio.sleep(0.01)
+
+    relayed(tmp_path, work)

@@ -136,6 +136,16 @@ class Connection:
             await session.follow_changes()
             await asyncio.sleep(_FOLLOW_AGAIN_S)
 
+    async def follow(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
+        """Calls `updated` whenever the server says that the resource is another now, until the connection ends; and
+        `begun` once the server has agreed. Raises ServerFault, RpcError."""
+        if self._session is None or not self.alive:
+            raise self._why_it_ended()
+        try:
+            await self._session.follow_resource(uri, updated, begun)
+        except sdk.MCPError as error:
+            raise self._failure(error, Exchange()) from error
+
     def _why_it_ended(self) -> ServerFault:
         wire = self._wire.fault if self._wire is not None else None
         return wire or self._fault or ServerFault("connection_lost", "the connection to the server ended")

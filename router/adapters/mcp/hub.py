@@ -18,6 +18,7 @@ from router.adapters.mcp import wires
 from router.adapters.mcp.authorization import Authorization
 from router.adapters.mcp.connection import Connection
 from router.adapters.mcp.faults import LIST_AGAIN, NEVER_AGAIN, OUR_OWN, RpcError, ServerFault
+from router.adapters.mcp.following import Following
 from router.adapters.mcp.guards import Busy, CircuitOpen, Guards
 from router.adapters.mcp.lists import Lists, read_pages
 from router.adapters.mcp.pool import Pool
@@ -69,6 +70,7 @@ class Hub:
         self.guards = Guards(bounds, clock)
         self.pool = Pool(self._connection, bounds, clock)
         self.lists = Lists(self._read, clock, diagnostics, _admitted)
+        self.following = Following(self.pool, bounds)
         self._reaping = asyncio.get_running_loop().create_task(self._reap())
 
     # --- calls -------------------------------------------------------------------------------------------------------
@@ -266,12 +268,18 @@ class Hub:
             await asyncio.sleep(_REAP_S)
             self.pool.reap()
 
+    async def close_run(self, run_id: str) -> None:
+        """Ends what was opened for the run."""
+        await self.following.close_run(run_id)
+        await self.pool.close_run(run_id)
+
     def last_error(self, server: str) -> str:
         return self._errors.get(server, "")
 
     async def close(self) -> None:
         """Ends everything; nothing of it is left when this returns."""
         self._reaping.cancel()
+        await self.following.close()
         await self.lists.close()
         await self.pool.close()
         for pool in self._pools.values():

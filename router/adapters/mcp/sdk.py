@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import mcp_types as types
@@ -24,7 +24,13 @@ from mcp.client._probe import negotiate_auto
 from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, ToolsListChanged, listen
+from mcp.client.subscriptions import (
+    ListenNotSupportedError,
+    ResourceUpdated,
+    SubscriptionLost,
+    ToolsListChanged,
+    listen,
+)
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
@@ -40,6 +46,7 @@ from router.core.transport.passage import Client
 if TYPE_CHECKING:
     from router.adapters.mcp.http import Client as HttpClient
 
+_COURTESY_S: Final = 2.0
 Streams = tuple[Any, Any]
 """What the SDK's dispatcher reads from and writes to."""
 
@@ -74,11 +81,15 @@ class RawSession(ClientSession):
         )
         self.dispatcher = dispatcher
         self._on_change = on_change
+        self._followed: dict[str, list[Callable[[], None]]] = {}
         self._level_set = ""  # of its log, in the handshake era
 
     async def _heard(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._on_change()
+        elif isinstance(message, types.ResourceUpdatedNotification):
+            for updated in self._followed.get(str(message.params.uri), ()):
+                updated()
         elif isinstance(message, types.LoggingMessageNotification):
             exchange = EXCHANGE.get()
             if exchange is not None and exchange.client is not None:
@@ -130,6 +141,37 @@ class RawSession(ClientSession):
     def announces_changes(self) -> bool:
         capabilities = self.server_capabilities
         return bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
+
+    async def follow_resource(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
+        """As `Connection.follow`. Raises MCPError."""
+        if self.is_modern:
+            try:
+                async with listen(self, resource_subscriptions=[uri]) as subscription:
+                    begun()
+                    async for event in subscription:
+                        if isinstance(event, ResourceUpdated) and str(event.uri) == uri:
+                            updated()
+            except (SubscriptionLost, ListenNotSupportedError, TimeoutError) as lost:
+                raise MCPError(types.INTERNAL_ERROR, "the server does not tell of its resources' changes") from lost
+            return
+        ears = self._followed.setdefault(uri, [])
+        ears.append(updated)
+        try:
+            await self.dispatcher.send_raw_request("resources/subscribe", {"uri": uri}, {})
+            begun()
+            await self.dispatcher.ended.wait()
+        finally:
+            ears.remove(updated)
+            if not ears:
+                self._followed.pop(uri, None)
+                with anyio.move_on_after(_COURTESY_S, shield=True):
+                    await self._unsubscribe(uri)
+
+    async def _unsubscribe(self, uri: str) -> None:
+        try:
+            await self.dispatcher.send_raw_request("resources/unsubscribe", {"uri": uri}, {})
+        except MCPError:
+            return  # it is gone, or does not know it: either way it tells us no more
 
     async def follow_changes(self) -> None:
         """Calls `on_change` for every change a modern server announces, until the server ends that."""

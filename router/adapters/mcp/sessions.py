@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from router.adapters.mcp import wires
 from router.adapters.mcp.authorization import Authorization
-from router.adapters.mcp.faults import ServerFault
+from router.adapters.mcp.faults import RpcError, ServerFault
 from router.adapters.mcp.guards import CircuitOpen
 from router.adapters.mcp.loop import LoopThread
 from router.adapters.mcp.processes import leftovers
 from router.adapters.mcp.quiet import Quiet
+from router.adapters.mcp.results import MAX_MESSAGE
 from router.adapters.mcp.schemas import Checker
 from router.core.catalog import Server
 from router.core.transport.bounds import Bounds
@@ -115,6 +117,28 @@ class McpSessions:
 
         return await self._thread.run(work)
 
+    async def follow(
+        self, server: str, uri: str, updated: Callable[[], None], *, scope: Scope = EVERYONE
+    ) -> Callable[[], None]:
+        entry = self._entry(server)
+
+        async def work() -> Callable[[], None]:
+            end = await self._made().following.begin(entry, scope, uri, updated)
+            loop = asyncio.get_running_loop()
+
+            def end_there() -> None:
+                with contextlib.suppress(RuntimeError):  # the sessions are closed, and so is this
+                    loop.call_soon_threadsafe(end)
+
+            return end_there
+
+        try:
+            return await self._thread.run(work)
+        except ServerFault as fault:
+            raise ToolFailure(f"server {server!r} can't be heard: {fault.detail}", code=fault.kind) from fault
+        except RpcError as error:
+            raise ToolFailure(f"server {server!r} refused: {error.message[:MAX_MESSAGE]}", code="rpc_error") from error
+
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
@@ -193,7 +217,7 @@ class McpSessions:
     async def close_run(self, run_id: str) -> None:
         hub = self._hub
         if hub is not None:
-            await self._thread.run(lambda: hub.pool.close_run(run_id))
+            await self._thread.run(lambda: hub.close_run(run_id))
 
     async def close(self) -> None:
         with self._making:
