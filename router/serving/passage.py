@@ -95,10 +95,13 @@ def _of_sessions(run: Passed, asked: Asked, following: Following) -> dict[str, t
         if uri in mine:
             return {}
         mine.add(uri)
-        refusal = await asked(following.add(uri))
-        if refusal is not None:
+        try:
+            refusal = await asked(following.add(uri))
+            if refusal is not None:
+                as_sent(refusal)
+        except BaseException:
             mine.discard(uri)
-            as_sent(refusal)
+            raise
         context.session._connection.exit_stack.callback(lambda: following.drop(taken(mine, uri)))
         return {}
 
