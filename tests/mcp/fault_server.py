@@ -94,6 +94,8 @@ class Faults:
         result: dict[str, Any] = {"tools": [{**one, **self.overlay.get(one["name"], {})} for one in listed]}
         if "also" in self.options:
             result["tools"] += [tool(name) for name in str(self.options["also"]).split(",")]
+        if self.options.get("reverse"):
+            result["tools"] = result["tools"][::-1]
         time.sleep(self.options.get("list_delay", 0))
         if self.options.get("bad_tools"):
             result["tools"] = [

@@ -15,6 +15,7 @@ from router.core.transport.bounds import Bounds
 
 MAX_NAME: Final = 512
 MAX_SHOWN_NAME: Final = 80
+_CONTESTED: Final = "tools that differ are listed under this name"
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Pages:
     ttl_ms: float | None = None
     cut: str = ""
     _cursors: set[str] = field(default_factory=set)
+    _contested: set[str] = field(default_factory=set)
 
     def add(self, page: Mapping[str, Any]) -> str | None:
         """Takes a page; the cursor of the next, or None when this was the last one that is read."""
@@ -63,15 +65,29 @@ class Pages:
             return "it has no name"
         if len(name) > MAX_NAME:
             return f"its name has {len(name):,} characters"
-        if name in self.tools:
-            return "the name is taken by an earlier tool"
+        if name in self._contested:
+            return _CONTESTED
         if not isinstance(item.get("inputSchema"), Mapping):
             return "its inputSchema is no object"
         try:
             size = len(encode(item))
         except (ValueError, RecursionError):
             return "it is no finite JSON"
-        return "" if size <= self.bounds.max_definition_bytes else f"its definition has {size:,} bytes"
+        if size > self.bounds.max_definition_bytes:
+            return f"its definition has {size:,} bytes"
+        return self._repetition(item, name)
+
+    def _repetition(self, item: Mapping[str, Any], name: str) -> str:
+        """Of two tools with one name neither is taken: which of them a call would reach is the server's secret."""
+        earlier = self.tools.get(name)
+        if earlier is None:
+            return ""
+        if encode(earlier) == encode(item):
+            return "the name is taken by an earlier tool"
+        self._contested.add(name)
+        del self.tools[name]
+        self.rejected.append((name[:MAX_SHOWN_NAME], _CONTESTED))
+        return _CONTESTED
 
     def _next(self, cursor: Any) -> str | None:
         if not isinstance(cursor, str) or not cursor:
