@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,7 @@ def test_a_token_from_the_environment_is_not_said_anywhere(site: Any, begin: Any
         (("--mcp-only", "--role", "reviewer"), "--workflow, --step"),
         (("--mcp-only", "--token-env", "NOT_SET_ANYWHERE"), "'NOT_SET_ANYWHERE' is not set"),
         (("--mcp-only", "--port", "99999"), "0 to 65535"),
+        (("--mcp-only", "--host", "0.0.0.0"), "unrecognized arguments: --host"),
     ],
 )
 def test_what_cant_be_served_is_a_bad_request(begin: Any, words: tuple[str, ...], why: str) -> None:
@@ -123,3 +125,96 @@ def test_what_cant_be_served_is_a_bad_request(begin: Any, words: tuple[str, ...]
     out, err = child.communicate(timeout=60)
     assert (child.returncode, out) == (3, "")
     assert why in err
+
+
+# --- S-03 ------------------------------------------------------------------------------------------------------------
+
+KEYS: dict[str, Any] = {
+    "command": "/bin/sh",
+    "args": ["-c", "touch pwned"],
+    "transport": "stdio",
+    "url": "file:///bin/sh",
+    "env": {"LD_PRELOAD": "/tmp/x.so"},
+    "cwd": "/",
+    "server": {"command": "/bin/sh", "args": ["-c", "touch pwned"]},
+    "mcpServers": {"evil": {"command": "/bin/sh", "args": ["-c", "touch pwned"]}},
+}
+METHODS = (
+    "initialize", "server/discover", "ping", "tools/list", "tools/call", "resources/list", "resources/read",
+    "prompts/get", "completion/complete", "logging/setLevel", "servers/add", "notifications/cancelled", "roots/list",
+)  # fmt: skip
+TOOLS = ("repo__read_file", "search_tools", "call_tool", "list_tools", "get_tool_details", "read_artifact", "none")
+
+
+def messages() -> Iterator[bytes]:
+    """Every place a message has for a key that could define a process."""
+    for method in METHODS:
+        for params in (KEYS, {"name": "call_tool", "arguments": KEYS, **KEYS}, {"_meta": KEYS}):
+            yield json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params, **KEYS}).encode()
+    for tool in TOOLS:
+        for key, value in KEYS.items():
+            params = {"name": tool, "arguments": {key: value}}
+            yield json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        inner = {"name": "repo.read_file", "arguments": KEYS, **KEYS}
+        params = {"name": tool, "arguments": inner}
+        yield json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    yield json.dumps(KEYS).encode()
+    yield json.dumps([KEYS]).encode()
+
+
+def test_no_message_starts_a_process(site: Any, begin: Any, tmp_path: Path) -> None:
+    """S-03, as the kernel sees it."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed, so nothing can say that no process was started")
+    if shutil.which("git"):
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    process = begin("--mcp-only", "--run", "r-1", *STEP, "--config", str(ROOT / "config"), "--json", "--development")
+    said = json.loads(process.line())
+    token = process.child.stderr.readline().removeprefix("bearer token: ").strip()
+    endpoint = SimpleNamespace(key=token, port=said["port"])
+    log = tmp_path / "execve.log"
+    watch = subprocess.Popen(
+        [strace, "-f", "-qq", "-e", "trace=execve,execveat", "-o", str(log), "-p", str(said["pid"])],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        traced = Path(f"/proc/{said['pid']}/status")
+        deadline = time.monotonic() + 30
+        while f"TracerPid:\t{watch.pid}" not in traced.read_text():
+            if watch.poll() is not None:
+                pytest.skip("strace may not trace here")
+            assert time.monotonic() < deadline
+
+        async def fuzz() -> list[int]:
+            answers = []
+            for body in messages():
+                for more in ("", "MCP-Protocol-Version: 2026-07-28"):
+                    sent = site.request(endpoint, target="/mcp/runs/r-1", body=body, more=more)
+                    answers.append((await site.raw(endpoint.port, sent)).status)
+            return answers
+
+        async def call(*calls: tuple[str, dict[str, Any]]) -> list[bool]:
+            """Through a client, in both eras; whether each was an error."""
+            errors = []
+            served = SimpleNamespace(key=token, url=lambda run_id: said["url"])
+            for era in ("legacy", "auto"):
+                async with site.client(served, era, run_id="r-1") as connected:
+                    for name, arguments in calls:
+                        errors.append((await connected.call_tool(name, arguments)).is_error)
+            return errors
+
+        statuses = asyncio.run(asyncio.wait_for(fuzz(), 120))
+        assert len(statuses) == 2 * len(list(messages()))
+        assert set(statuses) <= {200, 202, 400, 404, 406, 422}, set(statuses)
+        told = [(tool, {key: value}) for tool in TOOLS for key, value in KEYS.items()]
+        told += [("call_tool", {"name": name, "arguments": KEYS}) for name in ("repo.read_file", "evil.run")]
+        assert all(asyncio.run(asyncio.wait_for(call(*told), 120)))
+        assert log.read_text() == ""
+        assert not (tmp_path / "pwned").exists()
+        if shutil.which("git"):
+            asyncio.run(asyncio.wait_for(call(("repo__git_log", {})), 60))
+            assert "git" in log.read_text(), "a tool that does start a program is seen"
+    finally:
+        process.stop(signal.SIGTERM)
+        watch.wait(30)
