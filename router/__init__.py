@@ -15,11 +15,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from router.calls import Result
     from router.core.catalog import Catalog
     from router.core.exposure import Toolset
     from router.core.models import Data, Decision, LocalTool, Media, Step, StepPolicy, Text, ToolContext, ToolOutput
     from router.errors import ConfigError, CorruptRun, RequestError, RouterError, StorageError, ToolFailure
+    from router.outcomes import Result
     from router.wiring import Router, load_catalog
 
 _HOMES = {

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from router.calls import exposed_now
 from router.core.catalog import Catalog
 from router.core.metatools import resolve
 from router.core.models import Facts
 from router.core.pins import Pins
+from router.exposed import exposed_now
 from router.ports import Scope
 from router.run import Current
 from router.servers import Availability, Servers

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from router.ancestry import Ceiling
 from router.arguments import Arguments, read_arguments
-from router.calls import OUTDATED, Admitted, Result, admit_call, perform
+from router.calls import admit_call, perform
 from router.contacts import Contacts
 from router.core import activation as sticky_set
 from router.core.catalog import Catalog, Feature
@@ -31,8 +31,10 @@ from router.core.pins import Pins
 from router.core.shaping.forms import media_form
 from router.core.steppolicy import refuse_unknown
 from router.errors import RequestError, StorageError
+from router.exposed import OUTDATED
 from router.handles import keep_payloads, with_artifacts
 from router.metacalls import answer
+from router.outcomes import Admitted, Result
 from router.passing import Errand, Passing, passing_now
 from router.ports import Answer, Capabilities, Client, Clock, Diagnostics, Redactor, RunStore
 from router.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk

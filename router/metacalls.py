@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from router.arguments import Arguments
-from router.calls import Admitted, Joined, Result, ask_for, finish_call, shape_result, spend, why_not
 from router.core.folders import TOP
 from router.core.metatools import (
     META_SERVER,
@@ -46,6 +45,8 @@ from router.core.metatools import (
 from router.core.models import Activation, Facts, Outcome, Text
 from router.core.shaping import MediaFacts, shape
 from router.errors import CorruptRun, RequestError, StorageError
+from router.exposed import why_not
+from router.outcomes import Admitted, Joined, Result, ask_for, finish_call, shape_result, spend
 from router.ports import RawResult, Scope, Stored
 from router.run import Current, Deps, Run, on_disk
 from router.surface import Surface

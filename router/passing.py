@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from router.calls import artifact_record, exposed_now, shape_result
 from router.core.canonical import encode
 from router.core.catalog import Catalog, Feature, Server
 from router.core.models import Facts
@@ -27,6 +26,8 @@ from router.core.transport.blocks import blocks_of
 from router.core.transport.passage import MAX_PASSED_BYTES, Answer, Client, ServerError, fits, narrowed, passes
 from router.core.transport.templates import fits_template
 from router.errors import ToolFailure
+from router.exposed import exposed_now
+from router.outcomes import artifact_record, shape_result
 from router.ports import RawResult, Scope, ToolServers
 from router.run import Current, Deps, Run, on_disk
 

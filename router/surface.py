@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from router.calls import exposed_now
 from router.core.catalog import Catalog
 from router.core.decide import plan_for
 from router.core.exposure import (
@@ -31,6 +30,7 @@ from router.core.exposure import (
 from router.core.exposure.forms import NATIVE, with_deferred
 from router.core.metatools import NAMES, READERS, Shelf, guidance, meta_definitions, meta_tokens
 from router.core.models import Activation, Facts
+from router.exposed import exposed_now
 from router.ports import ToolSearch
 from router.run import Current
 

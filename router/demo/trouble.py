@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from router.calls import Result
 from router.core.models import Step
 from router.demo import faulty
 from router.demo.servers import Calls, DemoServer
+from router.outcomes import Result
 
 HANG_S: Final = 2.0
 """How long a call of the server in trouble may take."""

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from router.calls import Result
 from router.core.models import Decision, Step
 from router.demo.repository import Repository
+from router.outcomes import Result
 from router.wiring import Router
 
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
-from router.calls import Result
 from router.core.handles import PREFIX
 from router.core.shaping import Part
 from router.core.shaping.forms import IMAGES
 from router.errors import RequestError, RouterError
+from router.outcomes import Result
 
 MAX_INLINE: Final = 700_000
 """Bytes of media in one answer. Base64 adds a third, and some clients take no event over 1 MiB."""

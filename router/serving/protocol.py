@@ -24,9 +24,9 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Res
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
-from router.calls import Result
 from router.core.transport.passage import Client
 from router.errors import RequestError, RouterError
+from router.outcomes import Result
 from router.serving.client import Context, client_of
 from router.serving.following import Following
 from router.serving.gate import MAX_BODY_BYTES

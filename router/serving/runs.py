@@ -15,11 +15,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from router.calls import Result
 from router.core.catalog import Catalog, Feature
 from router.core.exposure import Toolset
 from router.core.transport.passage import Answer, Client
 from router.errors import RequestError, RouterError, UnknownRun
+from router.outcomes import Result
 from router.serving.content import content_of, resource_of
 
 if TYPE_CHECKING:

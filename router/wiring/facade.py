@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from router.calls import Result
 from router.core.catalog import Catalog, Feature
 from router.core.exposure import Toolset
 from router.core.models import Activation, Decision, Step
@@ -16,6 +15,7 @@ from router.core.steppolicy import refuse_unknown
 from router.core.transport.passage import Answer, Client
 from router.engine import Engine
 from router.generations import Generations, Renew
+from router.outcomes import Result
 from router.portal import Portal, refuse_running_loop
 from router.ports import Selector
 from router.run import Deps
