@@ -38,6 +38,7 @@ WAV: Final = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA=="
 MODERN: Final = "2026-07-28"
 _KEY: Final = b"this server's own"
 TICK_S: Final = 0.05
+LARGE: Final = 60_000
 
 Json = dict[str, Any]
 
@@ -256,6 +257,7 @@ TOOLS: Final[dict[str, tuple[str, Work]]] = {
             }
         ),
     ),
+    "test_large": ("Says more than passes through as it is.", says(text("a line of many\n" * LARGE))),
     "test_error_handling": ("Fails.", says(error("This tool intentionally returns an error for testing"))),
     "test_tool_with_logging": ("Logs three lines.", logs),
     "test_logging_tool": ("Logs three lines, to who asked for them.", logs),
@@ -318,6 +320,7 @@ ARGUMENTS: Final = {"test_sampling": ("prompt",), "test_elicitation": ("message"
 RESOURCES: Final[dict[str, Json]] = {
     "test://static-text": {"mimeType": "text/plain", "text": "This is the content of the static text resource."},
     "test://static-binary": {"mimeType": "image/png", "blob": PNG},
+    "test://large": {"mimeType": "text/plain", "text": "a line of many\n" * LARGE},
     "test://watched-resource": {"mimeType": "text/plain", "text": "Watch this."},
 }
 TEMPLATE: Final = ("test://template/", "/data")

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
-from tests.serving.everything_server import PNG, PROMPTS, RESOURCES, TOOLS
+from tests.serving.everything_server import LARGE, PNG, PROMPTS, RESOURCES, TOOLS
 from tests.serving.relay import EVERYTHING, Entry, Relay, relayed
 
 ERAS = ("legacy", "auto")
@@ -221,6 +221,21 @@ def test_results_are_in_the_routers_form_where_they_are_not_let_through(site: An
             assert "artifact:sha256:" in result.content[0].text
 
     relayed(tmp_path, work, every=Entry(pass_through=("resources", "input", "logging"), prefix=True))
+
+
+def test_what_is_too_large_to_pass_as_it_came_is_shaped_or_refused_and_kept_whole(site: Any, tmp_path: Path) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            shown = (await connected.call_tool("test_large", {})).content[0].text
+            assert "full result: artifact:sha256:" in shown
+            assert len(shown) < 20_000
+            error = await refused(connected.read_resource("test://large"))
+            assert "more than 786,432 bytes" in error.message
+            (row,) = relay.passed()
+            (artifact,) = row["artifacts"]
+            assert artifact["bytes"] >= LARGE * len("a line of many\n")
+
+    relayed(tmp_path, work)
 
 
 @pytest.mark.parametrize("era", ERAS)
