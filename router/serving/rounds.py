@@ -2,7 +2,8 @@
 middle of its request, and the server's request is made again with what it said.
 
 Rules:
-1. The server was told what the client can give, and asks for nothing else; what it asks for nevertheless is refused.
+1. A server that asks for what the client can't give, or may not be asked, got no answer here: its result was refused
+   before (`router.core.transport.passage.unanswerable`).
 2. There are at most `MAX_ROUNDS` rounds of at most `MAX_ASKED` questions, each answered within `ANSWER_S`.
 3. What the client says goes to the server as it is, and into no record. That there was a round, its record says.
 """
@@ -27,12 +28,12 @@ MAX_ASKED: Final = 16
 ANSWER_S: Final = 300.0
 
 T = TypeVar("T")
-_ASKED: Final[Mapping[str, tuple[str, Any, type[BaseModel]]]] = {
-    "elicitation/create": ("elicitation", types.ElicitRequest, types.ElicitResult),
-    "sampling/createMessage": ("sampling", types.CreateMessageRequest, types.CreateMessageResultWithTools),
-    "roots/list": ("roots", types.ListRootsRequest, types.ListRootsResult),
+_ASKED: Final[Mapping[str, tuple[Any, type[BaseModel]]]] = {
+    "elicitation/create": (types.ElicitRequest, types.ElicitResult),
+    "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResultWithTools),
+    "roots/list": (types.ListRootsRequest, types.ListRootsResult),
 }
-"""What a client may be asked: the capability it takes, the request, and the form of its answer."""
+"""What a client may be asked: the request, and the form of its answer."""
 
 
 async def in_rounds(
@@ -48,27 +49,23 @@ async def in_rounds(
         answer = answer_of(came)
         if answer is None or answer.result is None or not answer.wants_input or is_modern(context):
             return came
-        client = replace(client, given=await _given(context, client, answer.result))
+        client = replace(client, given=await _given(context, answer.result))
     raise MCPError(types.INTERNAL_ERROR, f"The server asked for more input {MAX_ROUNDS} times, which is the limit.")
 
 
-async def _given(context: Context, client: Client, result: Mapping[str, Any]) -> dict[str, Any]:
+async def _given(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
     """What the client says to a result that asks, in the words of the request to come."""
     wanted = result.get("inputRequests")
     wanted = wanted if isinstance(wanted, Mapping) else {}
     if len(wanted) > MAX_ASKED:
         raise MCPError(types.INTERNAL_ERROR, f"The server asked for {len(wanted)} things at once; {MAX_ASKED} may be.")
-    given: dict[str, Any] = {"inputResponses": {key: await _said(context, client, one) for key, one in wanted.items()}}
+    given: dict[str, Any] = {"inputResponses": {key: await _said(context, one) for key, one in wanted.items()}}
     return given if result.get("requestState") is None else {**given, "requestState": result["requestState"]}
 
 
-async def _said(context: Context, client: Client, asked: Any) -> dict[str, Any]:
-    method = asked.get("method") if isinstance(asked, Mapping) else None
-    capability, request, form = _ASKED.get(str(method), ("", None, BaseModel))
-    if request is None or capability not in client.capabilities:
-        raise MCPError(
-            types.INTERNAL_ERROR, f"The server asked for {str(method)[:50]!r}, which this client can't give."
-        )
+async def _said(context: Context, asked: Any) -> dict[str, Any]:
+    method = asked["method"]
+    request, form = _ASKED[method]
     try:
         async with asyncio.timeout(ANSWER_S):
             said = await context.session.send_request(

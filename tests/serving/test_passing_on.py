@@ -330,13 +330,34 @@ def test_a_prompt_may_need_input_too_of_a_client_of_the_handshake_era(site: Any,
     relayed(tmp_path, work)
 
 
-def test_a_client_of_the_handshake_era_that_can_give_nothing_is_not_asked(site: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_that_can_give_nothing_is_not_asked(site: Any, tmp_path: Path, era: str) -> None:
     async def work(relay: Relay) -> None:
-        async with site.client(relay.endpoint, "legacy") as connected:
-            error = await refused(connected.call_tool("test_input_required_result_elicitation", {}))
-            assert "this client can't give" in error.message
+        async with site.client(relay.endpoint, era) as connected:
+            result = await connected.call_tool("test_input_required_result_elicitation", {})
+            assert result.is_error
+            assert "asked for more input (elicitation/create)" in result.content[0].text
 
     relayed(tmp_path, work)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_of_which_input_is_not_let_through_can_not_ask_though_it_tries(
+    site: Any, tmp_path: Path, era: str
+) -> None:
+    async def elicit(_context: Any, _params: Any) -> Any:
+        raise AssertionError("nobody may ask")
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, era, elicitation_callback=elicit) as connected:
+            result = await connected.call_tool("test_streaming_elicitation", {})
+            assert (result.is_error, "asked for more input" in result.content[0].text) == (True, True)
+            error = await refused(connected.get_prompt("test_input_required_result_prompt"))
+            assert "asked for more input" in error.message
+            ended = [row for row in relay.records() if row["type"] != "call.started"]
+            assert [(row["outcome"], row["code"]) for row in ended] == [("tool_error", "input_required")] * 2
+
+    relayed(tmp_path, work, every=Entry(pass_through=tuple(one for one in EVERYTHING if one != "input")))
 
 
 # --- what changes --------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from router.adapters.mcp.following import Following
 from router.adapters.mcp.guards import Busy, CircuitOpen, Guards
 from router.adapters.mcp.lists import Lists, read_pages
 from router.adapters.mcp.pool import Pool
-from router.adapters.mcp.results import answered, busy, circuit_open, faulted, refused, told_no, unanswered
+from router.adapters.mcp.results import answered, busy, circuit_open, faulted, passed, refused, told_no, unanswered
 from router.core.admission import Admitted, VolatileError, admit
 from router.core.breaker import End
 from router.core.catalog import Server
@@ -98,10 +98,11 @@ class Hub:
         """A request other than a call, with the same care. Never raises what a server did."""
 
         async def work(deadline: float) -> Answer:
-            return Answer(await self._twice(server, method, dict(params), scope, deadline))
+            return passed(name, await self._twice(server, method, dict(params), scope, deadline), scope.client)
 
+        name = f"{server.name} ({method})"
         try:
-            found = await self._placed(server, f"{server.name} ({method})", work, timeout_s)
+            found = await self._placed(server, name, work, timeout_s)
         except RpcError as error:
             return told_no(error)
         return found if isinstance(found, Answer) else unanswered(found)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from router.adapters.mcp.faults import RpcError, ServerFault
 from router.core.models import Outcome, Text
 from router.core.transport.blocks import blocks_of
-from router.core.transport.passage import Answer, Client, ServerError
+from router.core.transport.passage import Answer, Client, ServerError, unanswerable
 from router.ports import RawResult
 
 _CODES: Final = {-32602: "invalid_params", -32601: "not_found"}
@@ -20,7 +20,9 @@ def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client 
     """A result, or a request for input: of the client where there is one, and else of nobody here."""
     answer = Answer(raw) if client is not None else None
     if raw.get("resultType") == "input_required":
-        if answer is not None:
+        if client is not None:
+            if wanted := unanswerable(raw, client):
+                return RawResult((Text(_no_input(name, wanted)),), "tool_error", "input_required")
             return RawResult(
                 (Text(f"{name} asked the client for more: {_wanted(raw)}."),), "ok", "input_required", answer
             )
@@ -29,6 +31,19 @@ def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client 
     failed = raw.get("isError") is True
     blocks = blocks_of(raw, max_blocks)
     return RawResult(blocks, "tool_error" if failed else "ok", "failed" if failed else "", answer)
+
+
+def passed(name: str, raw: Mapping[str, Any], client: Client | None) -> Answer:
+    """The answer to a request other than a call."""
+    answer = Answer(raw)
+    wanted = unanswerable(raw, client or Client(may_be_asked=False)) if answer.wants_input else ""
+    if not wanted:
+        return answer
+    return Answer(outcome="tool_error", code="input_required", text=_no_input(name, wanted))
+
+
+def _no_input(name: str, wanted: str) -> str:
+    return f"{name} asked for more input ({wanted}), which it can't have of this client."
 
 
 def _wanted(raw: Mapping[str, Any]) -> str:

@@ -12,6 +12,12 @@ from router.core.models import Outcome
 
 MAX_PASSED_BYTES: Final = 768 * 1024
 """An answer with more is not passed on as it came: clients refuse events over 1 MiB."""
+ASKS_FOR: Final[Mapping[str, str]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""What a client may be asked, and the capability that it takes."""
 PROGRESS: Final = "notifications/progress"
 LOG: Final = "notifications/message"
 
@@ -24,12 +30,14 @@ class Client:
     """The agent's client, as far as one request of it goes.
 
     `capabilities`: what it can give when a server asks for input, in the protocol's words. `given`: what it sent along
-    with the request to go on with one (`inputResponses`, `requestState`). `log_level`: from which level on it wants log
-    lines (""; none). `progress`: whether it wants progress. `heard` is told of both while the request lasts.
+    with the request to go on with one (`inputResponses`, `requestState`). `may_be_asked`: whether a server may ask for
+    any. `log_level`: from which level on it wants log lines (""; none). `progress`: whether it wants progress. `heard`
+    is told of both while the request lasts.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
+    may_be_asked: bool = True
     log_level: str = ""
     progress: bool = False
     heard: Heard | None = None
@@ -71,8 +79,31 @@ def narrowed(client: Client | None, server: Server) -> Client | None:
     if client is None:
         return None
     if not passes(server, "input"):
-        client = replace(client, capabilities={}, given={})
+        client = replace(client, capabilities={}, given={}, may_be_asked=False)
     return client if passes(server, "logging") else replace(client, log_level="")
+
+
+def unanswerable(result: Mapping[str, Any], client: Client) -> str:
+    """What a result asks of the client that it may not be asked, or has not said that it can give; "": nothing. A
+    server was told, and may ask nevertheless."""
+    requests = result.get("inputRequests")
+    asked = list(requests.values()) if isinstance(requests, Mapping) else [] if requests is None else [requests]
+    if not client.may_be_asked:
+        return ", ".join(sorted({_method(one) for one in asked})) or "another round"
+    return ", ".join(sorted({_method(one) for one in asked if not _can_give(client, one)}))
+
+
+def _method(asked: Any) -> str:
+    return str(asked.get("method"))[:50] if isinstance(asked, Mapping) else "no request"
+
+
+def _can_give(client: Client, asked: Any) -> bool:
+    given = client.capabilities.get(ASKS_FOR.get(_method(asked), ""))
+    if given is None or not isinstance(asked, Mapping):
+        return False
+    params = asked.get("params")
+    opens_a_page = isinstance(params, Mapping) and params.get("mode") == "url"
+    return not opens_a_page or (isinstance(given, Mapping) and given.get("url") is not None)
 
 
 def fits(answer: Answer) -> bool:
