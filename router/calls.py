@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -29,7 +28,7 @@ from router.core.models import Activation, Facts, Outcome, Text
 from router.core.reuse import Asked
 from router.core.shaping import Shaped, shape
 from router.core.transport.passage import Client, fits, narrowed, passes
-from router.errors import CorruptRun, RequestError, StorageError
+from router.errors import RequestError, StorageError
 from router.exposed import exposed_now, why_not
 from router.outcomes import (
     Admitted,
@@ -37,6 +36,7 @@ from router.outcomes import (
     Result,
     ask_for,
     call_record,
+    ended_by,
     finish_call,
     recordable,
     shape_blocks,
@@ -200,9 +200,7 @@ def _recorded(deps: Deps, run: Run, admitted: Admitted) -> Iterator[None]:
     try:
         yield
     except BaseException as ended:
-        cancelled = isinstance(ended, asyncio.CancelledError)
-        outcome: Outcome = "cancelled" if cancelled else "tool_error"
-        code = "cancelled" if cancelled else "storage" if isinstance(ended, StorageError | CorruptRun) else "internal"
+        outcome, code = ended_by(ended)
         try:
             with run.lock:
                 finish_call(deps, run, admitted, outcome, code, Shaped.empty(), ())

@@ -21,6 +21,7 @@ from router.core.models import Activation, Block, Outcome, Text
 from router.core.records import CALL_SCHEMA
 from router.core.shaping import Blob, Part, Shaped, is_small, shape
 from router.core.transport.passage import Answer
+from router.errors import CorruptRun, StorageError
 from router.ports import RawResult, Scope, Stored
 from router.run import Deps, Run
 
@@ -151,6 +152,13 @@ def spend(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Result 
     code, text = over
     shaped = shape((Text(text),), limits.max_result_chars, deps.describe)
     return finish_call(deps, run, admitted, "budget", code, shaped, (), counts=False)
+
+
+def ended_by(ended: BaseException) -> tuple[Outcome, str]:
+    """The outcome and the code of what came to no end by itself."""
+    if isinstance(ended, asyncio.CancelledError):
+        return "cancelled", "cancelled"
+    return "tool_error", "storage" if isinstance(ended, StorageError | CorruptRun) else "internal"
 
 
 def finish_call(

@@ -6,8 +6,9 @@ Rules:
 2. What is asked goes to one server. A prompt's name says which, as a tool's does; a resource belongs to the first
    server, by name, that lists it or has a template that it fits.
 3. Lists are joined in the order of the servers' names, bounded, one page. A server that gives none costs its own alone.
-4. What was read, given or completed is recorded, in one line, when it is over; so is what failed. Media become
-   artifacts of the run. A list, and what was refused because it is nobody's, leave no record.
+4. What was read, given or completed is recorded, in one line, when it is over; so is what failed, and what the step's
+   budget left no room for: it counts there as calls do. Media become artifacts of the run. A list, and what was refused
+   because it is nobody's, leave no record.
 5. An answer is passed on as it came, or, where it is too large for that, not at all: what it held is in the record.
 """
 
@@ -18,17 +19,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from router.core import budgets
 from router.core.canonical import encode
 from router.core.catalog import Catalog, Feature, Server
-from router.core.models import Facts
+from router.core.models import Facts, Text
 from router.core.records import CALL_SCHEMA
+from router.core.shaping import Shaped, shape
 from router.core.transport.blocks import blocks_of
 from router.core.transport.passage import MAX_PASSED_BYTES, Answer, Client, ServerError, fits, narrowed, passes
 from router.core.transport.templates import fits_template
 from router.errors import ToolFailure
 from router.exposed import exposed_now
-from router.outcomes import artifact_record, shape_result
-from router.ports import RawResult, Scope, ToolServers
+from router.outcomes import artifact_record, ended_by, shape_result
+from router.ports import RawResult, Scope, Stored, ToolServers
 from router.run import Current, Deps, Run, on_disk
 
 FEATURES: Final[Mapping[str, Feature]] = {
@@ -107,13 +110,17 @@ class Errand:
         owner = await self._owner(servers, uri) if servers else None
         if owner is None or self.servers is None:
             return Answer(error=ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri}))
-        started_ns, scope = self.deps.clock.monotonic_ns(), Scope(self.run.id, self.current.step.principal)
+        request = self._request(owner, {"uri": uri}, "resources/subscribe")
+        over = self._spend(request)
+        if over is not None:
+            return _no(INTERNAL_ERROR, over)
         try:
+            scope = Scope(self.run.id, self.current.step.principal)
             end = await self.servers.follow(owner.name, uri, updated, scope=scope)
             answer = Answer({})
         except ToolFailure as failure:
             end, answer = None, Answer(outcome="unavailable", code=failure.code, text=failure.message)
-        await self._record(owner, {"uri": uri}, "resources/subscribe", answer, started_ns)
+        self._record(request, answer, *await self._shaped(answer))
         return answer if end is None else end
 
     # --- lists -----------------------------------------------------------------------------------------------------
@@ -135,8 +142,9 @@ class Errand:
         key, id_ = _LISTS[method]
         rows: list[Row] = []
         params: dict[str, Any] = {}
+        until_s = asyncio.get_running_loop().time() + self._limit_s(server)
         for _ in range(MAX_PAGES):
-            page = (await self._asked(server, params, method)).result or {}
+            page = (await self._asked(server, params, method, until_s)).result or {}
             found = page.get(key)
             for row in found if isinstance(found, list) else ():
                 if isinstance(row, Mapping) and isinstance(row.get(id_), str) and row[id_]:
@@ -180,33 +188,69 @@ class Errand:
 
     # --- asking ----------------------------------------------------------------------------------------------------
 
-    async def _asked(self, server: Server, params: Mapping[str, Any], method: str) -> Answer:
+    async def _asked(
+        self, server: Server, params: Mapping[str, Any], method: str, until_s: float | None = None
+    ) -> Answer:
+        """The server's answer, which may take as long as a call, or until a time on the loop's clock."""
         assert self.servers is not None  # noqa: S101 - `carry_out` saw to it
-        limit_s = server.timeout_s or self.passing.catalog.settings.limits.call_timeout_s
+        limit_s = self._limit_s(server) if until_s is None else until_s - asyncio.get_running_loop().time()
         scope = Scope(self.run.id, self.current.step.principal, narrowed(self.client, server))
-        return await self.servers.ask(server.name, method, params, timeout_s=limit_s, scope=scope)
+        return await self.servers.ask(server.name, method, params, timeout_s=max(limit_s, 0.0), scope=scope)
+
+    def _limit_s(self, server: Server) -> float:
+        return server.timeout_s or self.passing.catalog.settings.limits.call_timeout_s
 
     async def _recorded(self, server: Server, params: Mapping[str, Any], method: str) -> Answer:
-        started_ns = self.deps.clock.monotonic_ns()
+        request = self._request(server, params, method)
+        over = self._spend(request)
+        if over is not None:
+            await on_disk(self.run)
+            return _no(INTERNAL_ERROR, over)
         try:
             answer = await self._asked(server, params, method)
-        except asyncio.CancelledError:
-            ended = Answer(outcome="cancelled", code="cancelled")
-            await self._record(server, params, method, ended, started_ns)
+            shaped, stored = await self._shaped(answer)
+        except BaseException as ended:
+            outcome, code = ended_by(ended)
+            self._record(request, Answer(outcome=outcome, code=code), Shaped.empty())
             raise
-        await self._record(server, params, method, answer, started_ns)
+        self._record(request, answer, shaped, stored)
         await on_disk(self.run)
         if fits(answer):
             return answer
         return _no(INTERNAL_ERROR, f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.")
 
-    async def _record(
-        self, server: Server, params: Mapping[str, Any], method: str, answer: Answer, started_ns: int
-    ) -> None:
-        deps, run = self.deps, self.run
+    def _request(self, server: Server, params: Mapping[str, Any], method: str) -> _Request:
+        return _Request(server.name, method, dict(params), self.deps.clock.monotonic_ns())
+
+    async def _shaped(self, answer: Answer) -> tuple[Shaped, tuple[Stored, ...]]:
+        """The answer as the record holds it."""
         raw = RawResult(blocks_of(_as_result(answer), MAX_BLOCKS))
-        shaped, stored = await shape_result(deps, self.passing.catalog, run, raw)
+        return await shape_result(self.deps, self.passing.catalog, self.run, raw)
+
+    def _spend(self, request: _Request) -> str | None:
+        """Takes a request out of the step's budget; or records that there is none left for it, and says so."""
+        run, limits = self.run, self.passing.catalog.settings.limits
         with run.lock:
+            over = budgets.over_budget(limits, run.spent, request.asked)
+            if over is None:
+                run.spent = budgets.begun(run.spent)
+                return None
+        code, text = over
+        shaped = shape((Text(text),), limits.max_result_chars, self.deps.describe)
+        self._record(request, Answer(outcome="budget", code=code), shaped, counts=False)
+        return text
+
+    def _record(
+        self, request: _Request, answer: Answer, shaped: Shaped, stored: Sequence[Stored] = (), *, counts: bool = True
+    ) -> None:
+        """`counts`: whether it is one in the step's budget."""
+        deps, run = self.deps, self.run
+        elapsed_ms = (deps.clock.monotonic_ns() - request.started_ns) / 1e6
+        decision_id = self.current.decision.decision_id
+        with run.lock:
+            if counts and run.current is not None and run.current.decision.decision_id == decision_id:
+                answered = hash((answer.outcome, answer.code, shaped.text))
+                run.spent = budgets.ended(run.spent, request.asked, answered, shaped.original_bytes, elapsed_ms)
             record = {
                 "schema": CALL_SCHEMA,
                 "type": "request.passed",
@@ -214,17 +258,32 @@ class Errand:
                 "monotonic_ns": deps.clock.monotonic_ns(),
                 "run_id": run.id,
                 "call_id": f"{run.id}.{run.log.next_seq}",
-                "decision_id": self.current.decision.decision_id,
-                "server": server.name,
-                "method": method,
-                "arguments": encode(deps.redactor.redact_value(dict(params))),
+                "decision_id": decision_id,
+                "server": request.server,
+                "method": request.method,
+                "arguments": encode(deps.redactor.redact_value(dict(request.params))),
                 "outcome": answer.outcome,
                 "code": "input_required" if answer.wants_input else answer.code,
                 "result": None if answer.outcome == "cancelled" else shaped.text,
                 "artifacts": [artifact_record(one) for one in stored],
-                "elapsed_ms": round((deps.clock.monotonic_ns() - started_ns) / 1e6, 3),
+                "elapsed_ms": round(elapsed_ms, 3),
+                "spent": run.spent.to_json(),
             }
             run.log.append("calls", record)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is asked of one server, in its own words."""
+
+    server: str
+    method: str
+    params: Mapping[str, Any]
+    started_ns: int
+
+    @property
+    def asked(self) -> int:
+        return hash((self.server, self.method, encode(dict(self.params))))
 
 
 def _as_result(answer: Answer) -> Mapping[str, Any]:

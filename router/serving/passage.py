@@ -2,8 +2,9 @@
 
 Rules:
 1. A method is unknown where nothing of the kind is passed on in this run now; capabilities say the same.
-2. A server's answer goes out as it came, but for its name in `_meta`: here it is the endpoint that answers. What the
-   protocol has no form for is an error, or, of a tool, the text that a model would be shown.
+2. A server's answer goes out as it came, but for what the protocol itself keeps in `_meta` (its name), and how long it
+   may be kept: here it is the endpoint that answers. What the protocol has no form for is an error, or, of a tool, the
+   text that a model would be shown; of a list it costs the row alone.
 3. The run's own artifacts, which links in results name, can be read whatever is passed on. They are listed nowhere.
 """
 
@@ -38,6 +39,10 @@ _PARAMS: Final[Mapping[str, tuple[Feature, type[types.RequestParams]]]] = {
 }
 _OWN: Final = ("_meta", "inputResponses", "requestState")
 """Params that are not the request's own: they go another way, or nowhere."""
+_PROTOCOL: Final = types.SERVER_INFO_META_KEY.rpartition("/")[0] + "/"
+_FRESHNESS: Final = ("ttlMs", "cacheScope")
+"""How long, and for whom, a client may keep an answer: the endpoint says so itself, as who may have it is decided here
+each time anew."""
 
 
 class Passed(Protocol):
@@ -74,7 +79,8 @@ def _passed_on(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestP
                 return answer
 
             async with client_of(context) as client:
-                return as_sent(await in_rounds(context, client, ask, lambda answer: answer))
+                sent = as_sent(await in_rounds(context, client, ask, lambda answer: answer))
+            return _well_formed(method, context.protocol_version, sent) if method.endswith("/list") else sent
 
         return handle
 
@@ -160,8 +166,18 @@ def as_sent(answer: Answer) -> Json:
     if answer.result is None:
         raise MCPError(types.INTERNAL_ERROR, answer.text)
     meta = answer.result.get("_meta")
-    own = {k: v for k, v in meta.items() if k != types.SERVER_INFO_META_KEY} if isinstance(meta, Mapping) else {}
-    return {"resultType": "complete", **answer.result, "_meta": own}
+    own = {k: v for k, v in meta.items() if not str(k).startswith(_PROTOCOL)} if isinstance(meta, Mapping) else {}
+    kept = {name: value for name, value in answer.result.items() if name not in _FRESHNESS}
+    return {"resultType": "complete", **kept, "_meta": own}
+
+
+def _well_formed(method: str, version: str, result: Json) -> Json:
+    """The list without the rows that the protocol has no form for: one of them would cost all the others."""
+    fresh = {**result, "ttlMs": 0, "cacheScope": "private"}  # what the SDK adds to it, and its form requires
+    if has_form(method, version, fresh):
+        return result
+    key = next(name for name in result if isinstance(result[name], list))
+    return {**result, key: [row for row in result[key] if has_form(method, version, {**fresh, key: [row]})]}
 
 
 def has_form(method: str, version: str, result: Mapping[str, Any]) -> bool:

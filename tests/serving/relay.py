@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from router import Router, Step
 from router.serving import Endpoint, serve_mcp
 from tests.serving.everything_server import Everything, everything
+from tests.serving.plain_server import Plain, plain
 
 T = TypeVar("T")
 EVERYTHING = ("resources", "prompts", "completion", "results", "logging", "input")
@@ -21,13 +22,15 @@ EVERYTHING = ("resources", "prompts", "completion", "results", "logging", "input
 
 @dataclass(frozen=True)
 class Entry:
-    """How one server stands in the config. `deny`: no policy permits a tool of it."""
+    """How one server stands in the config. `answers`: it is one that answers with these, well-formed or not, each by
+    its method (see `plain_server`)."""
 
     pass_through: tuple[str, ...] = EVERYTHING
     prefix: bool = False
     trust: str = "trusted"
     shown: bool = True
     tools: tuple[str, ...] = ("*",)
+    answers: Mapping[str, Any] | None = None
 
 
 @dataclass
@@ -36,7 +39,7 @@ class Relay:
 
     folder: Path
     entries: dict[str, Entry]
-    servers: dict[str, Everything] = field(default_factory=dict)
+    servers: dict[str, Everything | Plain] = field(default_factory=dict)
     router: Any = None
     endpoint: Any = None
 
@@ -68,17 +71,24 @@ class Relay:
         return [row for row in self.records() if row["type"] == "request.passed"]
 
 
-def relayed(folder: Path, work: Callable[[Relay], Awaitable[T]], limit_s: float = 60.0, **entries: Entry) -> T:
+def relayed(
+    folder: Path, work: Callable[[Relay], Awaitable[T]], limit_s: float = 60.0, limits: str = "", **entries: Entry
+) -> T:
     """Runs the work beside an endpoint with the run `r`, in front of these servers (one, `every`, where none is named),
-    and looks that no task of it is left."""
+    and looks that no task of it is left. `limits` are those of the config."""
     relay = Relay(folder, entries or {"every": Entry()})
 
     async def main() -> T:
         async with AsyncExitStack() as stack:
             urls: dict[str, str] = {}
             for name in relay.entries:
-                relay.servers[name], urls[name] = stack.enter_context(everything())
+                answers = relay.entries[name].answers
+                if answers is None:
+                    relay.servers[name], urls[name] = stack.enter_context(everything())
+                else:
+                    relay.servers[name], urls[name] = stack.enter_context(plain(**answers))
             relay.write(urls)
+            (folder / "config" / "router.toml").write_text(f"[limits]\n{limits}\n", encoding="utf-8")
             (folder / "workspace").mkdir(exist_ok=True)
             relay.router = await stack.enter_async_context(
                 Router.open(

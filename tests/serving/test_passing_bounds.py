@@ -1,0 +1,120 @@
+"""What bounds the passing on: the step's budget, the time of a list, and rows and words that are not the server's."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
+
+from tests.serving.everything_server import RESOURCES
+from tests.serving.relay import Entry, Relay, relayed
+
+ERAS = ("legacy", "auto")
+
+
+async def refused(request: Any) -> Any:
+    """The error of a request that is refused."""
+    from mcp.shared.exceptions import MCPError
+
+    with pytest.raises(MCPError) as told:
+        await request
+    return told.value.error
+
+
+def test_what_is_passed_on_counts_in_the_steps_budget_and_ends_with_it(site: Any, tmp_path: Path) -> None:
+    from router import Step
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            await connected.read_resource("test://static-text")
+            await connected.call_tool("test_simple_text", {})
+            await connected.get_prompt("test_simple_prompt")
+            for request in (
+                connected.read_resource("test://static-text"),
+                connected.get_prompt("test_simple_prompt"),
+            ):
+                assert "3 calls, of at most 3" in (await refused(request)).message
+            assert "at most 3" in (await connected.call_tool("test_simple_text", {})).content[0].text
+            assert [(row["outcome"], row["code"], row["spent"]["calls"]) for row in relay.passed()] == [
+                ("ok", "", 1),
+                ("ok", "", 3),
+                ("budget", "calls_per_step", 3),
+                ("budget", "calls_per_step", 3),
+            ]
+            await relay.router.close_run("r")
+            assert "at most 3" in (await refused(connected.read_resource("test://static-text"))).message
+            await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s"))
+            assert (await connected.read_resource("test://static-text")).contents
+
+    relayed(tmp_path, work, limits="calls_per_step = 3")
+
+
+def test_reading_the_same_again_and_again_is_a_circle(site: Any, tmp_path: Path) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            for _ in range(5):
+                await connected.read_resource("test://static-text")
+            assert "made before" in (await refused(connected.read_resource("test://static-text"))).message
+            assert (await connected.read_resource("test://static-binary")).contents
+            assert [row["code"] for row in relay.passed()] == [*[""] * 5, "repeated_calls", ""]
+
+    relayed(tmp_path, work, limits="repeated_calls = 4")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_row_that_is_none_costs_itself_and_no_other(site: Any, tmp_path: Path, era: str) -> None:
+    rows = [
+        {"uri": "test://unnamed"},
+        {"uri": "test://sized", "name": "n", "size": "x"},
+        {"uri": "plain://", "name": "n"},
+    ]
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, era) as connected:
+            listed = [str(one.uri) for one in (await connected.list_resources()).resources]
+            assert listed == [*RESOURCES, "plain://"]
+
+    mixed = Entry(prefix=True, answers={"resources_list": {"resources": rows}})
+    relayed(tmp_path, work, every=Entry(), plain=mixed)
+
+
+def test_a_server_that_never_ends_its_list_has_the_time_of_one_call_for_all_pages(site: Any, tmp_path: Path) -> None:
+    pages: list[str] = []
+    done = threading.Event()
+
+    def page(_params: dict[str, Any]) -> dict[str, Any]:
+        pages.append("")
+        done.wait(0.5)  # of the second that a call may take, so that no page alone goes over it
+        return {"resources": [{"uri": f"plain://{len(pages)}", "name": "n"}], "nextCursor": str(len(pages))}
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            listed = [str(one.uri) for one in (await connected.list_resources()).resources]
+            assert "plain://1" in listed
+            assert len(listed) < 10
+        done.set()
+
+    endless = Entry(prefix=True, answers={"resources_list": page})
+    relayed(tmp_path, work, limits="call_timeout_s = 1", plain=endless)
+
+
+def test_how_long_an_answer_may_be_kept_and_the_protocols_own_words_are_the_endpoints(
+    site: Any, tmp_path: Path
+) -> None:
+    protocol = "io.modelcontextprotocol"
+    said = {f"{protocol}/subscriptionId": "7", f"{protocol}/serverInfo": {"name": "x"}, "own": 1}
+    read = {"contents": [{"uri": "plain://", "text": "t"}], "_meta": said, "ttlMs": 9_999_999, "cacheScope": "public"}
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            given = (await connected.read_resource("plain://")).model_dump(by_alias=True)
+            assert (given["ttlMs"], given["cacheScope"]) == (0, "private")
+            assert f"{protocol}/subscriptionId" not in given["_meta"]
+            assert given["_meta"]["own"] == 1
+            assert given["_meta"][f"{protocol}/serverInfo"]["name"] == "bundle-router"
+
+    relayed(tmp_path, work, plain=Entry(prefix=True, answers={"resources_read": read}))
