@@ -24,7 +24,7 @@ LAYERS: dict[str, set[str]] = {
     "ancestry": {"core", "errors"},
     "arguments": {"ports", "core"},
     "exposed": {"run", "core"},
-    "outcomes": {"arguments", "run", "ports", "core"},
+    "outcomes": {"arguments", "run", "ports", "core", "errors"},
     "calls": {"ancestry", "arguments", "exposed", "outcomes", "results", "run", "ports", "core", "errors"},
     "openruns": {"run", "errors"},
     "runs": {"ancestry", "openruns", "run", "ports", "core", "errors"},

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from router import Router, Step
 from router.serving import Endpoint, serve_mcp
-from tests.serving.everything_server import Everything, everything
-from tests.serving.plain_server import Plain, plain
+from tests.serving.everything_server import everything
+from tests.serving.plain_server import plain
 
 T = TypeVar("T")
 EVERYTHING = ("resources", "prompts", "completion", "results", "logging", "input")
@@ -39,7 +39,7 @@ class Relay:
 
     folder: Path
     entries: dict[str, Entry]
-    servers: dict[str, Everything | Plain] = field(default_factory=dict)
+    servers: dict[str, Any] = field(default_factory=dict)
     router: Any = None
     endpoint: Any = None
 
