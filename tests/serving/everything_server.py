@@ -204,6 +204,20 @@ def asks_midway(capability: str, request: Callable[[Asked], Json], done: str) ->
     return work
 
 
+async def asks_unasked(asked: Asked) -> Json:
+    """Asks for all there is in the middle of a call, whatever the client said that it can give; tells what came."""
+    came: Json = {}
+    for wanted in (sample("Draft a line."), form("Name?", name="string"), ROOTS):
+        if not asked.modern:
+            try:
+                await asked.context.session._request_outbound.send_raw_request(wanted["method"], wanted["params"])
+            except MCPError as refusal:
+                came[wanted["method"]] = refusal.error.code
+            else:
+                came[wanted["method"]] = "given"
+    return text(json.dumps(came))
+
+
 def elicits(message: str, properties: Json) -> Callable[[Asked], Json]:
     schema = {"type": "object", "properties": properties, "required": []}
     return lambda asked: {
@@ -271,6 +285,7 @@ TOOLS: Final[dict[str, tuple[str, Work]]] = {
         "Asks the user for a name and an address.",
         asks_midway("elicitation", elicits("Who are you?", USER), "User response"),
     ),
+    "test_asks_unasked": ("Asks for what the client can't give.", asks_unasked),
     "test_elicitation_sep1034_defaults": (
         "Asks the user for values that have defaults.",
         asks_midway("elicitation", elicits("Please fill this in.", DEFAULTS), "Elicitation completed"),
@@ -361,12 +376,13 @@ PROMPTS: Final[dict[str, tuple[tuple[str, ...], Work]]] = {
 
 
 class Everything:
-    """The server. `levels`, `subscribed` and `followed` are what clients have asked of it, for tests to look at."""
+    """The server. `levels`, `subscribed` (by URI, the session) and `followed` are what clients have asked of it, for
+    tests to look at."""
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
         self.levels: list[str] = []
-        self.subscribed: set[str] = set()
+        self.subscribed: dict[str, Any] = {}
         self.followed: list[str] = []
         self._listening = ListenHandler(self.bus)
         self.calls = 0
@@ -438,8 +454,10 @@ class Everything:
             return whole({"contents": [{"uri": uri, "mimeType": "application/json", "text": filled}]})
         raise MCPError(types.INVALID_PARAMS, "Resource not found", {"uri": uri})
 
-    async def _subscribe(self, _context: Any, params: Any) -> Any:
-        self.subscribed.add(str(params.uri))
+    async def _subscribe(self, context: Any, params: Any) -> Any:
+        if str(params.uri) not in RESOURCES:
+            raise MCPError(types.INVALID_PARAMS, "Resource not found", {"uri": str(params.uri)})
+        self.subscribed[str(params.uri)] = context.session
         return {}
 
     async def _listen(self, context: Any, params: Any) -> Any:
@@ -452,13 +470,19 @@ class Everything:
                 self.followed.remove(uri)
 
     async def _unsubscribe(self, _context: Any, params: Any) -> Any:
-        self.subscribed.discard(str(params.uri))
+        self.subscribed.pop(str(params.uri), None)
         return {}
 
     def update(self, uri: str) -> None:
-        """Says that a resource is another now, to those who listen for it. From any thread."""
+        """Says that a resource is another now, to those who listen for it or subscribed to it. From any thread."""
+
+        async def work() -> None:
+            await self.bus.publish(ResourceUpdated(uri=uri))
+            if uri in self.subscribed:
+                await self.subscribed[uri].send_resource_updated(uri)
+
         assert self.loop is not None
-        asyncio.run_coroutine_threadsafe(self.bus.publish(ResourceUpdated(uri=uri)), self.loop).result(20)
+        asyncio.run_coroutine_threadsafe(work(), self.loop).result(20)
 
     async def _list_prompts(self, _context: Any, _params: Any) -> Any:
         rows = [
@@ -498,6 +522,19 @@ def schema_of(tool: str) -> Json:
     return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
 
 
+def _of_the_handshake_era(app: Any) -> Any:
+    """The server as one would be that knows no later protocol: it refuses the version, as the transport has it."""
+
+    async def refusing(scope: Any, receive: Any, send: Any) -> None:
+        if (b"mcp-protocol-version", MODERN.encode()) not in scope.get("headers", ()):
+            await app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 400, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    return refusing
+
+
 class _Serving(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -506,11 +543,14 @@ class _Serving(uvicorn.Server):
 
 
 @contextmanager
-def everything(port: int = 0) -> Iterator[tuple[Everything, str]]:
-    """The server and its address while the context lasts, in a thread of its own. Port 0: any free one."""
+def everything(port: int = 0, *, modern: bool = True) -> Iterator[tuple[Everything, str]]:
+    """The server and its address while the context lasts, in a thread of its own. Port 0: any free one. `modern`:
+    whether it speaks the modern era besides the handshake's."""
     server = Everything()
     listening = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(server.made().streamable_http_app(), log_config=None, timeout_graceful_shutdown=1)
+    app: Any = server.made().streamable_http_app()
+    app = app if modern else _of_the_handshake_era(app)
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
     serving = _Serving(config)
     begun = threading.Event()
 

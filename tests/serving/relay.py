@@ -23,7 +23,7 @@ EVERYTHING = ("resources", "prompts", "completion", "results", "logging", "input
 @dataclass(frozen=True)
 class Entry:
     """How one server stands in the config. `answers`: it is one that answers with these, well-formed or not, each by
-    its method (see `plain_server`)."""
+    its method (see `plain_server`). `modern`: whether it speaks more than the handshake era."""
 
     pass_through: tuple[str, ...] = EVERYTHING
     prefix: bool = False
@@ -31,6 +31,7 @@ class Entry:
     shown: bool = True
     tools: tuple[str, ...] = ("*",)
     answers: Mapping[str, Any] | None = None
+    modern: bool = True
 
 
 @dataclass
@@ -81,12 +82,11 @@ def relayed(
     async def main() -> T:
         async with AsyncExitStack() as stack:
             urls: dict[str, str] = {}
-            for name in relay.entries:
-                answers = relay.entries[name].answers
-                if answers is None:
-                    relay.servers[name], urls[name] = stack.enter_context(everything())
+            for name, entry in relay.entries.items():
+                if entry.answers is None:
+                    relay.servers[name], urls[name] = stack.enter_context(everything(modern=entry.modern))
                 else:
-                    relay.servers[name], urls[name] = stack.enter_context(plain(**answers))
+                    relay.servers[name], urls[name] = stack.enter_context(plain(**entry.answers))
             relay.write(urls)
             (folder / "config" / "router.toml").write_text(f"[limits]\n{limits}\n", encoding="utf-8")
             (folder / "workspace").mkdir(exist_ok=True)

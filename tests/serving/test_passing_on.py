@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.serving.relay import EVERYTHING, Entry, Relay, relayed
 
 ERAS = ("legacy", "auto")
 METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
+REFUSED = -32600
 ONE = {"every": Entry()}
 
 
@@ -360,6 +362,30 @@ def test_a_server_of_which_input_is_not_let_through_can_not_ask_though_it_tries(
     relayed(tmp_path, work, every=Entry(pass_through=tuple(one for one in EVERYTHING if one != "input")))
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_that_knows_the_handshake_era_alone_and_asks_in_mid_call_is_refused_and_no_client_hears_of_it(
+    site: Any, tmp_path: Path, era: str
+) -> None:
+    async def asked(_context: Any, _params: Any = None) -> Any:
+        raise AssertionError("nobody may ask")
+
+    async def work(relay: Relay) -> None:
+        able = {"elicitation_callback": asked, "sampling_callback": asked, "list_roots_callback": asked}
+        async with site.client(relay.endpoint, era, **able) as connected:
+            (told,) = (await connected.call_tool("test_elicitation", {"message": "Who?"})).content
+            assert told.text == "This tool needs a client that is able to do elicitation/create."
+            (came,) = (await connected.call_tool("test_asks_unasked", {})).content
+            assert json.loads(came.text) == {
+                "sampling/createMessage": REFUSED,
+                "elicitation/create": REFUSED,
+                "roots/list": REFUSED,
+            }
+            finished = [row for row in relay.records() if row["type"] == "call.finished"]
+            assert [row["outcome"] for row in finished] == ["tool_error", "ok"]
+
+    relayed(tmp_path, work, every=Entry(modern=False))
+
+
 # --- what changes --------------------------------------------------------------------------------------------------
 
 
@@ -390,6 +416,42 @@ def test_a_client_of_the_handshake_era_hears_of_a_resource_it_follows_until_it_d
             assert await asyncio.wait_for(heard.get(), 20) == "test://static-text"
 
     relayed(tmp_path, work)
+
+
+@pytest.mark.filterwarnings("ignore:resources/(un)?subscribe is removed")
+def test_changes_that_a_server_of_the_handshake_era_tells_of_reach_clients_of_both(site: Any, tmp_path: Path) -> None:
+    from mcp.client.subscriptions import ResourceUpdated, listen
+
+    async def work(relay: Relay) -> None:
+        heard: asyncio.Queue[str] = asyncio.Queue()
+
+        async def hear(message: Any) -> None:
+            if getattr(message, "method", "") == "notifications/resources/updated":
+                heard.put_nowait(str(message.params.uri))
+
+        upstream, uri = relay.servers["every"], "test://watched-resource"
+        async with site.client(relay.endpoint, "legacy", message_handler=hear) as old:
+            await old.session.subscribe_resource(uri)
+            async with (
+                site.client(relay.endpoint) as new,
+                listen(new.session, resource_subscriptions=[uri]) as stream,
+            ):
+                upstream.update("test://static-text")
+                upstream.update(uri)
+                assert await asyncio.wait_for(heard.get(), 20) == uri
+                assert await asyncio.wait_for(anext(stream), 20) == ResourceUpdated(uri=uri)
+            assert list(upstream.subscribed) == [uri], "once for both, and still for the one that stays"
+            error = await refused(old.session.subscribe_resource("test://nobodys"))
+            assert "Resource not found" in error.message
+            assert [(row["method"], row["outcome"]) for row in relay.passed()] == [
+                ("resources/subscribe", "ok"),
+                ("resources/subscribe", "unavailable"),
+            ]
+            await old.session.unsubscribe_resource(uri)
+            while upstream.subscribed:  # noqa: ASYNC110 - what is waited for is on another thread
+                await asyncio.sleep(0.01)
+
+    relayed(tmp_path, work, every=Entry(modern=False))
 
 
 def test_a_listener_of_the_modern_era_hears_of_the_resources_it_named_while_the_decision_holds(
