@@ -1,4 +1,5 @@
 """F-21: no descriptor left for a tool server, and none for its connection: a typed result, and all is well afterwards.
+(For processes and threads: `processes.py`.)
 
     python tests/faults/exhaustion.py [--quick]
 

@@ -59,13 +59,13 @@ def elsewhere() -> Iterator[str]:
 def write_config(folder: Path, url: str, faulty_url: str) -> Path:
     config = folder / "config"
     config.mkdir()
-    arguments = json.dumps(["-S", str(SERVER), "--also=huge_line,deep"])
+    arguments = json.dumps(["-S", str(SERVER), "--also=huge_line,deep,fork"])
     servers = f'transport = "stdio"\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\ntimeout_s = 3.0\n'
     texts = {
         "servers": f'[servers.s]\ntrust = "trusted"\n{servers}[servers.t]\ntrust = "trusted"\nurl = "{url}"\n'
         f'[servers.u]\ntrust = "trusted"\nurl = "{faulty_url}"\ntimeout_s = {TIMEOUT_S}\n',
         "bundles": '[bundles.faults]\ndescription = "Tools that fail."\neffects = ["read"]\n'
-        'tools = ["s.huge_line", "s.deep", "s.echo", "t.echo", "u.bomb", "u.echo"]\n',
+        'tools = ["s.huge_line", "s.deep", "s.fork", "s.echo", "t.echo", "u.bomb", "u.echo"]\n',
         "routes": '[[routes]]\nname = "all"\nbundles = ["faults"]\n',
         "policy": '[[policies]]\nname = "all"\nallow = ["*"]\n',
         "router": '[log]\ndiagnostics = "error"\n[limits]\ncalls_per_step = 1_000_000\nrepeated_calls = 1_000_000\n',

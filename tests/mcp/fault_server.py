@@ -242,6 +242,9 @@ class Stdio:
         """What only a stream of bytes can get wrong. True when that was all of the answer."""
         if name == "crash":
             os._exit(9)
+        if name == "fork":
+            self.send({"id": ident, "result": text(str(fork_until_refused()))})
+            return True
         if name == "huge_line":
             self.write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"' % ident)
             chunk = b"x" * 1_000_000
@@ -285,6 +288,18 @@ class Stdio:
         if name == "asks":
             self.send({"id": 1, "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}})
         return False
+
+
+def fork_until_refused() -> int:
+    """As many processes as may be, which stay; at most 10,000."""
+    for count in range(10_000):
+        try:
+            if os.fork() == 0:
+                while True:
+                    signal.pause()
+        except OSError:
+            return count
+    return 10_000
 
 
 # --- Streamable HTTP --------------------------------------------------------------------------------------------------

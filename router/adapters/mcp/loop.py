@@ -11,15 +11,27 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import Context
 from typing import Any, TypeVar
 
-from router.errors import RequestError
+from router.errors import RequestError, ToolFailure
 
 T = TypeVar("T")
 
 END_S = 2.0
+
+
+class _Workers(ThreadPoolExecutor):
+    """Where the system has no thread for another worker, the work waits for those there are."""
+
+    def _adjust_thread_count(self) -> None:
+        # Not overridable in public, and called when the work is in the queue already.
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if not self._threads:
+                raise
 
 
 class LoopThread:
@@ -57,10 +69,25 @@ class LoopThread:
             if self._closed:
                 raise RequestError("the sessions with tool servers are closed")
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
-                self._thread.start()
+                self._loop, self._thread = self._begun()
             return self._loop
+
+    def _begun(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+        """Raises ToolFailure `unavailable` where the system has no thread or descriptor to give; the next may have."""
+        loop = None
+        workers = _Workers(thread_name_prefix=self._name)
+        try:
+            workers.submit(int)  # so that there is one, and what needs a thread over there can be done
+            loop = asyncio.new_event_loop()
+            loop.set_default_executor(workers)
+            thread = threading.Thread(target=self._serve, args=(loop,), name=self._name, daemon=True)
+            thread.start()
+        except (OSError, RuntimeError) as error:
+            workers.shutdown(wait=False)
+            if loop is not None:
+                loop.close()
+            raise ToolFailure(f"tool servers can't be reached from here: {error}", code="unavailable") from error
+        return loop, thread
 
     @staticmethod
     def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -139,10 +139,14 @@ async def start(command: Command) -> Process:
     if os.name != "posix":
         raise ServerFault("not_permitted", "stdio servers need a POSIX system, where they can be ended for certain")
     program = _program(command)
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    home = await asyncio.to_thread(tempfile.mkdtemp, prefix="bundle-router-home-")
     try:
+        ours, theirs = socket.socketpair()
+    except OSError as error:
+        raise _not_started(error) from error
+    ours.setblocking(False)
+    home = ""
+    try:
+        home = await asyncio.to_thread(tempfile.mkdtemp, prefix="bundle-router-home-")
         supervisor = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-I", "-S", _SUPERVISION, str(theirs.fileno()), _IMPORT_ROOT),
@@ -154,10 +158,10 @@ async def start(command: Command) -> Process:
             cwd="/",
             start_new_session=True,
         )
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         ours.close()
         shutil.rmtree(home, ignore_errors=True)
-        raise ServerFault("not_started", f"it can't be started: {error.strerror}") from error
+        raise _not_started(error) from error
     finally:
         theirs.close()
     process = Process(supervisor, ours, home)
@@ -172,6 +176,11 @@ async def start(command: Command) -> Process:
     with contextlib.suppress(OSError):  # a supervisor that is gone already shows in `exited`
         await asyncio.get_running_loop().sock_sendall(ours, json.dumps(plan).encode() + b"\n")
     return process
+
+
+def _not_started(error: OSError | RuntimeError) -> ServerFault:
+    """Where the system has no process, thread (a RuntimeError of Python's) or descriptor left."""
+    return ServerFault("not_started", f"it can't be started: {getattr(error, 'strerror', None) or error}")
 
 
 def _program(command: Command) -> str:
