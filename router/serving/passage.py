@@ -37,6 +37,20 @@ _PARAMS: Final[Mapping[str, tuple[Feature, type[types.RequestParams]]]] = {
     "prompts/get": ("prompts", types.GetPromptRequestParams),
     "completion/complete": ("completion", types.CompleteRequestParams),
 }
+_RESULTS: Final[Mapping[str, type[types.Result]]] = {
+    "tools/call": types.CallToolResult,
+    "resources/list": types.ListResourcesResult,
+    "resources/templates/list": types.ListResourceTemplatesResult,
+    "resources/read": types.ReadResourceResult,
+    "prompts/list": types.ListPromptsResult,
+    "prompts/get": types.GetPromptResult,
+    "completion/complete": types.CompleteResult,
+}
+_ROWS: Final = {
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "prompts/list": "prompts",
+}
 _OWN: Final = ("_meta", "inputResponses", "requestState")
 """Params that are not the request's own: they go another way, or nowhere."""
 _PROTOCOL: Final = types.SERVER_INFO_META_KEY.rpartition("/")[0] + "/"
@@ -80,7 +94,7 @@ def _passed_on(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestP
 
             async with client_of(context) as client:
                 sent = as_sent(await in_rounds(context, client, ask, lambda answer: answer))
-            return _well_formed(method, context.protocol_version, sent) if method.endswith("/list") else sent
+            return _well_formed(method, context.protocol_version, sent)
 
         return handle
 
@@ -172,18 +186,23 @@ def as_sent(answer: Answer) -> Json:
 
 
 def _well_formed(method: str, version: str, result: Json) -> Json:
-    """The list without the rows that the protocol has no form for: one of them would cost all the others."""
-    fresh = {**result, "ttlMs": 0, "cacheScope": "private"}  # what the SDK adds to it, and its form requires
-    if has_form(method, version, fresh):
+    """What the protocol has a form for: a list without the rows that have none, as one of them would cost all the
+    others. Raises MCPError for anything else that has none."""
+    if has_form(method, version, result):
         return result
-    key = next(name for name in result if isinstance(result[name], list))
-    return {**result, key: [row for row in result[key] if has_form(method, version, {**fresh, key: [row]})]}
+    if method not in _ROWS:
+        raise MCPError(types.INTERNAL_ERROR, "The server's answer is none that the protocol knows.")
+    key = _ROWS[method]
+    return {**result, key: [row for row in result[key] if has_form(method, version, {**result, key: [row]})]}
 
 
 def has_form(method: str, version: str, result: Mapping[str, Any]) -> bool:
     """Whether the protocol has a form for the result."""
+    whole = {"ttlMs": 0, "cacheScope": "private", **result}  # what the SDK adds where the form requires it
     try:
-        methods.serialize_server_result(method, version, result)
+        if result.get("resultType") != "input_required":  # else a result without its contents would do
+            _RESULTS[method].model_validate(whole, by_name=False)
+        methods.serialize_server_result(method, version, whole)
     except ValidationError:
         return False
     return True

@@ -5,7 +5,8 @@ Rules:
 1. A server and its session manager belong to one run. The manager runs in one task of its own, which also ends it.
 2. Nothing that a handler raises reaches the SDK unnamed: it would blame the client for a validation error of ours, and
    tell it nothing about the rest.
-3. A list is put into the SDK's form once for each decision: it is asked for far more often than it changes.
+3. What the SDK logs of a run's requests is told of without its text (`quiet`).
+4. A list is put into the SDK's form once for each decision: it is asked for far more often than it changes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from router.serving.client import Context, client_of
 from router.serving.following import Following
 from router.serving.gate import MAX_BODY_BYTES
 from router.serving.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
+from router.serving.quiet import Ear, attach
 from router.serving.rounds import in_rounds
 
 MAX_SESSIONS: Final = 64
@@ -69,6 +71,8 @@ class Served(Passed, Protocol):
     async def content(self, result: Result, revision: str) -> list[Json]: ...
 
     def report(self, defect: Exception) -> None: ...
+
+    def warned(self, where: str, untold: int) -> None: ...
 
 
 class _Server(Server[Any]):
@@ -124,6 +128,8 @@ class RunServer:
             max_sessions=MAX_SESSIONS,
         )
         self._listed: tuple[Sequence[Json], types.ListToolsResult] | None = None
+        attach()
+        self._ear = Ear(run.warned)
         self._stop = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
 
@@ -136,12 +142,14 @@ class RunServer:
         await begun
 
     async def _own(self, begun: asyncio.Future[None]) -> None:
+        self._ear.listen()
         async with self._manager.run():
             begun.set_result(None)
             await self._stop.wait()
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         """One HTTP request (ASGI)."""
+        self._ear.listen()
         await self._manager.handle_request(scope, receive, send)
 
     @property

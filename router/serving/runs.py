@@ -133,6 +133,10 @@ class ServedRun:
     def report(self, defect: Exception) -> None:
         self._runs.report("error", "mcp.defect", run_id=self.id, error=defect)
 
+    def warned(self, where: str, untold: int) -> None:
+        """The SDK logged something, or did so `untold` times besides."""
+        self._runs.report("warning", "mcp.warned", run_id=self.id, where=where, untold=untold)
+
 
 class ServedRuns:
     """The served runs by id. Belongs to one event loop; only what `watch` calls may come from elsewhere."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,60 @@ def test_how_long_an_answer_may_be_kept_and_the_protocols_own_words_are_the_endp
             assert given["_meta"][f"{protocol}/serverInfo"]["name"] == "bundle-router"
 
     relayed(tmp_path, work, plain=Entry(prefix=True, answers={"resources_read": read}))
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_an_answer_out_of_form_is_an_error_and_stays_out_of_the_hosts_log(
+    site: Any, tmp_path: Path, era: str, caplog: Any, capfd: Any
+) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, era) as connected:
+            for request in (connected.read_resource("plain://"), connected.get_prompt("plain__p")):
+                assert "none that the protocol knows" in (await refused(request)).message
+            result = await connected.call_tool("plain__plain", {})
+            assert [block.type for block in result.content] == ["text"]
+
+    wrong = {
+        "resources_read": {"contents": "canary"},
+        "prompts_get": {"messages": ["canary"]},
+        "tools_call": {"content": "canary"},
+    }
+    with caplog.at_level("DEBUG", "mcp.server"):
+        relayed(tmp_path, work, plain=Entry(prefix=True, answers=wrong))
+    told = capfd.readouterr()
+    assert "canary" not in caplog.text + told.out + told.err
+
+
+def test_what_the_sdk_makes_of_a_clients_message_is_told_of_without_its_text(
+    site: Any, tmp_path: Path, caplog: Any, capfd: Any
+) -> None:
+    from tests.serving.conftest import raw, request
+
+    client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+
+    async def post(relay: Relay, method: str, params: Any, session: str = "", **more: Any) -> Any:
+        body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **more}).encode()
+        head = f"Mcp-Session-Id: {session}" if session else ""
+        return await raw(relay.endpoint.port, request(relay.endpoint, body=body, more=head))
+
+    async def work(relay: Relay) -> None:
+        session = (await post(relay, "initialize", client, id=1)).headers["mcp-session-id"]
+        assert (await post(relay, "notifications/initialized", {}, session)).status == 202
+        assert (await post(relay, "notifications/progress", {"progressToken": ["canary"]}, session)).status == 202
+        assert (await post(relay, "ping", {}, session, id=2)).status == 200
+
+    relayed(tmp_path, work)
+    assert not caplog.records
+    assert '"event":"mcp.warned","run_id":"r","where":"mcp.server' in capfd.readouterr().err
+
+
+def test_a_host_that_uses_the_sdk_itself_keeps_its_log(site: Any, tmp_path: Path, caplog: Any) -> None:
+    import logging
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            await connected.read_resource("test://static-text")
+        logging.getLogger("mcp.server.runner").warning("the host's own")
+
+    relayed(tmp_path, work)
+    assert "the host's own" in caplog.text
