@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -112,11 +113,37 @@ def _plain_table(heads: Sequence[str], right: Sequence[bool], cells: Sequence[Se
 def excerpt(lead: str, text: str) -> str:
     """`lead` and what fits of `text` beside it on one line: line ends become `⏎`, and what is cut off is counted."""
     room = max(40, shutil.get_terminal_size((120, 24)).columns - len(lead) - 1)
-    flat = visible(text.strip().replace("\r\n", "\n").replace("\n", " ⏎ "))
+    flat = _flat(text)
     if len(flat) <= room:
         return lead + flat
     tail = f" … ({len(text):,} characters)"
     return lead + flat[: room - len(tail)].rstrip() + tail
+
+
+def _flat(text: str) -> str:
+    """On one line: line ends become `⏎`."""
+    return visible(text.strip().replace("\r\n", "\n").replace("\n", " ⏎ "))
+
+
+def say_whole(lead: str, text: str, *, under: int) -> None:
+    """`lead` and the whole of `text`: on a terminal in lines of its width, the later ones `under` spaces in; in a pipe
+    on one line."""
+    flat = _flat(text)
+    if not sys.stdout.isatty():
+        say(lead + flat)
+        return
+    width = max(40, shutil.get_terminal_size((120, 24)).columns - 1)
+    lines = textwrap.wrap(
+        flat, width, initial_indent=lead, subsequent_indent=" " * under, break_on_hyphens=False, tabsize=1
+    )
+    for line in lines or [lead]:
+        say(line)
+
+
+def say_json(value: Any) -> None:
+    """A JSON value for people: indented wherever it goes, controls and invisible characters escaped."""
+    for line in json.dumps(value, indent=2, ensure_ascii=False, default=str).split("\n"):
+        say(line)
 
 
 def heading(text: str) -> None:

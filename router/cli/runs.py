@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from router.cli.arguments import add_json, add_runs
 from router.cli.attempts import EachRun
-from router.cli.output import excerpt, heading, print_json, say, table
-from router.cli.wording import heard
-from router.core.records import model_from, search_from
+from router.cli.output import heading, print_json, say, say_json, table
+from router.cli.timeline import show_records
 from router.errors import RequestError
 
 if TYPE_CHECKING:
@@ -92,8 +89,11 @@ def _show(arguments: argparse.Namespace) -> int:
         records = [record for record in records if record["seq"] == arguments.seq]
         if not records:
             raise RequestError(f"run {run_id!r} has no record {arguments.seq}")
-    if arguments.json or arguments.seq is not None:
+    if arguments.json:
         print_json({"run": asdict(archive.summary(run_id)), "records": records})
+        return 0
+    if arguments.seq is not None:
+        say_json(records[0])
         return 0
     summary = archive.summary(run_id)
     heading(f"run {run_id}: {summary.state}, {len(records)} records, opened {summary.opened}")
@@ -103,78 +103,10 @@ def _show(arguments: argparse.Namespace) -> int:
         say("WARNING: these records are not as they were written; `bundle-router runs verify` says where")
     for torn in archive.torn(run_id):
         say(f"note: {torn.file} ends in {torn.bytes} bytes of an unfinished line")
-    finished = {record["call_id"] for record in records if record.get("type") == "call.finished"}
-    started = {record["call_id"]: record for record in records if record.get("type") == "call.started"}
-    for record in records:
-        _show_record(record, finished, started)
+    show_records(records)
     say()
     say(f"one record in full: bundle-router runs show {run_id} --seq N")
     return 0
-
-
-def _show_record(record: dict[str, Any], finished: set[str], started: dict[str, dict[str, Any]]) -> None:
-    kind = record.get("type")
-    if kind == "route.decided":
-        step = record["step"]
-        say()
-        degraded = " (degraded)" if record["degraded"] else ""
-        heading(
-            f"{record['seq']:>4}  {step['workflow']} / {step['role']} / {step['step']}  ← {record['source']}{degraded}"
-        )
-        for name, text in _asked(record):
-            say(excerpt(f"      {name}: ", text))
-        say(f"      {record['justification']}")
-        for line in heard(search_from(record), model_from(record)):
-            say(f"      {line}")
-        for bundle in record["bundles"]:
-            say(f"      + {bundle['id']}  ({bundle['reason']}: {bundle['evidence']})")
-        for row in record["left_out"]:
-            say(f"      - {row.get('tool') or row['id']}  ({row['code']}: {row['detail']})")
-        exposure = record["exposure"]
-        say(f"      {exposure['tools']} of {exposure['all_tools']} tools, {exposure['tokens']:,} tokens")
-    elif kind == "call.started" and record["call_id"] not in finished:
-        say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → started, and no end was recorded")
-        say(excerpt("        with ", str(record.get("arguments") or "")))
-    elif kind == "call.finished":
-        code = f" {record['code']}" if record["code"] else ""
-        again = f", the result of {record['cached_from']} again" if record.get("cached_from") else ""
-        code += "".join(f" ({flag.replace('_', ' ')})" for flag in (record.get("shaped") or {}).get("flags", ()))
-        say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → {record['outcome']}{code}, "
-            f"{record['elapsed_ms']:.1f} ms{again}")  # fmt: skip
-        arguments = record.get("arguments") or started.get(record["call_id"], {}).get("arguments")
-        if arguments:
-            say(excerpt("        with ", str(arguments)))
-        if record.get("result"):
-            say(excerpt("        gave ", str(record["result"])))
-        _show_artifacts(record)
-    elif kind == "request.passed":
-        code = f" {record['code']}" if record["code"] else ""
-        say(f"{record['seq']:>6}  {record['method']} of {record['server']}  → {record['outcome']}{code}, "
-            f"{record['elapsed_ms']:.1f} ms")  # fmt: skip
-        say(excerpt("        with ", str(record["arguments"])))
-        say(excerpt("        gave ", str(record["result"] or "")))
-        _show_artifacts(record)
-
-
-def _show_artifacts(record: dict[str, Any]) -> None:
-    for artifact in record["artifacts"]:
-        say(f"        artifact {artifact['mime_type']} {artifact['bytes']:,} bytes  {artifact['sha256'][:16]}…")
-
-
-def _asked(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the engine said of the step beside where it stands, as far as it said anything."""
-    step = record["step"]
-    if step.get("goal"):
-        yield "goal", step["goal"]
-    for constraint in step.get("constraints") or ():
-        yield "constraint", constraint
-    if step.get("policy"):
-        yield "its own policy", json.dumps({k: v for k, v in step["policy"].items() if v}, ensure_ascii=False)
-    if record.get("principal"):
-        yield "principal", record["principal"]
-    labels = [f"{row['name']}={row['value']}" for row in step.get("labels") or () if isinstance(row, dict)]
-    if labels:
-        yield "labels", " ".join(labels)
 
 
 def _chosen(arguments: argparse.Namespace) -> list[str]:
