@@ -55,6 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
         print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
     elif not rows:
         say("no server of this config is elsewhere: there is nothing to pin")
+    elif (
+        not arguments.yes and not sys.stdin.isatty() and any(row.admitted is not None and not row.clean for row in rows)
+    ):
+        say("nothing was approved: there is no terminal to ask on; --yes approves what you have read")
     if any(row.admitted is None for row in rows):
         return 4
     return 0 if all(row.clean or row.server.name in written for row in rows) else 1

@@ -123,7 +123,7 @@ def _warnings(one: Review) -> Iterator[str]:
         found = [finding for finding in light.verdict.findings if not _is_of_server(finding)]
         if found:
             score = f"{light.verdict.score:g}"
-            yield f"  WARNING  {one.server.name}.{light.tool}: its text speaks to the model (score {score})"
+            yield f"  WARNING  {one.server.name}.{light.tool}: its text {light.verdict.charge} (score {score})"
             yield from (_finding(finding) for finding in found)
 
 

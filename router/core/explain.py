@@ -81,9 +81,7 @@ def explain(
     )
     if not chains:
         name = target.partition(":")[2] or target
-        known = [*catalog.bundles, *(tool for bundle in catalog.bundles.values() for tool in bundle.tools)]
-        hint = Suggester().did_you_mean(name, known)
-        detail = "no bundle has this id and no bundle holds a tool of this name" + (f"; {hint}" if hint else "")
+        detail = _unknown(catalog, target)
         missing = Check("unknown_bundle", False, detail)
         chains = (Chain(name, None, (missing,), None, "unknown_bundle", detail),)
     return Explanation(
@@ -97,6 +95,22 @@ def explain(
         decision.search,
         decision.model,
     )
+
+
+def _unknown(catalog: Catalog, target: str) -> str:
+    """What there is none of, and what may have been meant."""
+    kind, _, rest = target.partition(":")
+    tools = [tool for bundle in catalog.bundles.values() for tool in bundle.tools]
+    known = {"tool": tools, "bundle": list(catalog.bundles)}.get(kind if rest else "", [*catalog.bundles, *tools])
+    nothing = {"tool": "no bundle holds a tool of this name", "bundle": "no bundle has this id"}.get(
+        kind if rest else "", "no bundle has this id and no bundle holds a tool of this name"
+    )
+    if kind == "tool" and catalog.bundle(rest) is not None:
+        return f"{nothing}; it is the id of a bundle"
+    if kind == "bundle" and rest in tools:
+        return f"{nothing}; it is the name of a tool"
+    hint = Suggester().did_you_mean(rest or target, known)
+    return f"{nothing}; {hint}" if hint else nothing
 
 
 def _holders(catalog: Catalog, target: str) -> list[tuple[str, str | None]]:

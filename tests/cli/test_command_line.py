@@ -339,6 +339,10 @@ def test_explain_says_why_search_could_not_pick_a_bundle_and_which_name_was_mean
     assert "selectable = false" in chain["detail"]
     (chain,) = json_of(tmp_path, "explain", "--tool", "repo.read_fil", *at)["chains"]
     assert chain["detail"].endswith("did you mean 'repo.read_file'?")
+    (chain,) = json_of(tmp_path, "explain", "--tool", "repo.readonly", *at)["chains"]
+    assert chain["detail"] == "no bundle holds a tool of this name; it is the id of a bundle"
+    (chain,) = json_of(tmp_path, "explain", "--bundle", "repo.read_file", *at)["chains"]
+    assert chain["detail"] == "no bundle has this id; it is the name of a tool"
 
 
 def test_route_explain_tools_and_call_work_on_one_run(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def test_nothing_is_approved_unasked_and_no_process_starts_without_development(p
     shown = run(project, "pin", "--development", "mail", code=1).stdout
     assert "new      mail.echo (text; " in shown
     assert "never reviewed" in shown
+    assert "nothing was approved: there is no terminal to ask on; --yes approves what you have read" in shown
     assert not (project / "bundles" / "pins" / "mail.json").exists()
     assert "there is no server 'post'" in run(project, "pin", "post", code=3).stderr
     assert "is local" in run(project, "pin", "repo", code=3).stderr

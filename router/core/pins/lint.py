@@ -55,5 +55,5 @@ def _lights(known: Pins, file: str, everyone: list[Neighbour]) -> Iterator[Probl
         )
         if verdict.warns:
             said = "; ".join(f"{f.rule}: {f.seen!r}" for f in verdict.findings[:3])
-            message = f"the text of {known.server}.{pin.tool} speaks to the model ({said})"
+            message = f"the text of {known.server}.{pin.tool} {verdict.charge} ({said})"
             yield Problem(file, 0, f"tools.{pin.tool}", message, "", "risk", "poisoned-text")

@@ -61,3 +61,9 @@ class Verdict:
     @property
     def warns(self) -> bool:
         return self.score >= ALONE
+
+    @property
+    def charge(self) -> str:
+        """What is held against the text, in a clause of which it is the subject."""
+        copied = all(finding.rule == "mimicry" for finding in self.findings)
+        return "is that of another server's tool" if copied else "speaks to the model"
