@@ -2,19 +2,22 @@
 
 Rules:
 1. Only servers that the run's current decision holds tools of, and a call's only where the decision showed its tool.
-2. A name may mean another tool once a list was read, so it is looked up until nothing is left to ask: what is called
+2. A name that only a glob covers means a tool once its server was asked, which a call then does before all else.
+3. A name may mean another tool once a list was read, so it is looked up until nothing is left to ask: what is called
    is what was verified.
-3. What a server does or does not answer is in `Servers.now`; nothing here raises it.
+4. What a server does or does not answer is in `Servers.now`; nothing here raises it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from router.core.catalog import Catalog
+from router.core.catalog import Bundle, Catalog
+from router.core.config.servers import included
 from router.core.metatools import resolve
 from router.core.models import Facts
+from router.core.patterns import matches
 from router.core.pins import Pins
 from router.exposed import exposed_now
 from router.ports import Scope
@@ -52,6 +55,9 @@ class Contacts:
         """Before a call: has a list that still holds of the server that it would go to."""
         if self._servers is None:
             return
+        hidden = self._hidden(current, name, look)
+        if hidden:
+            await self._servers.discover(hidden, _scope(run_id, current))
         verified: set[str] = set()
         while todo := self._meant(current, name, look) - verified:
             server = self._catalog.servers[min(todo)]
@@ -75,8 +81,7 @@ class Contacts:
 
     def _held(self, current: Current) -> set[str]:
         """The servers that the decision holds tools of."""
-        shown = (self._catalog.bundle(id_) for id_ in current.decision.bundle_ids)
-        return {server for bundle in shown if bundle is not None for server in bundle.servers}
+        return {server for bundle in self._shown(self._catalog, current) for server in bundle.servers}
 
     def _meant(self, current: Current, name: str, look: Look) -> set[str]:
         """The servers elsewhere of the tools that the name means: as things are known, and as a new list may say."""
@@ -85,13 +90,44 @@ class Contacts:
         exact = servers.get(surface.canonical.get(name, name).partition(".")[0])
         if exact is not None and exact.transport == "local":
             return set()
-        now = self.now(current.step.principal)
-        hopeful = replace(known, unavailable=now.closed, drifted=now.unpinned)
         meant = (
-            resolve(name, exposed_now(surface.catalog, facts, current), surface.canonical) for facts in (known, hopeful)
+            resolve(name, exposed_now(surface.catalog, facts, current), surface.canonical)
+            for facts in (known, self._hopeful(current, known))
         )
         found = {one.name.partition(".")[0] for one in meant if one.known}
         return {server for server in found if servers[server].transport != "local"}
+
+    def _hopeful(self, current: Current, known: Facts) -> Facts:
+        """The facts, if asking every server anew came out well."""
+        now = self.now(current.step.principal)
+        return replace(known, unavailable=now.closed, drifted=now.unpinned)
+
+    def _hidden(self, current: Current, name: str, look: Look) -> set[str]:
+        """The servers that have yet to be asked what a glob of the decision covers, where the name may be among that
+        and would be permitted: who calls without having been shown tools has nobody else to ask them."""
+        surface, known = look()
+        if name in surface.catalog.cards or name in surface.canonical:
+            return set()
+        hopeful, found = self._hopeful(current, known), set()
+        for bundle in self._shown(surface.catalog, current):
+            for pattern in bundle.patterns:
+                server = surface.catalog.servers[pattern.partition(".")[0]]
+                short = name.removeprefix(f"{server.name}.").removeprefix(f"{server.name}__")
+                tool = f"{server.name}.{short}"
+                if (short == name and server.prefix) or not matches(pattern, tool) or not included(server, short):
+                    continue
+                listed = replace(bundle, tools=(*bundle.tools, tool))
+                catalog = replace(surface.catalog, bundles={**surface.catalog.bundles, bundle.id: listed})
+                if tool in exposed_now(catalog, hopeful, current):
+                    found.add(server.name)
+        return found
+
+    @staticmethod
+    def _shown(catalog: Catalog, current: Current) -> Iterator[Bundle]:
+        for id_ in current.decision.bundle_ids:
+            bundle = catalog.bundle(id_)
+            if bundle is not None:
+                yield bundle
 
 
 def _scope(run_id: str, current: Current) -> Scope:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router import RequestError, Router, Step
+from router import RequestError, Router, Step, StepPolicy
 from router.adapters.mcp.supervision import descendants
 
 
@@ -127,6 +127,36 @@ def test_a_glob_over_a_server_without_pins_is_what_it_lists(project: Any, bench:
             assert names(router) == ["s.blocks", "s.count", "s.echo", "s.rpc_error"]
             assert router.call_sync("r", "s.echo", {"text": "x"}).ok
             assert router.call_sync("r", "s.pid", {}).outcome == "denied"
+
+
+@pytest.mark.parametrize("name", ["s.echo", "s__echo", "call_tool"])
+def test_a_tool_that_only_a_glob_covers_is_called_without_having_been_shown(
+    project: Any, bench: Any, name: str
+) -> None:
+    given = {"text": "x"}
+    with bench.faults.serving() as server:
+        project.http(server.url, tools='tools = ["s.*o*"]')
+        with project.open(pins="trusted-may-skip") as router:
+            router.route_sync(project.step())
+            arguments = {"name": "s.echo", "arguments": given} if name == "call_tool" else given
+            assert router.call_sync("r", name, arguments).text == "x"
+            assert router.call_sync("r", "s.no", {}).outcome == "denied", "it lists no such tool"
+            assert server.faults.lists == 1
+
+
+def test_nobody_is_contacted_for_a_tool_that_the_decision_would_not_hold(project: Any, bench: Any) -> None:
+    with bench.faults.serving() as server:
+        project.http(server.url, tools='tools = ["s.*o*"]', exclude=["rpc_error"])
+        (project.config / "policy.toml").write_text(
+            '[[policies]]\nname = "all"\nallow = ["bundle:*"]\ndeny = ["tool:s.blocks"]\n'
+        )
+        with project.open(pins="trusted-may-skip") as router:
+            router.route_sync(project.step())
+            for name in ("s.pid", "s.blocks", "s.rpc_error", "t.echo"):
+                assert router.call_sync("r", name, {}).outcome == "denied"
+            router.route_sync(project.step(policy=StepPolicy(deny=("bundle:faults",))))
+            assert router.call_sync("r", "s.echo", {"text": "x"}).outcome == "denied"
+        assert server.seen == []
 
 
 def test_a_glob_over_a_pinned_server_is_what_was_pinned(project: Any, bench: Any) -> None:
