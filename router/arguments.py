@@ -8,25 +8,29 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from router.core.canonical import digest, encode
+from router.core.shaping import Blob
 from router.ports import Redactor
 
 MAX_NAME: Final = 200
 """Characters of a name, or of a reason, in a record."""
 HEAD: Final = 1_000
-"""Characters kept of arguments that are too large to be taken."""
+"""Characters kept of arguments that are too large to be taken, or that are longer than `KEPT` and were refused."""
+KEPT: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """What a caller gave as arguments. `text` is what the record holds of it; `wrong` says why it can't be used:
     the code, and the rest of a sentence that begins with "The arguments of … ". `asked` is the value as the caller gave
-    it, where something else has taken the place of artifact handles in it; `files` are the paths among that."""
+    it, where something else has taken the place of artifact handles in it; `files` are the paths among that. `blobs`
+    are the bytes that `text` names by their handles; they are stored when the call begins."""
 
     value: Mapping[str, Any]
     text: str
     wrong: tuple[str, str] | None = None
     asked: Mapping[str, Any] | None = None
     files: tuple[str, ...] = ()
+    blobs: tuple[Blob, ...] = ()
 
 
 def read_arguments(redactor: Redactor, given: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
@@ -50,6 +54,11 @@ def read_arguments(redactor: Redactor, given: Mapping[str, Any] | str, max_bytes
     if len(text) > max_bytes:
         return _too_large(redactor, text, max_bytes)
     return Arguments(value, encode(redactor.redact_value(value)))
+
+
+def shortened(text: str) -> str:
+    """What the record of a refused call holds of arguments: nobody acted on them, and there may be any number."""
+    return text if len(text) <= KEPT else encode({"length": len(text), "digest": digest(text), "head": text[:HEAD]})
 
 
 def _no_constant(name: str) -> object:

@@ -100,6 +100,7 @@ def admit_call(
             joins=joins,
             asked=given.asked,
             files=given.files,
+            blobs=given.blobs,
         )
         refused = spend(deps, catalog, run, admitted)
         if refused is not None:
@@ -110,7 +111,7 @@ def admit_call(
         if refusal is not None:
             outcome, code, text = refusal
             shaped = shape((Text(text),), catalog.settings.limits.max_result_chars, deps.describe)
-            return finish_call(deps, run, admitted, outcome, code, shaped, ())
+            return finish_call(deps, run, admitted, outcome, code, shaped, (), refused=True)
         activation = sticky_set.touch(run.activation, admitted.bundle)
         if joins:
             activation, joined = _with_called(catalog, activation, admitted)
@@ -184,8 +185,9 @@ async def perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) ->
     """Carries out an admitted call: bounded, shaped, artifacts stored, and recorded whatever happens."""
     try:
         with _recorded(deps, run, admitted):
+            await store(run, admitted.blobs)
             came = await _came_to(deps, catalog, run, admitted)
-            stored = await store(run, came.shaped)
+            stored = await store(run, came.shaped.blobs)
         with run.lock:
             result = finish_call(deps, run, admitted, came.outcome, came.code, came.shaped, stored, source=came.source)
         await on_disk(run)

@@ -32,7 +32,7 @@ from router.core.shaping.forms import media_form
 from router.core.steppolicy import refuse_unknown
 from router.errors import RequestError, StorageError
 from router.exposed import OUTDATED
-from router.handles import keep_payloads, with_artifacts
+from router.handles import with_artifacts, without_payloads
 from router.metacalls import answer
 from router.outcomes import Admitted, Result
 from router.passing import Errand, Passing, passing_now
@@ -339,7 +339,7 @@ class Engine:
         facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
         catalog, names = surface.catalog, surface.canonical
         given = read_arguments(self._deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
-        given = await keep_payloads(self._deps, run, given)
+        given = await without_payloads(self._deps, given)
         async with with_artifacts(self._deps, surface, run, self._artifacts_of(run), name, given) as given:
             # Meanwhile the run, or an ancestor, may have been routed anew: what counts is what holds when the call
             # begins.

@@ -70,22 +70,20 @@ async def with_artifacts(
             scratch.close()
 
 
-async def keep_payloads(deps: Deps, run: Run, given: Arguments) -> Arguments:
+async def without_payloads(deps: Deps, given: Arguments) -> Arguments:
     """The arguments with artifacts of the run in place of bytes (base64, `data:` URIs) in what is recorded of them. The
-    tool gets them as they came."""
+    tool gets them as they came. They are stored when the call begins: one that is refused leaves none."""
     if given.wrong is not None or len(given.text) < LONG:
         return given
     if len(given.text) < INLINE_CHARS:
-        return _payloads_kept(deps, run, given)
-    return await asyncio.to_thread(_payloads_kept, deps, run, given)
+        return _without(deps, given)
+    return await asyncio.to_thread(_without, deps, given)
 
 
-def _payloads_kept(deps: Deps, run: Run, given: Arguments) -> Arguments:
+def _without(deps: Deps, given: Arguments) -> Arguments:
     references = References(deps.describe)
     value = references.value(json.loads(given.text))
-    for blob in references.blobs:
-        run.artifacts.put(blob.data, claimed_type=blob.claimed_type, name=blob.name)
-    return replace(given, text=encode(value)) if references.blobs else given
+    return replace(given, text=encode(value), blobs=references.blobs) if references.blobs else given
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from router.arguments import MAX_NAME
+from router.arguments import MAX_NAME, shortened
 from router.core import activation as sticky_set
 from router.core import budgets
 from router.core.catalog import Catalog
@@ -67,9 +67,10 @@ class Result:
 class Admitted:
     """A call that passed exposure, policy and validation, and whose `call.started` is on disk. `arguments` is what is
     recorded of them, `asked` what the caller gave, where the tool gets something else for artifact handles (`given`,
-    and `files`); `folder` is the step's, beneath the run's root; `via` names the meta-tool it came through; `joins`
-    says whether the call may change the array, `joined` how it did when it began. `ready_ms` is what making its server
-    ready took before: it may have had to be started, and its tools listed anew."""
+    and `files`); `blobs` are bytes that are recorded by their handles; `folder` is the step's, beneath the run's root;
+    `via` names the meta-tool it came through; `joins` says whether the call may change the array, `joined` how it did
+    when it began. `ready_ms` is what making its server ready took before: it may have had to be started, and its tools
+    listed anew."""
 
     call_id: str
     decision_id: str
@@ -85,6 +86,7 @@ class Admitted:
     joined: Joined = ()
     asked: Mapping[str, Any] | None = None
     files: tuple[str, ...] = ()
+    blobs: tuple[Blob, ...] = ()
     ready_ms: float = 0.0
 
 
@@ -114,7 +116,7 @@ def recordable(name: object) -> str:
 async def shape_result(deps: Deps, catalog: Catalog, run: Run, raw: RawResult) -> tuple[Shaped, tuple[Stored, ...]]:
     """The result as the model sees it, and its artifacts, stored."""
     shaped = await shape_blocks(deps, catalog, raw.blocks)
-    return shaped, await store(run, shaped)
+    return shaped, await store(run, shaped.blobs)
 
 
 async def shape_blocks(deps: Deps, catalog: Catalog, blocks: Sequence[Block]) -> Shaped:
@@ -125,11 +127,11 @@ async def shape_blocks(deps: Deps, catalog: Catalog, blocks: Sequence[Block]) ->
     return await asyncio.to_thread(shape, blocks, max_chars, deps.describe)
 
 
-async def store(run: Run, shaped: Shaped) -> tuple[Stored, ...]:
-    """The artifacts of a result, stored with the run."""
-    if not shaped.blobs:
+async def store(run: Run, blobs: Sequence[Blob]) -> tuple[Stored, ...]:
+    """The artifacts of a result, or of arguments, stored with the run."""
+    if not blobs:
         return ()
-    return await asyncio.to_thread(lambda: tuple(_kept(run, blob) for blob in shaped.blobs))
+    return await asyncio.to_thread(lambda: tuple(_kept(run, blob) for blob in blobs))
 
 
 def _kept(run: Run, blob: Blob) -> Stored:
@@ -151,7 +153,7 @@ def spend(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Result 
         return None
     code, text = over
     shaped = shape((Text(text),), limits.max_result_chars, deps.describe)
-    return finish_call(deps, run, admitted, "budget", code, shaped, (), counts=False)
+    return finish_call(deps, run, admitted, "budget", code, shaped, (), counts=False, refused=True)
 
 
 def ended_by(ended: BaseException) -> tuple[Outcome, str]:
@@ -173,9 +175,10 @@ def finish_call(
     joined: Joined = (),
     source: str = "",
     counts: bool = True,
+    refused: bool = False,
 ) -> Result:
     """Records the end of a call. The caller holds the run's lock. `source` is the call whose result is used again;
-    `counts`: whether it is one in the step's budget."""
+    `counts`: whether it is one in the step's budget; `refused`: whether it never began."""
     joined = (*admitted.joined, *joined, *_readers(run, admitted, shaped))
     elapsed_ms = (deps.clock.monotonic_ns() - admitted.started_ns) / 1e6
     code = recordable(code)[:MAX_CODE]
@@ -183,6 +186,7 @@ def finish_call(
         answered = hash((outcome, code, shaped.text))
         run.spent = budgets.ended(run.spent, _asked(admitted), answered, shaped.original_bytes, elapsed_ms)
     record = call_record(deps, run, "call.finished", admitted)
+    record |= {"arguments": shortened(admitted.arguments)} if refused else {}
     record |= {
         "outcome": outcome,
         "code": code,

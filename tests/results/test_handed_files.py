@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from router import LocalTool, Router, Step, ToolContext, ToolOutput
 from router.core.handles import handles_in
 from router.core.models import Media, Text
+from router.errors import RequestError
 
 CONFIG = {
     "servers": '[servers.kit]\ntransport = "local"\ntrust = "trusted"\n',
@@ -170,6 +171,24 @@ def test_bytes_in_arguments_are_artifacts_in_the_record_and_come_to_the_tool_as_
     started = json.loads(json.loads(records.splitlines()[0])["arguments"])
     assert started["query"].startswith(f"[artifact {uri(GIF + bytes(600))} image/gif")
     assert site.router.artifact("r", uri(GIF + bytes(600))) == GIF + bytes(600)
+
+
+def test_a_refused_call_leaves_none_of_its_bytes_and_the_beginning_of_its_words(site: Site) -> None:
+    site.router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
+    payload = "data:image/gif;base64," + base64.b64encode(GIF + bytes(600)).decode()
+    for name, given in (
+        ("kit.nowhere", {"query": payload}),
+        ("kit.open", {"query": "w " * 50_000, "inputFiles": payload}),
+    ):
+        assert not site.router.call_sync("r", name, given).ok
+    assert not site.kit.queries
+    with pytest.raises(RequestError):
+        site.router.artifact("r", uri(GIF + bytes(600)))
+    denied, unfit = (site.folder / "runs" / "r" / "tool-calls.jsonl").read_text().splitlines()
+    assert json.loads(json.loads(denied)["arguments"])["query"].startswith("[artifact ")
+    kept = json.loads(json.loads(unfit)["arguments"])
+    assert (kept["length"] > 100_000, kept["head"][:14], len(kept["head"])) == (True, '{"inputFiles":', 1_000)
+    assert len(unfit) < 10_000
 
 
 def test_the_confined_reader_reads_a_handed_file_and_no_other_outside_the_workspace(tmp_path: Path) -> None:
