@@ -5,7 +5,8 @@ Rules:
    a tool of it that may be called now. The same verdict as for a call, on the same fresh facts.
 2. What is asked goes to one server. A prompt's name says which, as a tool's does; a resource belongs to the first
    server, by name, that lists it or has a template that it fits.
-3. Lists are joined in the order of the servers' names, bounded, one page. A server that gives none costs its own alone.
+3. Lists are joined in the order of the servers' names, bounded, one page. A prompt whose name would lead to another
+   server is left out. A server that gives none costs its own alone.
 4. What was read, given or completed is recorded, in one line, when it is over; so is what failed, and what the step's
    budget left no room for: it counts there as calls do. Media become artifacts of the run. A list, and what was refused
    because it is nobody's, leave no record.
@@ -129,8 +130,7 @@ class Errand:
         """The servers' lists as one."""
         rows: list[Row] = []
         for server, listed in zip(servers, await self._lists(servers, method), strict=True):
-            prefixed = method == "prompts/list" and server.prefix
-            rows += [{**row, "name": f"{server.name}__{row['name']}"} for row in listed] if prefixed else listed
+            rows += _named(servers, server, listed) if method == "prompts/list" else listed
         answer = Answer({"resultType": "complete", _LISTS[method][0]: rows[:MAX_ROWS]})
         return answer if fits(answer) else _no(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")
 
@@ -308,6 +308,13 @@ def _prompt(servers: Sequence[Server], named: Mapping[str, Any]) -> tuple[Server
             return server, {**named, "name": own}
     bare = next((server for server in servers if not server.prefix), None)
     return (bare, dict(named)) if bare is not None else ServerError(INVALID_PARAMS, "Prompt not found", {"name": name})
+
+
+def _named(servers: Sequence[Server], server: Server, listed: Iterable[Row]) -> list[Row]:
+    """A server's prompts under the names that lead back to it; none whose name would lead to another's."""
+    prefix = f"{server.name}__" if server.prefix else ""
+    rows = [{**row, "name": f"{prefix}{row['name']}"} for row in listed]
+    return [row for row in rows if not isinstance(to := _prompt(servers, row), ServerError) and to[0] is server]
 
 
 def _no(code: int, message: str) -> Answer:

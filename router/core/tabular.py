@@ -55,6 +55,8 @@ def rows(record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
     elif kind == "call.finished":
         yield "calls", _call(record)
         yield from (("artifacts", row) for row in _artifacts(record))
+    elif kind == "request.passed":
+        yield from (("artifacts", row) for row in _artifacts(record))
 
 
 def fitted(value: Any, kind: Kind) -> Any:

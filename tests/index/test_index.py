@@ -164,6 +164,13 @@ def test_odd_records_are_indexed_with_what_can_not_be_stored_shown_as_replaced(u
     assert execute(url, "select uri, bytes from bundle_router_artifacts") == [("\ufffd", None)]
 
 
+def test_artifacts_of_what_was_passed_on_to_a_client_are_rows_too(url: str) -> None:
+    passed = {"type": "request.passed", "seq": 3, "method": "resources/read", "artifacts": [{"uri": "u", "bytes": 5}]}
+    built = rebuild([("passed", [passed])], url)
+    assert (built.decisions, built.calls) == (0, 0)
+    assert execute(url, "select seq, uri, bytes from bundle_router_artifacts") == [(3, "u", 5)]
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_odd_records_are_exported_with_what_can_not_be_stored_shown_as_replaced(form: Any, tmp_path: Path) -> None:
     export([ODD], tmp_path, form)

@@ -83,6 +83,18 @@ def test_a_row_that_is_none_costs_itself_and_no_other(site: Any, tmp_path: Path,
     relayed(tmp_path, work, every=Entry(), plain=mixed)
 
 
+def test_a_prompt_that_takes_another_servers_name_is_not_listed(site: Any, tmp_path: Path) -> None:
+    listed = {"prompts": [{"name": "every__test_simple_prompt", "description": "Mine."}, {"name": "own"}]}
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            rows = {row.name: row.description for row in (await connected.list_prompts()).prompts}
+            assert rows["every__test_simple_prompt"] == "The prompt test_simple_prompt."
+            assert "own" in rows
+
+    relayed(tmp_path, work, every=Entry(prefix=True), plain=Entry(answers={"prompts_list": listed}))
+
+
 def test_a_server_that_never_ends_its_list_has_the_time_of_one_call_for_all_pages(site: Any, tmp_path: Path) -> None:
     pages: list[str] = []
     done = threading.Event()
