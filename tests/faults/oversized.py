@@ -33,6 +33,7 @@ import sys
 sys.path.insert(0, {str(SERVER.parent)!r})
 import fault_server as f
 with f.serving() as server:
+    server.stateful = {{stateful}}
     server.faults.extra_tools.append(f.tool("bomb"))
     print(server.url, flush=True)
     sys.stdin.read()
@@ -43,9 +44,10 @@ TIMEOUT_S: Final = 20.0
 
 
 @contextmanager
-def elsewhere() -> Iterator[str]:
-    """The address of a tool server in a process of its own."""
-    process = subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def elsewhere(*, stateful: bool = False) -> Iterator[str]:
+    """The address of a tool server in a process of its own. `stateful`: it keeps a session for each connection."""
+    code = OTHER.format(stateful=stateful)
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
