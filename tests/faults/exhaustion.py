@@ -1,5 +1,5 @@
 """F-21: no descriptor left for a tool server, and none for its connection: a typed result, and all is well afterwards.
-(For processes and threads: `processes.py`.)
+(Processes and threads: `processes.py`; memory: `memory.py`.)
 
     python tests/faults/exhaustion.py [--quick]
 

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 NAMES = (
     "kill9", "two_writers", "disk_full", "gone_directory", "syscall_faults", "thousand_questions", "oversized",
-    "exhaustion", "processes", "evictions", "short_sessions",
+    "exhaustion", "processes", "memory", "evictions", "short_sessions",
 )  # fmt: skip
 
 
