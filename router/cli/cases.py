@@ -22,6 +22,22 @@ if TYPE_CHECKING:
 
 SUMMARY = "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)"
 LABELLED: Final = ".jsonl"
+FORMS: Final = """\
+a case file, *.toml: steps, and what they must get (bundles in this order)
+  [[cases]]
+  name = "reviewers read"
+  workflow = "feature"
+  role = "reviewer"
+  step = "review"
+  bundles = ["repo.readonly", "docs.fetch"]
+  # where it matters: route, source, left_out, goal, constraints, capabilities
+
+a labelled set, *.jsonl: what was asked for, and the bundles (and tools) needed
+  {"goal": "why does slugify drop emoji", "bundles": ["repo.readonly"]}
+  {"goal": "what the docs say", "bundles": ["docs.fetch"], "tools": ["docs.fetch"]}
+
+Exit: 0 all cases hold, 1 some do not. A labelled set has figures and no verdict.
+"""
 MAX_LABELLED_BYTES: Final = 256 * 1024 * 1024
 
 
@@ -36,6 +52,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     add_config(parser)
     add_json(parser)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = FORMS
 
 
 def load_file(path: Path) -> ConfigFile:
@@ -57,7 +75,7 @@ def load_labelled(path: Path) -> tuple[LabelledRow, ...]:
     except OSError as error:
         raise RequestError(f"{path} can't be read: {error.strerror}") from None
     except ValueError as error:  # UnicodeDecodeError is one
-        raise RequestError(f"{path}: {error}") from None
+        raise RequestError(f"{path}: {error}", advice="`bundle-router eval --help` shows a line of one") from None
 
 
 def run(arguments: argparse.Namespace) -> int:

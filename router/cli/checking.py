@@ -84,6 +84,8 @@ def _show(
         f"valid: {len(catalog.bundles)} bundles, {len(catalog.routes)} routes, {len(catalog.policies)} "
         f"policies, {len(catalog.servers)} servers; revision {catalog.revision}"
     )
+    if config_folder(arguments) is None:
+        say("this is the shipped config alone: there is no config folder here (`bundle-router init` writes one)")
     if unpinned:
         say(f"not usable before they are reviewed: {', '.join(unpinned)} (bundle-router pin)")
 

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 from datetime import UTC, datetime
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 from router.cli.arguments import (
     add_config,
@@ -20,9 +21,12 @@ from router.cli.arguments import (
 )
 from router.cli.output import print_json, say, table
 from router.cli.wording import heard
-from router.core.models import Decision
+from router.core.models import Decision, Step
 from router.core.records import outcome_json
 from router.errors import RequestError
+
+if TYPE_CHECKING:
+    from router.wiring import Router
 
 SUMMARY = "decide what a step may see, and write it to the run directory"
 
@@ -59,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     given_by = {"runs": arguments.runs, "workspace": arguments.workspace, **opening(arguments)}
     with Router.open(config_folder(arguments), **given_by) as router:
+        if wants_warm_up(router, step):
+            router.warm_up_sync()
         decision = router.route_sync(step)
     if arguments.json:
         print_json({"decision": outcome_json(decision), **_identity(decision)})
@@ -66,6 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
         show(decision)
         say(f"recorded in {arguments.runs}/{decision.run_id}/routing.jsonl as record {decision.seq}")
     return 0
+
+
+def wants_warm_up(router: Router, step: Step) -> bool:
+    """Whether a model may be asked about the step: a process that ends with its answer has to wait until one can be."""
+    settings = router.catalog.settings
+    if not settings.model.names and settings.search.embeddings is None:
+        return False
+    found = router.explain(step, "bundle:")
+    return found.asks and (settings.search.embeddings is not None or found.source != "search")
 
 
 def _labels(given: list[str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from router.cli.arguments import (
     step_from,
 )
 from router.cli.output import print_json, say
-from router.cli.route import new_run_id
+from router.cli.route import new_run_id, wants_warm_up
 from router.core.models import RUN_ID, Step
 from router.errors import RequestError
 
@@ -93,6 +93,8 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> 
 async def _begun(router: Router, step: Step | None, run_id: str | None) -> str | None:
     """The run to name: routed, or found on disk. Raises UnknownRun."""
     if step is not None:
+        if wants_warm_up(router, step):
+            await router.warm_up()
         return (await router.route(step)).run_id
     if run_id is not None:
         await router.decision_id(run_id)

@@ -398,6 +398,24 @@ def test_what_is_wrong_is_said_on_stderr_with_its_own_exit_status(
     assert done.stdout == ""
 
 
+def test_check_says_when_it_checked_no_config_of_ones_own(tmp_path: Path) -> None:
+    alone = "this is the shipped config alone: there is no config folder here (`bundle-router init` writes one)"
+    assert alone in run(tmp_path, "check").stdout.splitlines()
+    run(tmp_path, "init")
+    assert alone not in run(tmp_path, "check").stdout
+
+
+def test_the_forms_that_eval_shows_are_such_that_it_takes(tmp_path: Path) -> None:
+    shown = run(tmp_path, "eval", "--help").stdout.splitlines()
+    inner = [line[2:] for line in shown if line.startswith("  ")]
+    (tmp_path / "a.toml").write_text("\n".join(inner[inner.index("[[cases]]") :][:7]), encoding="utf-8")
+    rows = [line for line in inner if line.startswith("{")]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    assert run(tmp_path, "eval", "a.toml", "a.jsonl").stdout.startswith("1 passed, 0 failed\n\na.jsonl: 2 steps")
+    (tmp_path / "a.jsonl").write_text('{"goal": "x"}', encoding="utf-8")
+    assert "eval --help" in run(tmp_path, "eval", "a.jsonl", code=3).stderr
+
+
 def test_check_exits_with_two_and_names_the_line(tmp_path: Path) -> None:
     run(tmp_path, "init")
     assert run(tmp_path, "check", "--strict").stdout.startswith("valid: 4 bundles")
