@@ -50,7 +50,8 @@ TOOLS = [
 
 
 class Faults:
-    """What the server answers. `bad_tools`, `loop_cursor`, `big_list`, `ttl_ms`, `instructions` shape its list."""
+    """What the server answers. `bad_tools`, `deep_list`, `loop_cursor`, `big_list`, `ttl_ms`, `instructions` shape
+    its list."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -107,6 +108,11 @@ class Faults:
                 *TOOLS,
                 TOOLS[0],
             ]
+        if self.options.get("deep_list"):
+            schema: dict[str, Any] = {"type": "object"}
+            for _ in range(int(self.options["deep_list"])):
+                schema = {"type": "object", "properties": {"x": schema}}
+            result["tools"].insert(0, tool("deep_one", inputSchema=schema))
         if self.options.get("big_list"):
             result["tools"] = [tool(f"t{i}", description="d" * 350) for i in range(self.options["big_list"])]
         if self.options.get("loop_cursor"):

@@ -375,3 +375,13 @@ def test_processes_of_a_router_that_is_gone_are_reported_and_left_alone(bench: A
             await left.wait()
 
     bench.run(main, bench.stdio())
+
+
+@pytest.mark.parametrize("levels", [90, 150, 300])
+def test_a_schema_that_is_nested_deep_costs_its_tool_and_not_the_list(project: Any, levels: int) -> None:
+    project.stdio(f"deep_list={levels}", tools='tools = ["s.*"]')
+    with project.open(pins="trusted-may-skip") as router:
+        router.route_sync(project.step())
+        shown = [tool.name for tool in router.tools_sync("r").active]
+        assert ("s.echo" in shown, "s.deep_one" in shown) == (True, False)
+        assert router.call_sync("r", "s.echo", {"text": "x"}).text == "x"

@@ -224,7 +224,8 @@ def parse_line(line: bytes) -> SessionMessage | None:
     try:
         value = json.loads(line.decode("utf-8", "replace"))
         text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-        return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
+        # Not as JSON once more: pydantic's parser reads 200 levels, and one tool's deep schema costs that tool alone.
+        return SessionMessage(types.jsonrpc_message_adapter.validate_python(json.loads(text), by_name=False))
     except (ValueError, RecursionError):
         return None
 
