@@ -10,7 +10,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from router.core.catalog import Bundle, Catalog
@@ -60,10 +61,19 @@ class Contacts:
             await self._servers.discover(hidden, _scope(run_id, current))
         verified: set[str] = set()
         while todo := self._meant(current, name, look) - verified:
-            server = self._catalog.servers[min(todo)]
-            timeout_s = server.timeout_s or self._catalog.settings.limits.call_timeout_s
-            await self._servers.verify(server.name, _scope(run_id, current), timeout_s)
-            verified.add(server.name)
+            first = min(todo)
+            await self._verified(self._servers, first, _scope(run_id, current))
+            verified.add(first)
+
+    async def verify_servers(self, run_id: str, current: Current, names: Iterable[str]) -> None:
+        """Before anything else is asked of these servers: as `verify`, of all at once."""
+        if self._servers is not None:
+            scope = _scope(run_id, current)
+            await asyncio.gather(*(self._verified(self._servers, name, scope) for name in names))
+
+    async def _verified(self, servers: Servers, name: str, scope: Scope) -> None:
+        timeout_s = self._catalog.servers[name].timeout_s or self._catalog.settings.limits.call_timeout_s
+        await servers.verify(name, scope, timeout_s)
 
     def narrow(self, pins: Mapping[str, Pins]) -> None:
         """Takes back what these pins do not hold, or hold in another form."""

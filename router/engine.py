@@ -404,6 +404,8 @@ class Engine:
         try:
             current, _, parent_id = self._runs.stands(run_id)
             await self._contacts.discover(run_id, current)
+            asked = [server.name for server in self._passing(current, parent_id).servers]
+            await self._contacts.verify_servers(run_id, current, asked)  # they may be no more what was pinned
             yield Errand(self._deps, self._servers, self._passing(current, parent_id), run, current, client)
         finally:
             run.release()
