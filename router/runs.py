@@ -30,6 +30,7 @@ from router.ports import Diagnostics, RunLog, RunStore
 from router.run import Current, Run
 
 NO_CEILING: Final = Ceiling()
+FIRST_STEP: Final = "route its first step: Router.route(), or `bundle-router route --run`"
 
 
 class Runs:
@@ -108,7 +109,7 @@ class Runs:
         if header is None:  # a new run, or one whose `run.json` power loss took: its decisions name its parent too
             record = self._store.last_decision(run_id)
             if record is None and step is None:
-                raise UnknownRun(f"no run {run_id!r} here", advice="call route() for its first step")
+                raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
         if header is None and record is None:
             parent_id = step.parent_run_id if step is not None else None
         else:
@@ -232,7 +233,7 @@ class Runs:
             current, activation = self._current(record), self._resumed(run_id, record)
             parent_id = _parent_id(self._store.header(run_id), record)
         if current is None:
-            raise UnknownRun(f"run {run_id!r} has no decision yet", advice="call route() for its first step")
+            raise UnknownRun(f"run {run_id!r} has no decision yet", advice=FIRST_STEP)
         return current, activation, parent_id
 
 

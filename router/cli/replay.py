@@ -42,9 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
     given = load_catalog(arguments.config, local=local_servers(arguments)) if arguments.config else None
     counts: Counter[str] = Counter()
     differing: list[Replayed] = []
+    known: set[str] = set()
     attempt = EachRun()
     for run_id in arguments.run_ids or archive.run_ids():
-        for replayed in attempt.all(_replays(archive, run_id, given)):
+        for replayed in attempt.all(_replays(archive, run_id, given, known)):
             counts[replayed.outcome] += 1
             if replayed.outcome in ("changed", "asks_anew") or (given is None and replayed.outcome != "identical"):
                 differing.append(replayed)
@@ -52,10 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"counts": dict(counts), "differing": [_row(item) for item in differing]})
     else:
         _show(counts, differing)
+        if counts and (later := _later_servers(given, known)):
+            say(f"no run knew {', '.join(later)}: taken here as reviewed and available")
     return attempt.status or (1 if differing else 0)
 
 
-def _replays(archive: Any, run_id: str, given: Catalog | None) -> Iterator[Replayed]:
+def _replays(archive: Any, run_id: str, given: Catalog | None, known: set[str]) -> Iterator[Replayed]:
+    """The run's decisions, taken again; the servers that it had are added to `known`."""
     own: dict[str, Catalog] = {}
     for record in archive.records(run_id):
         if record.get("type") != "route.decided":
@@ -64,12 +68,19 @@ def _replays(archive: Any, run_id: str, given: Catalog | None) -> Iterator[Repla
             revision = record["catalog_revision"]
             if revision not in own:
                 own[revision] = catalog_from(archive.catalog(run_id, revision))
+                known.update(own[revision].servers)
             then = own[revision]
             yield replay(record, then) if given is None else replay(record, given, then)
         except (KeyError, TypeError, ValidationError) as error:
             raise CorruptRun(
                 f"record {record.get('seq')} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"
             ) from None
+
+
+def _later_servers(given: Catalog | None, known: set[str]) -> list[str]:
+    """Servers elsewhere of which no run has recorded how they stood."""
+    servers = given.servers.values() if given is not None else ()
+    return sorted(server.name for server in servers if server.transport != "local" and server.name not in known)
 
 
 def _row(item: Replayed) -> dict[str, object]:

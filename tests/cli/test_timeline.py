@@ -79,6 +79,15 @@ def test_one_record_in_full_is_readable_and_is_json(reviewed: Any) -> None:
     assert reviewed.json("runs", "show", "r-1", "--seq", "0")["records"] == [json.loads(shown)]
 
 
+def test_replay_says_which_servers_no_run_has_seen(reviewed: Any) -> None:
+    reviewed.write(servers='[servers.board]\nurl = "https://board.example.com/mcp"\n')
+    for name in ("bundles", "routes", "policy"):
+        (reviewed.folder / "config" / f"{name}.toml").unlink()
+    said = reviewed("replay", "--config", "config", code=1).stdout
+    assert "no run knew board: taken here as reviewed and available" in said
+    assert "no run knew" not in reviewed("replay").stdout
+
+
 def _on_a_terminal(cwd: Path, *words: str, columns: int) -> str:
     parent, child = pty.openpty()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": str(columns)}
