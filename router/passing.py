@@ -121,7 +121,12 @@ class Errand:
             answer = Answer({})
         except ToolFailure as failure:
             end, answer = None, Answer(outcome="unavailable", code=failure.code, text=failure.message)
-        self._record(request, answer, *await self._shaped(answer))
+        try:
+            self._record(request, answer, *await self._shaped(answer))
+        except BaseException:  # what leaves no record is not to go on either
+            if end is not None:
+                end()
+            raise
         return answer if end is None else end
 
     # --- lists -----------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ PATIENCE_S: Final = 1.0
 MAX_LIT: Final = 100
 """Tools of one list that the warning light looks at before it goes to the log."""
 _MAX_PRINCIPALS: Final = 1_024
+_MAX_TOLD: Final = 4_096
+"""Lights that are remembered as told of: text that keeps changing is told of again rather than kept for ever."""
 _NEVER: Final = 1 << 63
 
 Pairs = tuple[tuple[str, str], ...]
@@ -303,6 +305,8 @@ class Servers:
         for light in lights(replace(admitted, tools=admitted.tools[:MAX_LIT]), comparison, everyone):
             said = [f"{finding.rule} at {finding.where}: {finding.seen}" for finding in light.verdict.findings[:3]]
             if (told := (server.name, light.tool, *said)) not in self._told:
+                if len(self._told) >= _MAX_TOLD:
+                    self._told.clear()
                 self._told.add(told)
                 self._diagnostics.event("warning", "tool.suspicious", server=server.name, tool=light.tool, said=said)
 

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
+from router.errors import StorageError
 from tests.serving.everything_server import LARGE, PNG, PROMPTS, RESOURCES, TOOLS
 from tests.serving.relay import EVERYTHING, Entry, Relay, relayed
 
@@ -477,5 +478,20 @@ def test_a_listener_of_the_modern_era_hears_of_the_resources_it_named_while_the_
                 await other.list_tools()  # the decision is known to the endpoint by now
             while upstream.followed:  # noqa: ASYNC110 - what is waited for is on another thread
                 await asyncio.sleep(0.01)
+
+    relayed(tmp_path, work)
+
+
+def test_what_leaves_no_record_is_not_followed(site: Any, tmp_path: Path) -> None:
+    async def work(relay: Relay) -> None:
+        upstream = relay.servers["every"]
+        log = relay.folder / "runs" / "r" / "tool-calls.jsonl"
+        log.unlink(missing_ok=True)
+        log.mkdir()
+        with pytest.raises(StorageError):
+            await relay.router.follow("r", "test://watched-resource", lambda: None)
+        while upstream.followed:  # noqa: ASYNC110 - what is waited for is on another thread
+            await asyncio.sleep(0.01)
+        log.rmdir()
 
     relayed(tmp_path, work)

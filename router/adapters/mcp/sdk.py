@@ -5,7 +5,8 @@ Rules:
    lists again before the result of an unlisted tool is given out, and throws away content that misses its schema.
 2. What leaves here carries the SDK's own stamp for the era that was negotiated, and no trace baggage: the sessions'
    loop runs everything in a context that holds at most the caller's span.
-3. The client declares no capabilities (roots, sampling, elicitation): a server that asks for them is refused.
+3. The client declares no capabilities (roots, sampling, elicitation) of its own, and an agent's client's only where the
+   server's entry passes `input` on: a server that asks for what was not declared is refused.
 """
 
 from __future__ import annotations
