@@ -305,6 +305,16 @@ def test_tools_that_are_shown_and_never_called_are_proposed_to_be_trimmed(deploy
     assert "mail" not in trims, "all of it is used"
 
 
+def test_what_a_reviewer_says_was_needed_is_not_proposed_to_be_trimmed(kit: Any) -> None:
+    runs = {f"r{at}": [kit.Turn(f"frob the grand knob {at}", ("mail",))] for at in range(24)}
+    deployment = kit.Deployment(kit.workshop()).play(runs)
+    unsaid = deployment.past()
+    assert "mail" in {row.bundle for row in taught(deployment).proposals.trims}
+    said = [replace(step, needed=frozenset(("mail",))) for step in unsaid]
+    learning = learn(said, deployment.catalogs, deployment.catalog, make_search(deployment.catalog), NOTHING)
+    assert "mail" not in {row.bundle for row in learning.proposals.trims}
+
+
 def test_the_proposals_are_toml_that_the_config_understands(kit: Any) -> None:
     odd = ('say "hi" \\ there', "agent", "ünder😀")
     runs = {

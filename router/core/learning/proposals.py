@@ -7,7 +7,8 @@ Rules:
 2. An example is proposed for a bundle where past steps that needed it are not ranked to it by search alone, in at
    least `MIN_RUNS` runs and `SAME` of those with a text of this kind. It is a recorded text: read it before you adopt
    it, because the router's model will read it too.
-3. A trim is proposed for tools that were shown at `MIN_SHOWN` steps of `MIN_RUNS` runs, and never called nor asked for.
+3. A trim is proposed for tools that were shown at `MIN_SHOWN` steps of `MIN_RUNS` runs, and never called nor asked for;
+   a step for which a reviewer says that the bundle was needed counts only where something of it was called.
 4. Only what policy permits today is proposed, and only for bundles that still are what they were.
 """
 
@@ -218,10 +219,13 @@ def _trims(past: Sequence[PastStep], catalogs: Mapping[str, Catalog], current: C
     for step in past:
         then = catalogs.get(step.catalog_revision)
         for id_ in step.shown:
-            if _is_unchanged(id_, then, current):
-                steps[id_] += 1
-                runs[id_].add(step.run_id)
-                used[id_].update(tool for _, tool in step.called)
+            if not _is_unchanged(id_, then, current):
+                continue
+            used[id_].update(tool for _, tool in step.called)
+            if id_ in step.needed and not any(bundle == id_ for bundle, _ in step.called):
+                continue  # a reviewer says that it was needed, and nobody which of its tools
+            steps[id_] += 1
+            runs[id_].add(step.run_id)
     wanted = {tool for step in past for tool in step.missed}
     for id_, shown in sorted(steps.items()):
         bundle = current.bundles[id_]
