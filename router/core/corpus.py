@@ -23,7 +23,19 @@ from typing import Final
 from router.core.canonical import digest_of
 from router.core.catalog import Bundle, Card, Catalog
 from router.core.models import RecentStep, Step
-from router.core.search.documents import BundleText, Corpus, ToolText, make_corpus, parameters_of
+from router.core.search.documents import (
+    BundleText,
+    Corpus,
+    ToolText,
+    bundle_document,
+    collection_of,
+    make_corpus,
+    parameters_of,
+    tool_document,
+    vouched_tools,
+)
+from router.core.search.index import Collection as SearchCollection
+from router.core.search.index import Document
 from router.core.search.request import Request
 from router.core.search.text import Analyzer
 
@@ -68,6 +80,31 @@ def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts
 def corpus_of(texts: Texts, analyzer: Analyzer) -> Corpus:
     """The documents to index. Takes milliseconds for every hundred tools."""
     return make_corpus(texts.bundles, texts.tools, analyzer)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What makes an index over other texts one over these: documents to put in, after others were taken out."""
+
+    add: tuple[Document, ...]
+    remove: tuple[tuple[SearchCollection, str], ...]
+
+    def __len__(self) -> int:
+        return len(self.add) + len(self.remove)
+
+
+def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
+    """Analyses what is new or other alone: tools, bundles, and bundles with such tools."""
+    was, now = {tool.id: tool for tool in before.tools}, {tool.id: tool for tool in after.tools}
+    touched = sorted(id_ for id_ in was.keys() | now.keys() if was.get(id_) != now.get(id_))
+    bundles, others = {bundle.id: bundle for bundle in before.bundles}, frozenset(touched)
+    stale = [row for row in after.bundles if bundles.get(row.id) != row or not others.isdisjoint(row.tools)]
+    gone = sorted(bundles.keys() - {row.id for row in after.bundles})
+    add = [tool_document(now[id_], analyzer) for id_ in touched if id_ in now]
+    add += [bundle_document(row, vouched_tools(row, now), analyzer) for row in stale]
+    remove: list[tuple[SearchCollection, str]] = [("bundles", id_) for id_ in gone]
+    remove += [(collection_of(was[id_]), id_) for id_ in touched if id_ in was]
+    return Changes(tuple(add), tuple(remove))
 
 
 def outline_of(texts: Texts) -> Corpus:

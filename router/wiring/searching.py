@@ -14,16 +14,20 @@ from router.wiring.effects import open_diagnostics, open_redactor
 
 if TYPE_CHECKING:
     from router.adapters.embeddings import VectorStore
+    from router.adapters.ranking import LexicalIndex
     from router.asking import ModelSelector
     from router.core.corpus import Texts
     from router.core.search.meaning import Passage
     from router.core.search.memory import Memory
     from router.core.search.ranking import Search
+    from router.core.search.text import Analyzer
     from router.selecting import Meanings, StagedSelector
 
 SEARCH_LIBRARIES: Final = ("bm25s", "PyStemmer")
 MIN_CACHED: Final = 300
 """Bundles and tools from which on an index is kept on disk. Fewer are indexed in less than a tenth of a second."""
+MOST: Final = 0.5
+"""Share of the documents that may change for an index to be made of the last one."""
 
 
 def _searched(catalog: Catalog) -> Texts:
@@ -34,32 +38,66 @@ def _searched(catalog: Catalog) -> Texts:
     return texts_of(catalog, reviewed)
 
 
-def make_search(catalog: Catalog) -> Search:
-    """The search over a catalog, its index from the user's cache where making it anew takes longer.
+class SearchMaker:
+    """Makes searches, one catalog's after the other's. Where few texts are others than the last time, because one
+    server changed, its index is made of that one. For one thread at a time."""
 
-    Raises NotInstalled where its library is not there. Takes up to seconds for thousands of tools.
-    """
+    def __init__(self) -> None:
+        self._last: tuple[Texts, LexicalIndex] | None = None
+
+    def __call__(self, catalog: Catalog) -> Search:
+        """The search over a catalog, its index from the user's cache where making it anew takes longer.
+
+        Raises NotInstalled where its library is not there. Takes up to seconds for thousands of tools.
+        """
+        from router.adapters.ranking import english_stemmer
+        from router.core.corpus import outline_of
+        from router.core.search.ranking import Search
+        from router.core.search.text import Analyzer
+        from router.errors import NotInstalled
+
+        try:
+            made_with = [f"{name} {version(name)}" for name in SEARCH_LIBRARIES]
+        except PackageNotFoundError as missing:
+            raise NotInstalled(f"search needs {missing.name}", advice="install bundle-router anew") from None
+        texts, analyzer = _searched(catalog), Analyzer(english_stemmer())
+        revision = texts.revision(*made_with)
+        index = self._updated(texts, analyzer, revision) or _kept_or_built(texts, analyzer, revision)
+        self._last = (texts, index)
+        return Search(index, outline_of(texts), analyzer)
+
+    def _updated(self, texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex | None:
+        """The last index with what changed since; None where there is none, or most of it did."""
+        from router.core.corpus import changes_between
+
+        if self._last is None:
+            return None
+        before, index = self._last
+        changes = changes_between(before, texts, analyzer)
+        if len(changes) > MOST * (len(texts.bundles) + len(texts.tools)):
+            return None
+        try:
+            return index.updated(add=changes.add, remove=changes.remove, revision=revision)
+        except (OSError, ValueError):  # what it was made of lay in the cache, and is gone from it or damaged
+            return None
+
+
+def _kept_or_built(texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex:
     from router.adapters.indexcache import IndexCache, cache_folder
-    from router.adapters.ranking import LexicalIndex, english_stemmer
-    from router.core.corpus import corpus_of, outline_of
-    from router.core.search.ranking import Search
-    from router.core.search.text import Analyzer
-    from router.errors import NotInstalled
+    from router.adapters.ranking import LexicalIndex
+    from router.core.corpus import corpus_of
 
-    try:
-        made_with = [f"{name} {version(name)}" for name in SEARCH_LIBRARIES]
-    except PackageNotFoundError as missing:
-        raise NotInstalled(f"search needs {missing.name}", advice="install bundle-router anew") from None
-    texts, analyzer = _searched(catalog), Analyzer(english_stemmer())
-    revision = texts.revision(*made_with)
     cache = IndexCache(cache_folder() if len(texts.bundles) + len(texts.tools) >= MIN_CACHED else None)
     index = cache.load(revision, lambda folder: LexicalIndex.load(folder, revision=revision))
-    if index is not None:
-        return Search(index, outline_of(texts), analyzer)
-    corpus = corpus_of(texts, analyzer)
-    index = LexicalIndex.build(corpus.documents, revision=revision)
-    cache.save(revision, index.save)
-    return Search(index, corpus, analyzer)
+    if index is None:
+        index = LexicalIndex.build(corpus_of(texts, analyzer).documents, revision=revision)
+        cache.save(revision, index.save)
+    return index
+
+
+def make_search(catalog: Catalog) -> Search:
+    """The search over one catalog. See `SearchMaker`."""
+    return SearchMaker()(catalog)
 
 
 def open_selector(
@@ -69,7 +107,7 @@ def open_selector(
     from router.selecting import SearchSelector, StagedSelector
 
     meanings = open_meanings(catalog, clock, diagnostics, memory)
-    search = SearchSelector(make_search, diagnostics, memory, meanings=meanings)
+    search = SearchSelector(SearchMaker(), diagnostics, memory, meanings=meanings)
     model = open_model(catalog, runs, clock, diagnostics)
     return StagedSelector(catalog.settings.fallback.order, search=search, model=model)
 
@@ -79,7 +117,7 @@ def open_tool_search(selector: StagedSelector | None, diagnostics: Diagnostics) 
     from router.selecting import RankedTools, SearchSelector
 
     search = selector.index if selector is not None else None
-    return RankedTools(search or SearchSelector(make_search, diagnostics), diagnostics)
+    return RankedTools(search or SearchSelector(SearchMaker(), diagnostics), diagnostics)
 
 
 def open_embedder(catalog: Catalog) -> Embedder | None:

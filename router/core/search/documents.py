@@ -126,7 +126,7 @@ def make_corpus(
     documents = [tool_document(tool, analyzer, tool_weights) for tool in by_id.values()]
     members: dict[str, tuple[str, ...]] = {}
     for bundle in bundles:
-        own = [by_id[id_] for id_ in bundle.tools if id_ in by_id and by_id[id_].trusted]
+        own = vouched_tools(bundle, by_id)
         members[bundle.id] = tuple(sorted(tool.id for tool in own))
         documents.append(bundle_document(bundle, own, analyzer, bundle_weights))
     documents.sort(key=lambda document: (document.collection, document.id))
@@ -139,10 +139,18 @@ def make_corpus(
     )
 
 
+def vouched_tools(bundle: BundleText, by_id: Mapping[str, ToolText]) -> list[ToolText]:
+    """The bundle's tools whose text counts towards it."""
+    return [by_id[id_] for id_ in bundle.tools if id_ in by_id and by_id[id_].trusted]
+
+
+def collection_of(tool: ToolText) -> Collection:
+    return "tools" if tool.trusted else "untrusted"
+
+
 def tool_document(tool: ToolText, analyzer: Analyzer, weights: FieldWeights = TOOL_WEIGHTS) -> Document:
     description = tool.description if tool.trusted else tool.description[:MAX_UNTRUSTED_CHARS]
     parameter_text = tool.parameter_text if tool.trusted else tool.parameter_text[:MAX_UNTRUSTED_CHARS]
-    collection: Collection = "tools" if tool.trusted else "untrusted"
     fields = (
         (tool.server, weights.server),
         (tool.name, weights.name),
@@ -151,7 +159,7 @@ def tool_document(tool: ToolText, analyzer: Analyzer, weights: FieldWeights = TO
         (parameter_text, weights.parameter_text),
     )
     paired = (tool.server, tool.name, description)
-    return Document(tool.id, collection, _terms(fields, paired, weights.pairs, analyzer))
+    return Document(tool.id, collection_of(tool), _terms(fields, paired, weights.pairs, analyzer))
 
 
 def bundle_document(
