@@ -362,4 +362,4 @@ def test_the_reviewer_is_shown_which_call_a_result_came_from(site: Site, capsys:
     site.says(LOOK, LOOK)
     main(["runs", "show", "r", "--runs", str(site.folder / "runs")])
     shown = [line for line in capsys.readouterr().out.splitlines() if "call kit.look" in line]
-    assert [line.endswith(f"the result of {site.finished()[0]['call_id']} again") for line in shown] == [False, True]
+    assert [line.endswith(f"the result of {site.finished()[0]['seq']} again") for line in shown] == [False, True]
