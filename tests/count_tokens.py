@@ -23,9 +23,8 @@ def counts() -> str:
         raise SystemExit("litellm carries the tokenizer's file, so that no network is needed: install the dev extra")
     os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(spec.origin).parent / "litellm_core_utils" / "tokenizers")
     import tiktoken
-
-    from router.adapters.local import cards_of, shipped_servers
-    from router.core.exposure import definition, exposed_names
+    from bundle_router.adapters.local import cards_of, shipped_servers
+    from bundle_router.core.tools.exposure import definition, exposed_names
 
     encoding = tiktoken.get_encoding("cl100k_base")
     cards = cards_of(shipped_servers(), {})
@@ -42,5 +41,5 @@ def counts() -> str:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(ROOT / "router"))
     TARGET.write_text(counts(), encoding="utf-8")

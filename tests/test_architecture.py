@@ -13,121 +13,74 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = "bundle_router"
 
 LAYERS: dict[str, set[str]] = {
     # layer: what it may import of this project (itself included where it is more than one module)
     "errors": set(),
-    "core": {"core", "errors"},
+    "core": {"errors"},
     "ports": {"core", "errors"},
-    "results": {"ports", "core"},
-    "run": {"results", "ports", "core", "errors"},
-    "ancestry": {"core", "errors"},
-    "arguments": {"ports", "core"},
-    "exposed": {"run", "core"},
-    "outcomes": {"arguments", "run", "ports", "core", "errors"},
-    "calls": {"ancestry", "arguments", "exposed", "outcomes", "results", "run", "ports", "core", "errors"},
-    "openruns": {"run", "errors"},
-    "runs": {"ancestry", "openruns", "run", "ports", "core", "errors"},
-    "surface": {"exposed", "run", "ports", "core", "errors"},
-    "handles": {"surface", "arguments", "run", "ports", "core", "errors"},
-    "metacalls": {"surface", "arguments", "exposed", "outcomes", "run", "ports", "core", "errors"},
-    "contacts": {"servers", "surface", "exposed", "run", "ports", "core", "errors"},
-    "servers": {"ports", "core", "errors"},
-    "passing": {"exposed", "outcomes", "run", "ports", "core", "errors"},
-    "engine": {
-        "contacts",
-        "handles",
-        "metacalls",
-        "passing",
-        "surface",
-        "servers",
-        "calls",
-        "exposed",
-        "outcomes",
-        "ancestry",
-        "arguments",
-        "runs",
-        "run",
-        "ports",
-        "core",
-        "errors",
-    },
-    "generations": {"engine", "openruns", "ports", "core", "errors"},
-    "asking": {"ports", "core", "errors"},
-    "selecting": {"ports", "core", "errors"},
-    "scripted": set(),
-    "portal": {"errors"},
-    "adapters": {"ports", "core", "errors", "bundles"},
-    "wiring": {
-        "generations",
-        "engine",
-        "servers",
-        "outcomes",
-        "results",
-        "run",
-        "asking",
-        "selecting",
-        "portal",
-        "adapters",
-        "ports",
-        "core",
-        "errors",
-    },
-    "testing": {"wiring", "engine", "run", "ports", "core", "errors"},
-    "demo": {"wiring", "outcomes", "scripted", "core", "errors"},
-    "serving": {"wiring", "outcomes", "core", "errors"},
-    "cli": {"cli", "serving", "demo", "wiring", "run", "adapters", "core", "errors", "bundles"},
-    "__init__": {"wiring", "outcomes", "core", "errors"},
+    "review": {"core", "errors"},
+    "tools": {"core", "errors"},
+    "engine": {"ports", "core", "errors"},
+    "adapters": {"ports", "review", "core", "errors", "tools"},
+    "wiring": {"engine", "adapters", "review", "ports", "core", "errors"},
+    "testing": {"wiring", "engine", "ports", "core", "errors"},
+    "demo": {"testing", "wiring", "engine", "core", "errors"},
+    "serving": {"wiring", "engine", "core", "errors"},
+    "cli": {"serving", "demo", "wiring", "review", "adapters", "tools", "core", "errors", "engine"},
+    "__init__": {"wiring", "engine", "core", "errors"},
     "__main__": {"cli"},
-    "bundles": {"bundles", "errors", "core"},
 }
+CORE = ("models", "catalog", "tools", "config", "decide", "search", "records")
+"""The core's inner layers: each may import those before it."""
 OWNERS = {
-    "structlog": {"router/adapters/diagnostics.py"},
-    "sqlmodel": {"router/adapters/index.py", "router/adapters/answers.py"},
-    "sqlalchemy": {"router/adapters/index.py", "router/adapters/answers.py"},
-    "pyarrow": {"router/adapters/export.py"},
-    "puremagic": {"router/adapters/media.py"},
-    "rich": {"router/cli/output.py"},
-    "markdownify": {"bundles/docs/markdown.py"},
-    "bs4": {"bundles/docs/content.py"},
-    "h11": {"bundles/docs/transfer.py"},
+    "structlog": {"router/bundle_router/adapters/diagnostics.py"},
+    "sqlmodel": {"router/bundle_router/adapters/index.py", "router/bundle_router/adapters/answers.py"},
+    "sqlalchemy": {"router/bundle_router/adapters/index.py", "router/bundle_router/adapters/answers.py"},
+    "pyarrow": {"router/bundle_router/adapters/export.py"},
+    "puremagic": {"router/bundle_router/adapters/media.py"},
+    "rich": {"router/bundle_router/cli/output.py"},
+    "markdownify": {"router/bundle_router/tools/docs/markdown.py"},
+    "bs4": {"router/bundle_router/tools/docs/content.py"},
+    "h11": {"router/bundle_router/tools/docs/transfer.py"},
     "re2": {
-        "router/adapters/redaction/automata.py",
-        "router/adapters/patterns.py",
-        "bundles/repo/regexes.py",
-        "bundles/workspace/grammar.py",
+        "router/bundle_router/adapters/redaction/automata.py",
+        "router/bundle_router/adapters/patterns.py",
+        "router/bundle_router/tools/repo/regexes.py",
+        "router/bundle_router/tools/workspace/grammar.py",
     },
-    "litellm": {"router/adapters/llm/loading.py"},
-    "instructor": {"router/adapters/llm/loading.py"},
+    "litellm": {"router/bundle_router/adapters/llm/loading.py"},
+    "instructor": {"router/bundle_router/adapters/llm/loading.py"},
     "aiohttp": {
-        "router/adapters/llm/wire.py",
-        "router/adapters/llm/client.py",
-        "router/adapters/llm/embedding.py",
-        "router/adapters/llm/loading.py",
+        "router/bundle_router/adapters/llm/wire.py",
+        "router/bundle_router/adapters/llm/client.py",
+        "router/bundle_router/adapters/llm/embedding.py",
+        "router/bundle_router/adapters/llm/loading.py",
     },
     "mcp": {
-        "router/adapters/mcp/sdk.py",
-        "router/adapters/mcp/oauth.py",
-        "router/serving/protocol.py",
-        "router/serving/client.py",
-        "router/serving/passage.py",
-        "router/serving/rounds.py",
+        "router/bundle_router/adapters/mcp/sdk.py",
+        "router/bundle_router/adapters/mcp/oauth.py",
+        "router/bundle_router/serving/protocol.py",
+        "router/bundle_router/serving/client.py",
+        "router/bundle_router/serving/passage.py",
+        "router/bundle_router/serving/rounds.py",
     },
     "mcp_types": {
-        "router/adapters/mcp/sdk.py",
-        "router/serving/protocol.py",
-        "router/serving/client.py",
-        "router/serving/passage.py",
-        "router/serving/rounds.py",
+        "router/bundle_router/adapters/mcp/sdk.py",
+        "router/bundle_router/serving/protocol.py",
+        "router/bundle_router/serving/client.py",
+        "router/bundle_router/serving/passage.py",
+        "router/bundle_router/serving/rounds.py",
     },
-    "uvicorn": {"router/serving/listener.py"},
-    "httpx2": {"router/adapters/mcp/http.py"},
-    "httpcore2": {"router/adapters/mcp/tcp.py"},
-    "jsonschema": {"router/adapters/mcp/schemas.py"},
-    "bm25s": {"router/adapters/ranking.py"},
-    "Stemmer": {"router/adapters/ranking.py"},
-    "tokenizers": {"router/adapters/embeddings/local.py"},
-    "onnxruntime": {"router/adapters/embeddings/local.py"},
+    "uvicorn": {"router/bundle_router/serving/listener.py"},
+    "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
+    "httpcore2": {"router/bundle_router/adapters/mcp/tcp.py"},
+    "jsonschema": {"router/bundle_router/adapters/mcp/schemas.py"},
+    "bm25s": {"router/bundle_router/adapters/ranking.py"},
+    "Stemmer": {"router/bundle_router/adapters/ranking.py"},
+    "tokenizers": {"router/bundle_router/adapters/embeddings/local.py"},
+    "onnxruntime": {"router/bundle_router/adapters/embeddings/local.py"},
 }
 PURE = {
     "__future__",
@@ -164,11 +117,11 @@ PURE = {
     "pydantic_core",
 }
 
-MODULES = sorted(path.relative_to(ROOT) for folder in ("router", "bundles") for path in (ROOT / folder).rglob("*.py"))
+MODULES = sorted(path.relative_to(ROOT) for path in (ROOT / "router").rglob("*.py"))
 
 
 def name_of(path: Path) -> str:
-    parts = path.with_suffix("").parts
+    parts = path.with_suffix("").parts[1:]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -176,8 +129,7 @@ NAMES = {name_of(path): path for path in MODULES}
 
 
 def layer_of(module: str) -> str:
-    first, _, rest = module.partition(".")
-    return first if first == "bundles" else rest.partition(".")[0] or "__init__"
+    return module.partition(".")[2].partition(".")[0] or "__init__"
 
 
 def imports_of(path: Path) -> set[str]:
@@ -199,7 +151,7 @@ IMPORTS = {name: imports_of(path) for name, path in NAMES.items()}
 @pytest.mark.parametrize("module", NAMES)
 def test_imports_point_one_way(module: str) -> None:
     layer = layer_of(module)
-    own = [name for name in IMPORTS[module] if name.split(".")[0] in ("router", "bundles") and name != "router"]
+    own = [name for name in IMPORTS[module] if name.split(".")[0] == PACKAGE and name != PACKAGE]
     for imported in own:
         assert layer_of(imported) in LAYERS[layer] | {layer}, f"{module} ({layer}) imports {imported}"
         if layer == "adapters" and layer_of(imported) == "adapters":
@@ -207,12 +159,12 @@ def test_imports_point_one_way(module: str) -> None:
                 f"adapters never import each other: {module}, {imported}"
             )
         if layer == "bundles" and imported.startswith("router"):
-            assert imported in ("router.errors", "router.core.models"), f"{module} imports {imported}"
+            assert imported in ("bundle_router.errors", "bundle_router.core.models"), f"{module} imports {imported}"
 
 
-@pytest.mark.parametrize("module", [name for name in NAMES if layer_of(name) in ("core", "errors")])
+@pytest.mark.parametrize("module", [name for name in NAMES if layer_of(name) in ("core", "review", "errors")])
 def test_the_core_is_pure(module: str) -> None:
-    outside = {name for name in IMPORTS[module] if not name.startswith("router")}
+    outside = {name for name in IMPORTS[module] if not name.startswith(PACKAGE)}
     assert {n for n in outside if n not in PURE and n.split(".")[0] not in PURE} == set()
     tree = ast.parse((ROOT / NAMES[module]).read_text(encoding="utf-8"))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
@@ -227,14 +179,14 @@ def test_there_are_no_import_cycles() -> None:
         assert module not in trail, " → ".join((*trail[trail.index(module) :], module))
         if module in done:
             return
-        for imported in sorted(IMPORTS[module] & NAMES.keys() - {"router"}):
+        for imported in sorted(IMPORTS[module] & NAMES.keys() - {PACKAGE}):
             # `from package.sub import x` inside the package's own __init__ is the package, not a cycle.
             if imported != module:
                 visit(imported, (*trail, module))
         done.add(module)
 
     for module in NAMES:
-        if module != "router":
+        if module != PACKAGE:
             visit(module, ())
 
 
@@ -246,13 +198,13 @@ def test_each_heavy_library_has_its_owners(library: str) -> None:
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     heavy = ("litellm", "instructor", "mcp", "sqlmodel", "structlog", "re2", "rich", "numpy")
-    script = f"import sys, router; print([m for m in {heavy} if m in sys.modules])"
+    script = f"import sys, bundle_router; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_the_public_names_are_exactly_the_written_list() -> None:
-    import router
+    import bundle_router as router
 
     assert len(router.__all__) <= 20
     assert sorted(router.__all__) == sorted(router._HOMES)

@@ -8,10 +8,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
-from router.cli import VERBS
-from router.core.models import CODES, REASONS
-from router.errors import ConfigError, CorruptRun, RequestError, RouterError
+from bundle_router.cli import VERBS
+from bundle_router.core.models import CODES, REASONS
+from bundle_router.errors import ConfigError, CorruptRun, RequestError, RouterError
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -26,12 +26,12 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from router.core.admission import admit
-from router.core.admission.lookalikes import alike_names
-from router.core.catalog import Server
-from router.core.exposure import exposed_names
-from router.core.pins import approve, pins_from_text, pins_to_text, usable
-from router.core.poison import Neighbour, Verdict, inspect
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.admission import admit
+from bundle_router.core.tools.admission.lookalikes import alike_names
+from bundle_router.core.tools.exposure import exposed_names
+from bundle_router.core.tools.pins import approve, pins_from_text, pins_to_text, usable
+from bundle_router.core.tools.warning_light import Neighbour, Verdict, inspect
 
 FOLDS = 5
 THRESHOLDS = (0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.5)

@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from router.adapters.clock import SystemClock
-from router.adapters.redaction import SecretRedactor
-from router.adapters.runlog import DiskRunStore
-from router.core.canonical import encode
-from router.core.catalog import Bundle, Catalog, Policy, Route
-from router.core.models import Step
-from router.core.shaping import MediaFacts
-from router.engine import Engine
-from router.run import Deps
-from router.testing import FakeCapabilities, FakeDiagnostics, MemoryArtifacts, small_catalog
-from router.wiring import Router
+from bundle_router.adapters.clock import SystemClock
+from bundle_router.adapters.redaction import SecretRedactor
+from bundle_router.adapters.run_log import DiskRunStore
+from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
+from bundle_router.core.models import Step
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.engine.engine import Engine
+from bundle_router.engine.run import Deps
+from bundle_router.testing import FakeCapabilities, FakeDiagnostics, MemoryArtifacts, small_catalog
+from bundle_router.wiring import Router
 
 T = TypeVar("T")
 

@@ -114,7 +114,7 @@ async def client(url: str, mode: Any) -> AsyncIterator[Any]:
 
 
 async def measure(direct: Gateway, gateways: Sequence[Gateway], folder: Path, options: argparse.Namespace) -> None:
-    from router import Router, Step
+    from bundle_router import Router, Step
 
     own, server = os.getpid(), direct.pid
     calls: list[Way] = []

@@ -31,17 +31,17 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from router.adapters.ranking import LexicalIndex, english_stemmer  # noqa: E402  the path is set above
-from router.core.admission import admit  # noqa: E402
-from router.core.cards import card  # noqa: E402
-from router.core.catalog import Bundle, Card, Catalog, Server  # noqa: E402
-from router.core.corpus import corpus_of, texts_of  # noqa: E402
-from router.core.exposure import Held, definition, exposed_names, place  # noqa: E402
-from router.core.metatools import NAMES, Shelf, found_text, guidance, meta_definitions  # noqa: E402
-from router.core.models import Activation  # noqa: E402
-from router.core.search.ranking import Search  # noqa: E402
-from router.core.search.request import Request  # noqa: E402
-from router.core.search.text import Analyzer  # noqa: E402
+from bundle_router.adapters.ranking import LexicalIndex, english_stemmer  # noqa: E402  the path is set above
+from bundle_router.core.catalog import Bundle, Card, Catalog, Server  # noqa: E402
+from bundle_router.core.models import Activation  # noqa: E402
+from bundle_router.core.search.corpus import corpus_of, texts_of  # noqa: E402
+from bundle_router.core.search.ranking import Search  # noqa: E402
+from bundle_router.core.search.request import Request  # noqa: E402
+from bundle_router.core.search.text import Analyzer  # noqa: E402
+from bundle_router.core.tools.admission import admit  # noqa: E402
+from bundle_router.core.tools.exposure import Held, definition, exposed_names, place  # noqa: E402
+from bundle_router.core.tools.local_cards import card  # noqa: E402
+from bundle_router.core.tools.meta_tools import NAMES, Shelf, found_text, guidance, meta_definitions  # noqa: E402
 
 SHARED = ROOT.parent / "shared" / "data"
 GRADED = ROOT / "tests" / "data" / "routing" / "mcpproxy-go" / "retrieval_golden_v1.json"

@@ -83,7 +83,7 @@ def process(*words: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "KEY": KEY, "PYTHONPATH": ROOT},
+        env={**os.environ, "KEY": KEY, "PYTHONPATH": f"{ROOT}/router"},
     )
     try:
         yield child
@@ -120,7 +120,7 @@ def ours(folder: Path, upstream: str, tools: int) -> Iterator[Gateway]:
     write_config(folder, written, tools)
     step = ("--run", "served", "--workflow", "w", "--role", "r", "--step", "s", "--development")
     places = ("--config", f"{folder}/config", "--runs", f"{folder}/served", "--workspace", str(folder))
-    verb = (sys.executable, "-m", "router", "serve", "--mcp-only", "--json", "--token-env", "KEY")
+    verb = (sys.executable, "-m", "bundle_router", "serve", "--mcp-only", "--json", "--token-env", "KEY")
     with process(*verb, *step, *places, "--pins", "trusted-may-skip") as child:
         assert child.stdout is not None
         url = json.loads(child.stdout.readline())["url"]

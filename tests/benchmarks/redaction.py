@@ -59,7 +59,7 @@ def megabyte(text: str) -> str:
 
 def main() -> None:
     start = process_time()
-    from router.adapters.redaction import SecretRedactor
+    from bundle_router.adapters.redaction import SecretRedactor
 
     imported = process_time()
     redactor = SecretRedactor({"VENDOR_KEY": "correct horse/battery+staple", "OTHER": "another-value-of-some-length"})

@@ -2,7 +2,7 @@
 
     [--data FOLDER] [--sets mcp_mix,livemcp] [--limit N]
 
-The rules under test are those of `router.core.sufficiency` without a calibration, every bundle being one that reads, so
+The rules under test are those of `core.search.sufficiency` without a calibration, every bundle being one that reads, so
 that effects do not decide. Three situations for each labelled query: every bundle permitted; a dozen permitted, the
 right ones among them; a dozen permitted, and the right ones not.
 
@@ -27,19 +27,20 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from router.adapters.clock import SystemClock  # noqa: E402  the path is set above
-from router.adapters.redaction import SecretRedactor  # noqa: E402
-from router.adapters.runlog import DiskRunStore  # noqa: E402
-from router.core.catalog import Bundle, Catalog  # noqa: E402
-from router.core.models import Step  # noqa: E402
-from router.core.search.ranking import Search  # noqa: E402
-from router.core.shaping import MediaFacts  # noqa: E402
-from router.core.sufficiency import Judgement, judge  # noqa: E402
-from router.engine import Engine  # noqa: E402
-from router.run import Deps  # noqa: E402
-from router.selecting import SearchSelector  # noqa: E402
-from router.testing import FakeCapabilities, FakeDiagnostics, FakeSessions, MemoryArtifacts, small_catalog  # noqa: E402
-from router.wiring import Router, make_search  # noqa: E402
+from bundle_router.adapters.clock import SystemClock  # noqa: E402  the path is set above
+from bundle_router.adapters.redaction import SecretRedactor  # noqa: E402
+from bundle_router.adapters.run_log import DiskRunStore  # noqa: E402
+from bundle_router.core.catalog import Bundle, Catalog  # noqa: E402
+from bundle_router.core.models import Step  # noqa: E402
+from bundle_router.core.search.ranking import Search  # noqa: E402
+from bundle_router.core.search.sufficiency import Judgement, judge  # noqa: E402
+from bundle_router.core.tools.shaping import MediaFacts  # noqa: E402
+from bundle_router.engine.engine import Engine  # noqa: E402
+from bundle_router.engine.run import Deps  # noqa: E402
+from bundle_router.engine.selecting import SearchSelector  # noqa: E402
+from bundle_router.testing import FakeCapabilities, FakeDiagnostics, FakeSessions, MemoryArtifacts, small_catalog  # noqa: E402
+from bundle_router.wiring import Router, make_search  # noqa: E402
+
 from tests.benchmarks.decisions import catalog_of, step_of  # noqa: E402
 from tests.benchmarks.routing import routing_data  # noqa: E402
 from tests.benchmarks.routing.routing_data import LabelledSet, Query  # noqa: E402

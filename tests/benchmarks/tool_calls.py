@@ -54,12 +54,11 @@ async def load(call: Callable[[], Awaitable[object]], callers: int, calls: int) 
 
 
 async def measure(url: str, calls: int) -> None:
+    from bundle_router.adapters.clock import SystemClock
+    from bundle_router.adapters.mcp import open_mcp_sessions
+    from bundle_router.adapters.mcp.loop import LoopThread
+    from bundle_router.core.catalog import Server
     from mcp import Client
-
-    from router.adapters.clock import SystemClock
-    from router.adapters.mcp import open_mcp_sessions
-    from router.adapters.mcp.loop import LoopThread
-    from router.core.catalog import Server
 
     server = Server(name="bench", transport="streamable-http", url=url)
     sessions = open_mcp_sessions({"bench": server}, clock=SystemClock(), diagnostics=Silent())

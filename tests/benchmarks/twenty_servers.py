@@ -26,8 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from router import Router, Step
-from router.adapters.mcp.supervision import descendants
+from bundle_router import Router, Step
+from bundle_router.adapters.mcp.supervision import descendants
 
 SMALL: Final = """
 import json, sys

@@ -11,13 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.docs.deadline import Deadline
+from bundle_router.tools.docs.markdown import Converted, to_markdown
+from bundle_router.tools.docs.pages import clean_text, cut_piece, find_headings
 from hypothesis import given
 from hypothesis import strategies as st
-
-from bundles.docs.deadline import Deadline
-from bundles.docs.markdown import Converted, to_markdown
-from bundles.docs.pages import clean_text, cut_piece, find_headings
-from router.errors import ToolFailure
 
 DATA = Path(__file__).parent.parent / "data" / "docs"
 PAGES = sorted(DATA.glob("*.html"))

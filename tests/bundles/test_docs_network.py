@@ -21,14 +21,13 @@ from typing import Any
 
 import pytest
 import trustme
-
-from bundles.docs import FetchArguments, SearchArguments, tools_over
-from bundles.docs.answers import MAX_TEXT
-from bundles.docs.deadline import Deadline
-from bundles.docs.network import MAX_LOOKUPS, Network, SystemConnector, SystemResolver
-from bundles.docs.transfer import MAX_HEADERS, USER_AGENT
-from router.core.models import LocalSettings, Media, Text, ToolContext, ToolOutput
-from router.errors import ToolFailure
+from bundle_router.core.models import LocalSettings, Media, Text, ToolContext, ToolOutput
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.docs import FetchArguments, SearchArguments, tools_over
+from bundle_router.tools.docs.answers import MAX_TEXT
+from bundle_router.tools.docs.deadline import Deadline
+from bundle_router.tools.docs.network import MAX_LOOKUPS, Network, SystemConnector, SystemResolver
+from bundle_router.tools.docs.transfer import MAX_HEADERS, USER_AGENT
 
 PUBLIC = "93.184.215.14"
 PUBLIC_6 = "2606:2800:21f:cb07:6820:80da:af6b:8b2c"

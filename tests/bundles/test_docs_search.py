@@ -7,10 +7,8 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from bundles.docs.indexes import (
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.docs.indexes import (
     KINDS,
     MAX_INDEX,
     Entry,
@@ -20,9 +18,10 @@ from bundles.docs.indexes import (
     read_sitemap,
     read_sphinx_search,
 )
-from bundles.docs.search import SiteIndex, rank, resolve_hits
-from bundles.docs.urls import parse_url
-from router.errors import ToolFailure
+from bundle_router.tools.docs.search import SiteIndex, rank, resolve_hits
+from bundle_router.tools.docs.urls import parse_url
+from hypothesis import given
+from hypothesis import strategies as st
 
 Reader = Callable[[bytes], list[Entry] | None]
 

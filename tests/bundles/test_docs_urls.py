@@ -5,12 +5,11 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.docs.addresses import refusal
+from bundle_router.tools.docs.urls import HostList, join_url, parse_url, spell_host
 from hypothesis import given
 from hypothesis import strategies as st
-
-from bundles.docs.addresses import refusal
-from bundles.docs.urls import HostList, join_url, parse_url, spell_host
-from router.errors import ToolFailure
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from bundles.repo.beneath import Opener, best_opener, open_beneath, open_by_openat2, open_by_walk
-from bundles.repo.confinement import Root, read_up_to
-from router.errors import ToolFailure
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.beneath import Opener, best_opener, open_beneath, open_by_openat2, open_by_walk
+from bundle_router.tools.repo.confinement import Root, read_up_to
 
 RACE = Path(__file__).parents[1] / "faults" / "path_race.py"
 SECRET = b"outside: must never be read\n"

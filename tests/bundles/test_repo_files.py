@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.core.models import LocalSettings, Media, Text, ToolContext, ToolOutput
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo import TOOLS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-
-from bundles.repo import TOOLS
-from router.core.models import LocalSettings, Media, Text, ToolContext, ToolOutput
-from router.errors import ToolFailure
 
 TOOL = {tool.name: tool for tool in TOOLS}
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -35,9 +34,8 @@ def test_the_server_offers_five_tools_that_only_read() -> None:
 
 def test_importing_the_tools_loads_nothing_heavy() -> None:
     heavy = "[m for m in ('re2', 'ctypes', 'structlog', 'sqlmodel', 'litellm', 'mcp') if m in sys.modules]"
-    code = (
-        f"import sys, pydantic; before = {heavy}; import bundles.repo; print([m for m in {heavy} if m not in before])"
-    )
+    load = "import sys, pydantic; before = {heavy}; import bundle_router.tools.repo; "
+    code = f"{load.format(heavy=heavy)}print([m for m in {heavy} if m not in before])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stdout.strip() == "[]", done.stderr
 

@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.core.models import LocalSettings, Text, ToolContext, ToolOutput
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo import TOOLS, landlock
+from bundle_router.tools.repo.children import Command, find_binary, output_of
+from bundle_router.tools.repo.confinement import Root
+from bundle_router.tools.repo.gitrefs import collect_refs, is_ref_name, is_revision
+from bundle_router.tools.repo.history import git_diff, git_log
 from pydantic import ValidationError
-
-from bundles.repo import TOOLS, landlock
-from bundles.repo.children import Command, find_binary, output_of
-from bundles.repo.confinement import Root
-from bundles.repo.gitrefs import collect_refs, is_ref_name, is_revision
-from bundles.repo.history import git_diff, git_log
-from router.core.models import LocalSettings, Text, ToolContext, ToolOutput
-from router.errors import ToolFailure
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 TOOL = {tool.name: tool for tool in TOOLS}

@@ -16,18 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from bundles.repo import TOOLS as REPO
-from bundles.repo import rg, scanning
-from bundles.repo.beneath import Opener, best_opener, open_by_openat2, open_by_walk
-from bundles.repo.confinement import Root, workspace
-from bundles.repo.gitview import repository
-from bundles.repo.history import GitLog, git_log
-from bundles.repo.hits import Engine, Ripgrep
-from bundles.repo.searching import ripgrep
-from bundles.workspace import TOOLS as WORKSPACE
-from router.core.models import BinaryForm, BinaryRule, LocalSettings, Text, ToolContext
-from router.errors import ToolFailure
+from bundle_router.core.models import BinaryForm, BinaryRule, LocalSettings, Text, ToolContext
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo import TOOLS as REPO
+from bundle_router.tools.repo import rg, scanning
+from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_openat2, open_by_walk
+from bundle_router.tools.repo.confinement import Root, workspace
+from bundle_router.tools.repo.gitview import repository
+from bundle_router.tools.repo.history import GitLog, git_log
+from bundle_router.tools.repo.hits import Engine, Ripgrep
+from bundle_router.tools.repo.searching import ripgrep
+from bundle_router.tools.workspace import TOOLS as WORKSPACE
 
 SECRET = "outside: must never be read\n"
 
@@ -439,12 +438,12 @@ def test_a_search_knows_a_hidden_folder_by_what_it_is(engine: Engine, tree: Path
 BOUND = """
 import json, os, sys
 from functools import partial
-from bundles.repo import TOOLS, rg, scanning
-from bundles.repo.hits import Ripgrep
-from bundles.repo.searching import ripgrep
-from bundles.sandbox import linux
-from router.core.models import LocalSettings, ToolContext
-from router.errors import ToolFailure
+from bundle_router.tools.repo import TOOLS, rg, scanning
+from bundle_router.tools.repo.hits import Ripgrep
+from bundle_router.tools.repo.searching import ripgrep
+from bundle_router.tools.sandbox import linux
+from bundle_router.core.models import LocalSettings, ToolContext
+from bundle_router.errors import ToolFailure
 
 top, rg_path = sys.argv[1:]
 linux.mount(f"{top}/runs", f"{top}/job/other-name", None, linux.MS_BIND)

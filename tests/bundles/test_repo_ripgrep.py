@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from bundles.repo import rg, scanning
-from bundles.repo.children import find_binary
-from bundles.repo.hits import Engine, Ripgrep
-from bundles.repo.searching import ripgrep
-from router.core.models import LocalSettings, Text, ToolContext
-from router.errors import ToolFailure
+from bundle_router.core.models import LocalSettings, Text, ToolContext
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo import rg, scanning
+from bundle_router.tools.repo.children import find_binary
+from bundle_router.tools.repo.hits import Engine, Ripgrep
+from bundle_router.tools.repo.searching import ripgrep
 
 PATTERNS = json.loads((Path(__file__).parents[1] / "data" / "redos" / "patterns.json").read_text("utf-8"))
 RG = shutil.which("rg")

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.core.catalog import Server
+from bundle_router.core.catalog import Server
 
 DATA = Path(__file__).parent.parent / "data" / "cards"
 

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.admission import Admitted, Limits, admit
+from bundle_router.core.tools.admission.admit import hinted_effects, short_description
+from bundle_router.core.tools.admission.patterns import explosive
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.core.admission import Admitted, Limits, admit
-from router.core.admission.admit import hinted_effects, short_description
-from router.core.admission.patterns import explosive
-from router.core.catalog import Server
 
 SERVER = Server("s", "stdio", command="x")
 

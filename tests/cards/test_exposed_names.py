@@ -6,12 +6,11 @@ import re
 from typing import Any
 
 import pytest
+from bundle_router.core.tools.admission.lookalikes import alike_names
+from bundle_router.core.tools.exposure import RESERVED, exposed_names
+from bundle_router.core.tools.meta_tools import NAMES
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.core.admission.lookalikes import alike_names
-from router.core.exposure import RESERVED, exposed_names
-from router.core.metatools import NAMES
 
 _servers = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,63}", fullmatch=True)
 _tools = st.from_regex(r"[A-Za-z0-9_.-]{1,128}", fullmatch=True)

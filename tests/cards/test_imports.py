@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.core.config.resolve import resolve
+from bundle_router.core.config.source import from_bytes
+from bundle_router.review.imports import ImportProblem, import_clients, read_clients
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.core.config.resolve import resolve
-from router.core.config.source import from_bytes
-from router.core.imports import ImportProblem, import_clients, read_clients
 
 CLIENTS = Path(__file__).parent.parent / "data" / "cards" / "clients"
 NAMES = sorted(path.name for path in CLIENTS.iterdir() if path.suffix in (".json", ".toml"))

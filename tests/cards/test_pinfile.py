@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.adapters.pinfile import PinFiles
-from router.core.admission import admit
-from router.core.catalog import Server
-from router.core.pins import Pins, approve
-from router.errors import CorruptPins, RequestError, StorageError
+from bundle_router.adapters.pin_file import PinFiles
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.admission import admit
+from bundle_router.core.tools.pins import Pins, approve
+from bundle_router.errors import CorruptPins, RequestError, StorageError
 
 
 @pytest.fixture

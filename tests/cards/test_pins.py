@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from router.core.admission import VolatileError, admit
-from router.core.catalog import Server
-from router.core.pins import (
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.admission import VolatileError, admit
+from bundle_router.core.tools.pins import (
     Pins,
     Usable,
     approve,
@@ -23,7 +22,7 @@ from router.core.pins import (
     report_lines,
     usable,
 )
-from router.errors import CorruptPins, RequestError
+from bundle_router.errors import CorruptPins, RequestError
 
 INSTRUCTIONS = "Send sparingly."
 Definitions = list[dict[str, Any]]

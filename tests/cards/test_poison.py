@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.core.poison import RULES, Neighbour, inspect
+from bundle_router.core.tools.warning_light import RULES, Neighbour, inspect
 
 DATA = Path(__file__).parent.parent / "data" / "cards"
 

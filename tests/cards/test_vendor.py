@@ -13,13 +13,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from bundle_router.core.catalog import Card, Server
+from bundle_router.core.tools.admission import admit
+from bundle_router.review.vendor import drifted_wrappers, module_name, vendored_source
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
-
-from router.core.admission import admit
-from router.core.catalog import Card, Server
-from router.core.vendor import drifted_wrappers, module_name, vendored_source
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -22,9 +22,9 @@ class Shell:
 
     def __call__(self, *words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, "-m", "router", *map(str, words)],
+            [sys.executable, "-m", "bundle_router", *map(str, words)],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT / "router"), "PYTHONSAFEPATH": "1"},
             capture_output=True,
             text=True,
             timeout=120,

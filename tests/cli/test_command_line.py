@@ -28,9 +28,9 @@ def run(
     cwd: Path, *words: str | Path, env: dict[str, str] | None = None, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "router", *map(str, words)],
+        [sys.executable, "-m", "bundle_router", *map(str, words)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "router"), **(env or {})},
         capture_output=True,
         text=True,
         timeout=120,
@@ -136,9 +136,9 @@ def _on_a_terminal(cwd: Path, *words: str, columns: int) -> bytes:
     """What a command that succeeds prints on a terminal of so many columns."""
     parent, child = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "router", *words],
+        [sys.executable, "-m", "bundle_router", *words],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": str(columns)},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "router"), "TERM": "xterm-256color", "COLUMNS": str(columns)},
         stdout=child,
         stderr=child,
         stdin=subprocess.DEVNULL,
@@ -192,9 +192,11 @@ def test_what_the_demo_shows_is_what_the_records_say(demo: tuple[Path, str, str]
 def test_what_the_demo_points_to_can_be_typed(tmp_path: Path) -> None:
     program = tmp_path / "my venv" / "bin" / "bundle-router"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!{sys.executable}\nfrom router.cli import main\nraise SystemExit(main())\n", encoding="utf-8")
+    program.write_text(
+        f"#!{sys.executable}\nfrom bundle_router.cli import main\nraise SystemExit(main())\n", encoding="utf-8"
+    )
     program.chmod(0o755)
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
     done = subprocess.run([program, "demo"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     typed = next(line for line in done.stdout.splitlines() if " runs show demo-" in line)
     again = subprocess.run(typed, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
@@ -324,9 +326,9 @@ def test_prune_deletes_by_age_and_says_what_it_would_do(demo: tuple[Path, str, s
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_output_that_cannot_be_written_is_a_failure_of_the_disk_and_not_a_finding(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        command = [sys.executable, "-m", "router", "check", "--json"]
+        command = [sys.executable, "-m", "bundle_router", "check", "--json"]
         done = subprocess.run(command, cwd=tmp_path, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 4
     assert done.stderr == "bundle-router: what it prints can't be written: No space left on device\n"
@@ -442,7 +444,7 @@ def test_a_reader_that_goes_away_is_no_error(demo: tuple[Path, str, str]) -> Non
     folder, run_id, _ = demo
     done = subprocess.run(
         f"{sys.executable} -m router runs show {run_id} --json | head -c 10; exit ${{PIPESTATUS[0]}}",
-        shell=True, executable="/bin/bash", cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        shell=True, executable="/bin/bash", cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT / "router")},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode in (0, 141)
@@ -454,7 +456,7 @@ def test_closed_streams_are_no_error(demo: tuple[Path, str, str], closed: str) -
     folder, run_id, _ = demo
     done = subprocess.run(
         f"{sys.executable} -m router runs show {run_id} {closed}", shell=True, cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "router")}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -468,9 +470,10 @@ def test_an_interrupted_call_ends_its_children_and_leaves_a_whole_log(
     )
     run(tmp_path, "route", *STEP, "--run", "r-1")
     process = subprocess.Popen(
-        [sys.executable, "-m", "router", "call", "--run", "r-1", "workspace.exec",
+        [sys.executable, "-m", "bundle_router", "call", "--run", "r-1", "workspace.exec",
          json.dumps({"binary": "python", "args": ["-m", "unittest", "test_slow"]})],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "router")},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         # Heeded also where the tests themselves run in the background, which ignores interrupts.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip

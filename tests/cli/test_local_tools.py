@@ -8,8 +8,8 @@ import pytest
 
 MODULE = """
 from pydantic import BaseModel
-from router import LocalTool, ToolContext, ToolOutput
-from router.core.models import Text
+from bundle_router import LocalTool, ToolContext, ToolOutput
+from bundle_router.core.models import Text
 
 class Ask(BaseModel):
     number: int

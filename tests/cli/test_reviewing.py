@@ -50,9 +50,15 @@ def test_show_fits_the_terminal_and_json_is_whole(reviewed: Any) -> None:
     root = Path(__file__).parent.parent.parent
     parent, child = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "router", "runs", "show", "r-1"],
+        [sys.executable, "-m", "bundle_router", "runs", "show", "r-1"],
         cwd=reviewed.folder,
-        env={**os.environ, "PYTHONPATH": str(root), "TERM": "xterm-256color", "COLUMNS": "80", "NO_COLOR": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(root / "router"),
+            "TERM": "xterm-256color",
+            "COLUMNS": "80",
+            "NO_COLOR": "1",
+        },
         stdout=child,
         stderr=child,
         stdin=subprocess.DEVNULL,

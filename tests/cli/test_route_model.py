@@ -6,8 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-
-from router.scripted import ScriptedServer, choice, says
+from bundle_router.testing.upstream import ScriptedServer, choice, says
 
 needs_model = pytest.mark.skipif(
     find_spec("litellm") is None or find_spec("instructor") is None, reason="needs the extra bundle-router[model]"

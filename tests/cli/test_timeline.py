@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import LocalTool, Router, Step, Text, ToolContext, ToolOutput
 from pydantic import BaseModel, Field
-
-from router import LocalTool, Router, Step, Text, ToolContext, ToolOutput
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = {
@@ -90,8 +89,8 @@ def test_replay_says_which_servers_no_run_has_seen(reviewed: Any) -> None:
 
 def _on_a_terminal(cwd: Path, *words: str, columns: int) -> str:
     parent, child = pty.openpty()
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": str(columns)}
-    process = subprocess.Popen([sys.executable, "-m", "router", *words], cwd=cwd, env=env, stdout=child)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "router"), "TERM": "dumb", "COLUMNS": str(columns)}
+    process = subprocess.Popen([sys.executable, "-m", "bundle_router", *words], cwd=cwd, env=env, stdout=child)
     os.close(child)
     shown = b""
     try:

@@ -16,7 +16,12 @@ STEP = ("--workflow", "feature", "--role", "planner", "--step", "plan")
 
 def run(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "router", *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "bundle_router", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -253,8 +258,8 @@ def test_what_speaks_to_the_model_is_in_the_log_when_it_is_first_met(project: Pa
 
 def test_the_demo_of_servers_says_what_to_install_where_there_is_none(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "router", "demo", "--mcp"],
-        cwd=tmp_path, env={"PATH": "/nonexistent", "PYTHONPATH": str(FAULT_SERVER.parents[2])},
+        [sys.executable, "-m", "bundle_router", "demo", "--mcp"],
+        cwd=tmp_path, env={"PATH": "/nonexistent", "PYTHONPATH": str(FAULT_SERVER.parents[2] / "router")},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     if done.returncode == 0:

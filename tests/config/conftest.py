@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from router.core.catalog import Card
+from bundle_router.core.catalog import Card
 
 _TOOLS = {
     "repo": ("read_file", "list_dir", "ripgrep", "git_log", "git_diff"),

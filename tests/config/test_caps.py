@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from router.core.config.source import MAX_BYTES, from_bytes, guard
+from bundle_router.core.config.source import MAX_BYTES, from_bytes, guard
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 
@@ -68,7 +67,8 @@ _UNITS: dict[str, tuple[str, Callable[[int], str]]] = {
 
 _MEASURE = """
 import json, sys, time
-from router.core.config import check, from_bytes
+from bundle_router.core.config import from_bytes
+from bundle_router.review.lint import check
 data = sys.stdin.buffer.read()
 name = sys.argv[1]
 started = time.process_time()

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
-from router.core.catalog import Card
-from router.core.config import ConfigFile, check, from_bytes, load
-from router.errors import ConfigError
+from bundle_router.core.catalog import Card
+from bundle_router.core.config import ConfigFile, from_bytes, load
+from bundle_router.errors import ConfigError
+from bundle_router.review.lint import check
 
 CASES = Path(__file__).parent.parent / "data" / "config"
 

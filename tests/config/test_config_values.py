@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from bundle_router.core.catalog import Card, Route
+from bundle_router.core.config import ConfigFile, load
+from bundle_router.core.config.source import Layer
+from bundle_router.core.decide.mapping import applies
+from bundle_router.errors import Problem
+from bundle_router.review.lint import check
+from bundle_router.review.lint.reach import shadowed_by
+from bundle_router.review.lint.rules import RULES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from router.core.catalog import Card, Route
-from router.core.config import ConfigFile, check, load
-from router.core.config.lint import RULES
-from router.core.config.reach import shadowed_by
-from router.core.config.source import Layer
-from router.core.mapping import applies
-from router.errors import Problem
 
 SERVERS = """
 [servers.repo]

@@ -15,16 +15,16 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # ships no type information
 import pytest
-
-from bundles.workspace.grammar import Accepted, match, problems
-from router.adapters.configfiles import fingerprint, read_config, scaffold, shipped_folder
-from router.core.catalog import Card
-from router.core.ceiling import ceiling_of
-from router.core.config import FILE_NAMES, check, from_bytes, load
-from router.core.config.schema import schema, schema_texts
-from router.core.models import Facts
-from router.core.policy import verdict
-from router.errors import ConfigError, RequestError
+from bundle_router.adapters.config_files import fingerprint, read_config, scaffold, shipped_folder
+from bundle_router.core.catalog import Card
+from bundle_router.core.config import FILE_NAMES, from_bytes, load
+from bundle_router.core.config.schema import schema, schema_texts
+from bundle_router.core.decide.ceiling import ceiling_of
+from bundle_router.core.decide.policy import verdict
+from bundle_router.core.models import Facts
+from bundle_router.errors import ConfigError, RequestError
+from bundle_router.review.lint import check
+from bundle_router.tools.workspace.grammar import Accepted, match, problems
 
 ROLES = ("planner", "researcher", "implementer", "verifier", "reviewer")
 

@@ -7,11 +7,10 @@ import tomllib
 from typing import Any, TypeVar
 
 import pytest
+from bundle_router.core.config.positions import Path, locate, show
+from bundle_router.core.config.source import from_bytes, guard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from router.core.config.positions import Path, locate, show
-from router.core.config.source import from_bytes, guard
 
 _Choice = TypeVar("_Choice")
 

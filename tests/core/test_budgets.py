@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from bundle_router.core.catalog import Limits
+from bundle_router.core.decide.budgets import WINDOW, Spent, begun, ended, over_budget, resumed
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.core.budgets import WINDOW, Spent, begun, ended, over_budget, resumed
-from router.core.catalog import Limits
 
 
 def after(calls: list[tuple[int, int]], spent: Spent | None = None) -> Spent:

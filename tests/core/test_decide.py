@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-from router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Server, Settings
-from router.core.decide import Question, decide, give_up, settle
-from router.core.models import Activation, Answer, Decision, Entry, Facts, Grant, Step, StepPolicy
-from router.testing import small_catalog
+from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Server, Settings
+from bundle_router.core.decide.decide import Question, decide, give_up, settle
+from bundle_router.core.models import Activation, Answer, Decision, Entry, Facts, Grant, Step, StepPolicy
+from bundle_router.testing import small_catalog
 
 NOW = Facts()
 

@@ -9,12 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-
-from router.core.canonical import encode
-from router.core.catalog import (
+from bundle_router.core.catalog import (
     ActivationSettings,
     Bundle,
     Catalog,
@@ -25,8 +20,9 @@ from router.core.catalog import (
     Server,
     Settings,
 )
-from router.core.decide import Question, decide, give_up, plan_for, settle
-from router.core.models import (
+from bundle_router.core.decide.decide import Question, decide, give_up, plan_for, settle
+from bundle_router.core.decide.replies import admitted
+from bundle_router.core.models import (
     EFFECTS,
     Activation,
     Answer,
@@ -44,7 +40,8 @@ from router.core.models import (
     Step,
     StepPolicy,
 )
-from router.core.records import (
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.records.records import (
     activation_json,
     catalog_from,
     decision_from,
@@ -55,9 +52,11 @@ from router.core.records import (
     step_from,
     step_json,
 )
-from router.core.replay import conclude, replay
-from router.core.replies import admitted
-from router.testing import small_catalog
+from bundle_router.core.records.replay import conclude, replay
+from bundle_router.testing import small_catalog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 T = TypeVar("T")
 
@@ -418,7 +417,7 @@ def test_identical_inputs_give_identical_bytes_and_the_record_replays_to_the_sam
 def test_every_reason_and_code_is_from_the_closed_lists_and_no_bundle_is_both_shown_and_left_out(
     catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply
 ) -> None:
-    from router.core.models import CODES, REASONS, SOURCES
+    from bundle_router.core.models import CODES, REASONS, SOURCES
 
     decision = taken(catalog, facts, before, step, reply)
     assert decision.source in SOURCES
@@ -483,7 +482,7 @@ class Activations(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def call(self, data: st.DataObject) -> None:
-        from router.core.activation import touch
+        from bundle_router.core.decide.activation import touch
 
         id_ = data.draw(st.sampled_from(self.ids))
         self.now = touch(self.now, id_)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-from router.core.catalog import Bundle, Catalog, Policy, Route, Server
-from router.core.decide import decide
-from router.core.explain import explain
-from router.core.models import CODES, Activation, Code, Decision, Facts, Step
-from router.testing import fake_router, small_catalog
+from bundle_router.core.catalog import Bundle, Catalog, Policy, Route, Server
+from bundle_router.core.decide.decide import decide
+from bundle_router.core.models import CODES, Activation, Code, Decision, Facts, Step
+from bundle_router.review.explain import explain
+from bundle_router.testing import fake_router, small_catalog
 
 STEP = Step(run_id="r", workflow="w", role="r", step="s")
 ALL = Policy("all", allow=("*",))

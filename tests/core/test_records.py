@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from router.core.catalog import ActivationSettings, Bundle, Catalog, Policy, Route, Settings
-from router.core.models import (
+from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Policy, Route, Settings
+from bundle_router.core.models import (
     Answer,
     BinaryForm,
     BinaryRule,
@@ -19,9 +18,16 @@ from router.core.models import (
     SearchUse,
     Step,
 )
-from router.core.records import catalog_from, decision_from, facts_from, input_digest, reply_from, step_from
-from router.core.replay import replay
-from router.testing import fake_router, small_catalog
+from bundle_router.core.records.records import (
+    catalog_from,
+    decision_from,
+    facts_from,
+    input_digest,
+    reply_from,
+    step_from,
+)
+from bundle_router.core.records.replay import replay
+from bundle_router.testing import fake_router, small_catalog
 
 ROUTES = [
     Route("ask", step=("ask",), bundles=("x",), ask=("*",)),

@@ -8,24 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from router.core.canonical import encode
-from router.core.catalog import Route
-from router.core.decide import Question, decide, settle
-from router.core.models import (
-    Activation,
-    Answer,
-    Candidate,
-    Facts,
-    ModelUse,
-    RecentStep,
-    Reply,
-    SearchUse,
-    Step,
-)
-from router.core.records import input_digest
-from router.core.replay import replay
-from router.testing import FakeRouter, fake_router, small_catalog
+from bundle_router.core.catalog import Route
+from bundle_router.core.decide.decide import Question, decide, settle
+from bundle_router.core.models import Activation, Answer, Candidate, Facts, ModelUse, RecentStep, Reply, SearchUse, Step
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.records.records import input_digest
+from bundle_router.core.records.replay import replay
+from bundle_router.testing import FakeRouter, fake_router, small_catalog
 
 CATALOG = small_catalog(
     {"a": ["s.a"], "b": ["s.b"], "c": ["s.c"]}, routes=[Route("closed", step=("closed",), bundles=("c",))]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-from router.core.catalog import Bundle, Catalog, Policy, Route
-from router.core.models import Facts, Grant, Step, StepPolicy
-from router.core.plans import indexes_of, plan_for
-from router.core.steppolicy import MAX_PATTERN, check_step_policy
-from router.errors import RequestError
-from router.testing import FakeRouter, fake_router, small_catalog
+from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
+from bundle_router.core.decide.plans import indexes_of, plan_for
+from bundle_router.core.decide.step_policy import MAX_PATTERN, check_step_policy
+from bundle_router.core.models import Facts, Grant, Step, StepPolicy
+from bundle_router.errors import RequestError
+from bundle_router.testing import FakeRouter, fake_router, small_catalog
 
 RENAMED = Bundle("workspace.exec", "x", ("ws.run",), effects=("exec",), aliases=("shell.run",))
 HUB = Bundle("hub", "x", (), patterns=("gh.*",), servers=("gh",), effects=("read",))

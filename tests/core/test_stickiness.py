@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
-
-from router.core.activation import UNTRUSTED, inherit
-from router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Settings
-from router.core.decide import Question, decide
-from router.core.models import REASONS, Activation, Answer, Decision, Entry, Facts, Reason, Reply, Source, Step
-from router.core.replay import conclude
-from router.testing import fake_router, small_catalog
+from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Settings
+from bundle_router.core.decide.activation import UNTRUSTED, inherit
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.models import REASONS, Activation, Answer, Decision, Entry, Facts, Reason, Reply, Source, Step
+from bundle_router.core.records.replay import conclude
+from bundle_router.testing import fake_router, small_catalog
 
 ROUTES = [
     Route("map x", step=("x",), bundles=("x",)),
@@ -231,7 +230,7 @@ def test_what_is_shown_always_comes_before_what_was_picked_also_in_the_budgets()
 
 
 def test_explain_says_why_what_was_there_before_is_held_back_or_stays() -> None:
-    from router.core.explain import explain
+    from bundle_router.review.explain import explain
 
     over = catalog()
     before = run(over, [("x", None), ("ask", picking("y"))])[-1].after

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import CorruptRun, LocalTool, RequestError, Router, Step, StorageError, ToolContext, ToolOutput
+from bundle_router.adapters.archive import Archive
+from bundle_router.adapters.local import cards_of
+from bundle_router.core.catalog import LogSettings, Route, Settings
+from bundle_router.core.models import Data, Media, Text
+from bundle_router.errors import UnknownRun
+from bundle_router.ports import Scope
+from bundle_router.testing import fake_router, small_catalog
 from pydantic import BaseModel, ConfigDict
-
-from router import CorruptRun, LocalTool, RequestError, Router, Step, StorageError, ToolContext, ToolOutput
-from router.adapters.archive import Archive
-from router.adapters.local import cards_of
-from router.core.catalog import LogSettings, Route, Settings
-from router.core.models import Data, Media, Text
-from router.errors import UnknownRun
-from router.ports import Scope
-from router.testing import fake_router, small_catalog
 
 
 class Nothing(BaseModel):

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict
-
-from router import (
+from bundle_router import (
     LocalTool,
     RequestError,
     Router,
@@ -30,11 +28,12 @@ from router import (
     ToolOutput,
     load_catalog,
 )
-from router.adapters.archive import Archive
-from router.core.catalog import ActivationSettings, LogSettings, Policy, Route, Server, Settings
-from router.core.models import Data, Media, Text
-from router.errors import RunInUse, UnknownRun, WrongContext
-from router.testing import fake_router, small_catalog
+from bundle_router.adapters.archive import Archive
+from bundle_router.core.catalog import ActivationSettings, LogSettings, Policy, Route, Server, Settings
+from bundle_router.core.models import Data, Media, Text
+from bundle_router.errors import RunInUse, UnknownRun, WrongContext
+from bundle_router.testing import fake_router, small_catalog
+from pydantic import BaseModel, ConfigDict
 
 CONFIG = Path(__file__).parent.parent.parent / "config"
 
@@ -639,7 +638,7 @@ def test_a_fake_router_refuses_arguments_that_a_first_party_tool_would() -> None
 def test_the_shipped_catalog_loads_and_its_revision_does_not_depend_on_the_machine() -> None:
     first, second = load_catalog(CONFIG), load_catalog(None)
     assert first.revision == second.revision
-    script = "from router import load_catalog; print(load_catalog(None).revision)"
+    script = "from bundle_router import load_catalog; print(load_catalog(None).revision)"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=CONFIG.parent, capture_output=True, text=True, check=True,
         env={"PATH": "/usr/bin", "PYTHONHASHSEED": "7"},

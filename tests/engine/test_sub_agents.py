@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import RequestError, Router, Step, StepPolicy, StorageError
+from bundle_router.core.catalog import Bundle, Card, LogSettings, Route, Server, Settings
+from bundle_router.core.decide.decide import Question
+from bundle_router.core.models import Answer, ModelUse, RecentStep, Reply
+from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.models.folders import is_beneath, relative_folder
+from bundle_router.core.records.replay import replay
+from bundle_router.errors import UnknownRun
+from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from pydantic import ValidationError
-
-from router import RequestError, Router, Step, StepPolicy, StorageError
-from router.core.canonical import digest, encode
-from router.core.catalog import Bundle, Card, LogSettings, Route, Server, Settings
-from router.core.decide import Question
-from router.core.folders import is_beneath, relative_folder
-from router.core.models import Answer, ModelUse, RecentStep, Reply
-from router.core.replay import replay
-from router.errors import UnknownRun
-from router.testing import FakeRouter, fake_router, small_catalog
 
 CONFIG = Path(__file__).parent.parent.parent / "config"
 ASKING = """

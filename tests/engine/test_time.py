@@ -5,18 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from router import Step
-from router.adapters.archive import Archive
-from router.adapters.artifacts import RunArtifacts
-from router.adapters.capabilities import SystemCapabilities
-from router.adapters.media import describe
-from router.adapters.runlog import DiskRunStore
-from router.core.catalog import Route
-from router.engine import Engine
-from router.run import Deps
-from router.testing import FakeCapabilities, FakeClock, FakeDiagnostics, FakeRedactor, FakeSessions, small_catalog
-from router.wiring import Router
+from bundle_router import Step
+from bundle_router.adapters.archive import Archive
+from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.adapters.capabilities import SystemCapabilities
+from bundle_router.adapters.media import describe
+from bundle_router.adapters.run_log import DiskRunStore
+from bundle_router.core.catalog import Route
+from bundle_router.engine.engine import Engine
+from bundle_router.engine.run import Deps
+from bundle_router.testing import (
+    FakeCapabilities,
+    FakeClock,
+    FakeDiagnostics,
+    FakeRedactor,
+    FakeSessions,
+    small_catalog,
+)
+from bundle_router.wiring import Router
 
 
 class JumpingClock(FakeClock):

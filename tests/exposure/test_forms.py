@@ -7,11 +7,10 @@ import re
 from typing import Any
 
 import pytest
-
-from router import Step
-from router.core.catalog import Bundle, Route
-from router.core.metatools import NAMES
-from router.testing import FakeRouter, fake_router, small_catalog
+from bundle_router import Step
+from bundle_router.core.catalog import Bundle, Route
+from bundle_router.core.tools.meta_tools import NAMES
+from bundle_router.testing import FakeRouter, fake_router, small_catalog
 
 
 def opened(*, meta: bool = False) -> FakeRouter:

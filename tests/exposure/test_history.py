@@ -6,14 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from bundle_router import Step
+from bundle_router.core.catalog import Bundle, Policy, Route
+from bundle_router.core.decide.activation import from_messages
+from bundle_router.core.models import Activation
+from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router import Step
-from router.core.activation import from_messages
-from router.core.catalog import Bundle, Policy, Route
-from router.core.models import Activation
-from router.testing import FakeRouter, fake_router, small_catalog
 
 TOOLS = ("hub.close_issue", "hub.get_issue", "hub.list_issues")
 CATALOG = small_catalog(

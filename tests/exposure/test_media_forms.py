@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import LocalTool, RequestError, Router, Step, ToolContext, ToolOutput
+from bundle_router.adapters.archive import Archive
+from bundle_router.core.models import Media, Text
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.core.tools.shaping.forms import MAX_BYTES, media_form
 from pydantic import Base64Bytes, BaseModel, Field
-
-from router import LocalTool, RequestError, Router, Step, ToolContext, ToolOutput
-from router.adapters.archive import Archive
-from router.core.models import Media, Text
-from router.core.shaping import MediaFacts
-from router.core.shaping.forms import MAX_BYTES, media_form
 
 URI = "artifact:sha256:" + "ab" * 32
 

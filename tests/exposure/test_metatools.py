@@ -8,15 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from router import Step
-from router.core.activation import MAX_ASKED, apply, ask_for
-from router.core.catalog import ActivationSettings, Bundle, Card, Catalog, Policy, Route, Server, Settings
-from router.core.learning.steps import past_steps
-from router.core.metatools import NAMES, READERS
-from router.core.models import Activation, Mode, Text
-from router.ports import RawResult
-from router.testing import FakeRouter, fake_router, small_catalog
+from bundle_router import Step
+from bundle_router.core.catalog import ActivationSettings, Bundle, Card, Catalog, Policy, Route, Server, Settings
+from bundle_router.core.decide.activation import MAX_ASKED, apply, ask_for
+from bundle_router.core.models import Activation, Mode, Text
+from bundle_router.core.tools.meta_tools import NAMES, READERS
+from bundle_router.ports import RawResult
+from bundle_router.review.learning.steps import past_steps
+from bundle_router.testing import FakeRouter, fake_router, small_catalog
 
 STRING = {"type": "string"}
 

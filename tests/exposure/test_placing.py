@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from bundle_router.core.catalog import Bundle, Catalog, Server
+from bundle_router.core.decide.activation import apply, ask_for
+from bundle_router.core.models import Activation, Mode
+from bundle_router.core.tools.exposure import Held, Placement, needs_ranking, place
+from bundle_router.testing import small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.core.activation import apply, ask_for
-from router.core.catalog import Bundle, Catalog, Server
-from router.core.exposure import Held, Placement, needs_ranking, place
-from router.core.models import Activation, Mode
-from router.testing import small_catalog
 
 TOOLS = tuple(f"s.{name}" for name in "abcdef")
 

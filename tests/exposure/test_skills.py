@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bundle_router import Router, Step, load_catalog
+from bundle_router.core.catalog import Bundle, Catalog, Route
+from bundle_router.core.records.records import catalog_from
+from bundle_router.core.tools.skills import MAX_TEXT, parse_skill
+from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router import Router, Step, load_catalog
-from router.core.catalog import Bundle, Catalog, Route
-from router.core.records import catalog_from
-from router.core.skills import MAX_TEXT, parse_skill
-from router.testing import fake_router, small_catalog
 
 FILE = """---
 name: triage
@@ -86,7 +85,7 @@ def test_a_skill_is_handed_out_with_its_bundle_and_the_tools_it_names_are_in_the
 
 
 def test_a_skill_brings_nothing_that_policy_took_away_and_none_where_its_bundle_is_not_shown() -> None:
-    from router.core.catalog import Policy
+    from bundle_router.core.catalog import Policy
 
     narrowed = replace(catalog(), policies=(Policy("p", allow=("*",), deny=("tool:s.label",)),))
     with fake_router(narrowed) as router:

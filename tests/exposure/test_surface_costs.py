@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.core.metatools import NAMES, meta_definitions, meta_tokens
+from bundle_router.core.tools.meta_tools import NAMES, meta_definitions, meta_tokens
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bundle_router import LocalTool, Router, Step, ToolContext, ToolOutput
+from bundle_router.adapters.archive import Archive
+from bundle_router.core.models import Text
+from bundle_router.core.tools.meta_tools import NAMES, READERS
+from bundle_router.engine.selecting import RankedTools, SearchSelector
+from bundle_router.testing import FakeDiagnostics
+from bundle_router.wiring import make_search
 from pydantic import BaseModel, ConfigDict
-
-from router import LocalTool, Router, Step, ToolContext, ToolOutput
-from router.adapters.archive import Archive
-from router.core.metatools import NAMES, READERS
-from router.core.models import Text
-from router.selecting import RankedTools, SearchSelector
-from router.testing import FakeDiagnostics
-from router.wiring import make_search
 
 CONFIG = Path(__file__).parents[2] / "config"
 

@@ -6,16 +6,25 @@ import json
 from typing import Any
 
 import pytest
+from bundle_router.core.catalog import Bundle, Card
+from bundle_router.core.models import Activation
+from bundle_router.core.tools.exposure import Held, exposed_names, place
+from bundle_router.core.tools.meta_tools import (
+    Page,
+    guidance,
+    literal,
+    one_line,
+    parse,
+    read_page,
+    resolve,
+    search_lines,
+    signature,
+)
+from bundle_router.core.tools.meta_tools.arguments import Lines
+from bundle_router.core.tools.meta_tools.guidance import CHARS_A_TOKEN, NAMED_TOKENS
+from bundle_router.testing import small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.core.catalog import Bundle, Card
-from router.core.exposure import Held, exposed_names, place
-from router.core.metatools import Page, guidance, literal, one_line, parse, read_page, resolve, search_lines, signature
-from router.core.metatools.arguments import Lines
-from router.core.metatools.guidance import CHARS_A_TOKEN, NAMED_TOKENS
-from router.core.models import Activation
-from router.testing import small_catalog
 
 DIGEST = "0" * 64
 

@@ -10,11 +10,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from bundle_router.adapters.archive import Archive
+from bundle_router.adapters.run_log import DiskRunLog
+from bundle_router.errors import StorageError
 from rig import Verdict, numbers, open_run, quick, record
-
-from router.adapters.archive import Archive
-from router.adapters.runlog import DiskRunLog
-from router.errors import StorageError
 
 KINDS = {"disk_full", "short_write"}
 

@@ -24,14 +24,13 @@ from rig import ROOT, Verdict, quick
 sys.path.insert(0, str(ROOT / "tests" / "mcp"))
 
 import fault_server
-
-from router.adapters.mcp import open_mcp_sessions
-from router.core.breaker import Terms
-from router.core.catalog import Server
-from router.core.models import Text
-from router.core.transport.bounds import Bounds
-from router.ports import Scope
-from router.testing import FakeClock, FakeDiagnostics
+from bundle_router.adapters.mcp import open_mcp_sessions
+from bundle_router.core.catalog import Server
+from bundle_router.core.models import Text
+from bundle_router.core.models.breaker import Terms
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.ports import Scope
+from bundle_router.testing import FakeClock, FakeDiagnostics
 
 RUNS: Final = st.integers(0, 4).map(lambda number: f"r-{number}")
 KEPT: Final = 2

@@ -18,10 +18,9 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from bundle_router import Router, RouterError, Step
 from oversized import elsewhere, write_config
 from rig import Verdict, quick
-
-from router import Router, RouterError, Step
 
 LIMIT = 64
 

@@ -11,10 +11,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from bundle_router.adapters.archive import Archive
+from bundle_router.errors import StorageError
 from rig import Verdict, numbers, open_run, quick, record
-
-from router.adapters.archive import Archive
-from router.errors import StorageError
 
 
 def kind_of(action: object) -> str:

@@ -9,9 +9,8 @@ import random
 import tempfile
 from pathlib import Path
 
+from bundle_router.adapters.archive import Archive
 from rig import Verdict, Writer, numbers, open_run, quick, unreadable_lines
-
-from router.adapters.archive import Archive
 
 
 def size(number: int) -> int:

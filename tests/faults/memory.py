@@ -18,10 +18,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from bundle_router import Router, Step
 from oversized import elsewhere, write_config
 from rig import Verdict, quick
-
-from router import Router, Step
 
 SERVER_KIB: Final = 400_000
 SIZES: Final = (1_000_000_000, 300_000_000, 150_000_000, 100_000_000, 50_000_000, 20_000_000)

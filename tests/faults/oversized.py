@@ -23,9 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from bundle_router import Router, Step
 from rig import ROOT, Verdict, quick
-
-from router import Router, Step
 
 SERVER: Final = ROOT / "tests" / "mcp" / "fault_server.py"
 OTHER: Final = f"""

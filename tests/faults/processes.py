@@ -24,11 +24,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from bundle_router import Router, Step
 from exhaustion import call
 from oversized import elsewhere, write_config
 from rig import Verdict, quick
-
-from router import Router, Step
 
 NOBODY: Final = 54_321
 """A user that has no other processes."""

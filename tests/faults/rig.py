@@ -18,12 +18,12 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from router.adapters.archive import Archive  # noqa: E402 (the repository has to be on the path first)
-from router.adapters.runlog import DiskRunLog, DiskRunStore  # noqa: E402
-from router.core.canonical import digest  # noqa: E402
-from router.core.catalog import Durability  # noqa: E402
-from router.core.chain import FILES, BadLine, unseal  # noqa: E402
-from router.ports import ArtifactStore  # noqa: E402
+from bundle_router.adapters.archive import Archive  # noqa: E402 (the repository has to be on the path first)
+from bundle_router.adapters.run_log import DiskRunLog, DiskRunStore  # noqa: E402
+from bundle_router.core.catalog import Durability  # noqa: E402
+from bundle_router.core.models.canonical import digest  # noqa: E402
+from bundle_router.core.records.chain import FILES, BadLine, unseal  # noqa: E402
+from bundle_router.ports import ArtifactStore  # noqa: E402
 
 CATALOG = "{}"
 DEADLINE_S = 55.0

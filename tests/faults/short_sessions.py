@@ -18,11 +18,10 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from bundle_router import Router, Step
+from bundle_router.adapters.mcp.supervision import descendants
 from oversized import elsewhere, write_config
 from rig import Verdict, quick
-
-from router import Router, Step
-from router.adapters.mcp.supervision import descendants
 
 COUNT: Final = 10_000
 QUICK: Final = 300

@@ -12,10 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from router import Router, Step
-from router.adapters.archive import Archive
-from router.core.records import catalog_from
-from router.core.replay import replay
+from bundle_router import Router, Step
+from bundle_router.adapters.archive import Archive
+from bundle_router.core.records.records import catalog_from
+from bundle_router.core.records.replay import replay
 
 ADDRESSES = [
     (workflow, role, step)

@@ -13,10 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bundle_router.adapters.archive import Archive
+from bundle_router.errors import StorageError
 from rig import Verdict, numbers, open_run, quick, record
-
-from router.adapters.archive import Archive
-from router.errors import StorageError
 
 RECORDS = 5
 STRACE = ["strace", "--seccomp-bpf", "-f", "-qq", "-o", "/dev/null"]

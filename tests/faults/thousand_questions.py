@@ -20,8 +20,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from router import Decision, Router, Step
-from router.scripted import Exchange, ScriptedServer, choice, completion
+from bundle_router import Decision, Router, Step
+from bundle_router.testing.upstream import Exchange, ScriptedServer, choice, completion
 
 BUNDLES = ("files.find", "files.read")
 

@@ -8,10 +8,9 @@ import signal
 import tempfile
 from pathlib import Path
 
+from bundle_router.adapters.archive import Archive
+from bundle_router.errors import RunInUse
 from rig import Verdict, Writer, numbers, open_run, quick, unreadable_lines
-
-from router.adapters.archive import Archive
-from router.errors import RunInUse
 
 
 def refused_with(runs: Path) -> int | None:

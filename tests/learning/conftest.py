@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router import Step
-from router.core.catalog import Bundle, Card, Catalog, Policy, Server, Settings
-from router.core.decide import Question
-from router.core.learning.steps import Correction, PastStep, past_steps
-from router.testing import fake_router, small_catalog
+from bundle_router import Step
+from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Server, Settings
+from bundle_router.core.decide.decide import Question
+from bundle_router.review.learning.steps import Correction, PastStep, past_steps
+from bundle_router.testing import fake_router, small_catalog
 
 SAMPLE = Path(__file__).parents[1] / "data" / "routing" / "bfcl_sample"
 

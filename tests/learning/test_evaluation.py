@@ -8,11 +8,8 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from router.core.catalog import Policy, Route
-from router.core.evaluation import (
+from bundle_router.core.catalog import Policy, Route
+from bundle_router.review.evaluation import (
     LabelledRow,
     auroc,
     error_at,
@@ -24,7 +21,9 @@ from router.core.evaluation import (
     reciprocal_rank,
     unknown_ids,
 )
-from router.wiring import make_search
+from bundle_router.wiring import make_search
+from hypothesis import given
+from hypothesis import strategies as st
 
 needs_search = pytest.mark.skipif(
     not __import__("importlib.util").util.find_spec("bm25s"), reason="the extra bundle-router[search] is not installed"
@@ -124,8 +123,8 @@ def test_a_set_is_measured_against_a_config(kit: Any) -> None:
 
 @needs_search
 def test_a_learned_memory_is_measured_like_the_rest(kit: Any, deployment: Any) -> None:
-    from router.core.learning.learned import NOTHING
-    from router.core.learning.report import learn
+    from bundle_router.review.learning.learned import NOTHING
+    from bundle_router.review.learning.report import learn
 
     search = make_search(deployment.catalog)
     memory = learn(deployment.past(), deployment.catalogs, deployment.catalog, search, NOTHING).then.memory

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router import Router, Step
-from router.adapters.learned import load_learned
-from router.core.decide import Question
-from router.core.learning.learned import Learned
-from router.testing import ScriptedSelector
+from bundle_router import Router, Step
+from bundle_router.adapters.learned import load_learned
+from bundle_router.core.decide.decide import Question
+from bundle_router.review.learning.learned import Learned
+from bundle_router.testing import ScriptedSelector
 
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 
@@ -29,9 +28,9 @@ ARGUMENTS = {"repo.ripgrep": {"pattern": "x"}, "repo.list_dir": {"path": "."}}
 
 def run(cwd: Path, *words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "router", *map(str, words)],
+        [sys.executable, "-m", "bundle_router", *map(str, words)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cwd / "cache")},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "router"), "XDG_CACHE_HOME": str(cwd / "cache")},
         capture_output=True,
         text=True,
         timeout=120,

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.adapters.labels import FILE, append_label, read_labels
-from router.adapters.learned import load_learned, save_learned
-from router.core.catalog import Calibration
-from router.core.learning.calibration import calibration_version
-from router.core.learning.learned import NOTHING, Learned
-from router.core.learning.steps import Correction
-from router.core.search.memory import Memory
-from router.errors import ConfigError, CorruptRun, StorageError
+from bundle_router.adapters.labels import FILE, append_label, read_labels
+from bundle_router.adapters.learned import load_learned, save_learned
+from bundle_router.core.catalog import Calibration
+from bundle_router.core.search.memory import Memory
+from bundle_router.errors import ConfigError, CorruptRun, StorageError
+from bundle_router.review.learning.calibration import calibration_version
+from bundle_router.review.learning.learned import NOTHING, Learned
+from bundle_router.review.learning.steps import Correction
 
 WEIGHTS = (("coverage", 1.5), ("margin", 4.0))
 CALIBRATION = Calibration(calibration_version(-2.0, WEIGHTS, 412), 412, -2.0, WEIGHTS)

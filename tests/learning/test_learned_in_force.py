@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router import ConfigError, Router, Step, load_catalog
-from router.adapters.archive import Archive
-from router.adapters.learned import save_learned
-from router.cli import main
-from router.core.catalog import Calibration
-from router.core.learning.calibration import calibration_version
-from router.core.learning.learned import Learned, known_of
-from router.core.search.memory import Memory
-from router.testing import FakeClock, FakeDiagnostics
-from router.wiring import load_remembering
-from router.wiring.searching import open_selector, open_tool_search
+from bundle_router import ConfigError, Router, Step, load_catalog
+from bundle_router.adapters.archive import Archive
+from bundle_router.adapters.learned import save_learned
+from bundle_router.cli import main
+from bundle_router.core.catalog import Calibration
+from bundle_router.core.search.memory import Memory
+from bundle_router.review.learning.calibration import calibration_version
+from bundle_router.review.learning.learned import Learned, known_of
+from bundle_router.testing import FakeClock, FakeDiagnostics
+from bundle_router.wiring import load_remembering
+from bundle_router.wiring.searching import open_selector, open_tool_search
 
 CONFIG = Path(__file__).parent.parent.parent / "config"
 pytest.importorskip("bm25s", reason="search's library is not installed")

@@ -7,21 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from bundle_router.core.catalog import MIN_LABELS, Route
+from bundle_router.core.config.written import FORMS
+from bundle_router.core.search.fit import MIN_LABELS as MIN_REPLAYED
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.sufficiency import judge, thresholds_version
+from bundle_router.review.learning.calibration import fold_of
+from bundle_router.review.learning.fitting import fit, hold_back
+from bundle_router.review.learning.labels import label_steps
+from bundle_router.review.learning.learned import NOTHING, Learned
+from bundle_router.review.learning.report import Learning, learn
+from bundle_router.review.learning.report_text import proposals_toml
+from bundle_router.wiring import make_search
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from router.core.catalog import MIN_LABELS, Route
-from router.core.config.written import FORMS
-from router.core.learning.calibration import fold_of
-from router.core.learning.fitting import fit, hold_back
-from router.core.learning.labels import label_steps
-from router.core.learning.learned import NOTHING, Learned
-from router.core.learning.report import Learning, learn
-from router.core.learning.text import proposals_toml
-from router.core.search.fit import MIN_LABELS as MIN_REPLAYED
-from router.core.search.ranking import Search
-from router.core.sufficiency import judge, thresholds_version
-from router.wiring import make_search
 
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 

@@ -13,19 +13,18 @@ from typing import Any, Final
 from zlib import crc32
 
 import pytest
-
-from router.adapters.embeddings import VectorStore, vectors_for
-from router.core.corpus import texts_of
-from router.core.learning.fitting import fit
-from router.core.learning.labels import label_steps
-from router.core.models import RecentStep
-from router.core.search.meaning import Passage, passage, passages_of
-from router.core.search.memory import Label, Memory, bounded, learn, make_examples, past_texts
-from router.core.search.ranking import Search
-from router.core.search.recall import Recollection, key_of
-from router.core.search.request import Request
-from router.ports import Embedding
-from router.wiring import make_search
+from bundle_router.adapters.embeddings import VectorStore, vectors_for
+from bundle_router.core.models import RecentStep
+from bundle_router.core.search.corpus import texts_of
+from bundle_router.core.search.meaning import Passage, passage, passages_of
+from bundle_router.core.search.memory import Label, Memory, bounded, learn, make_examples, past_texts
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.recall import Recollection, key_of
+from bundle_router.core.search.request import Request
+from bundle_router.ports import Embedding
+from bundle_router.review.learning.fitting import fit
+from bundle_router.review.learning.labels import label_steps
+from bundle_router.wiring import make_search
 
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 

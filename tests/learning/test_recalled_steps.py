@@ -10,26 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.embeddings import VectorStore, embed_texts, vectors_for
+from bundle_router.adapters.learned import load_learned, save_learned
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.search.corpus import texts_of
+from bundle_router.core.search.index import Near
+from bundle_router.core.search.meaning import Passage, passage, passages_of
+from bundle_router.core.search.memory import LIMIT, Memory, past_texts
+from bundle_router.core.search.ranking import Memories, Search
+from bundle_router.core.search.recall import DOUBT, PULLS, PastText, Recollection, key_of
+from bundle_router.core.search.request import Request
+from bundle_router.errors import ConfigError
+from bundle_router.ports import Embedding
+from bundle_router.review.learning.calibration import calibrate
+from bundle_router.review.learning.labels import label_steps
+from bundle_router.review.learning.learned import NOTHING, Learned, known_of
+from bundle_router.review.learning.report import Learning, learn
+from bundle_router.wiring import make_search
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from router.adapters.embeddings import VectorStore, embed_texts, vectors_for
-from router.adapters.learned import load_learned, save_learned
-from router.core.catalog import Catalog
-from router.core.corpus import texts_of
-from router.core.learning.calibration import calibrate
-from router.core.learning.labels import label_steps
-from router.core.learning.learned import NOTHING, Learned, known_of
-from router.core.learning.report import Learning, learn
-from router.core.search.index import Near
-from router.core.search.meaning import Passage, passage, passages_of
-from router.core.search.memory import LIMIT, Memory, past_texts
-from router.core.search.ranking import Memories, Search
-from router.core.search.recall import DOUBT, PULLS, PastText, Recollection, key_of
-from router.core.search.request import Request
-from router.errors import ConfigError
-from router.ports import Embedding
-from router.wiring import make_search
 
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 

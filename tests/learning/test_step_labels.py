@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from router.core.catalog import Policy, Route
-from router.core.learning.fitting import base_scores
-from router.core.learning.labels import QUOTAS, RUN_STEPS, label_steps
-from router.core.learning.steps import Correction
-from router.wiring import make_search
+from bundle_router.core.catalog import Policy, Route
+from bundle_router.review.learning.fitting import base_scores
+from bundle_router.review.learning.labels import QUOTAS, RUN_STEPS, label_steps
+from bundle_router.review.learning.steps import Correction
+from bundle_router.wiring import make_search
 
 HERE = ("support", "agent", "act")
 
@@ -154,9 +153,9 @@ def test_steps_of_a_config_that_is_not_known_any_more_teach_nothing(kit: Any) ->
 
 
 def test_only_redacted_text_is_learned(kit: Any) -> None:
-    from router import Step
-    from router.core.learning.steps import past_steps
-    from router.testing import fake_router
+    from bundle_router import Step
+    from bundle_router.review.learning.steps import past_steps
+    from bundle_router.testing import fake_router
 
     with fake_router(kit.workshop(), script=lambda _: ("mail",), secrets=("hunter2",)) as router:
         router.route_sync(Step(run_id="r", workflow="a", role="b", step="c", goal="send hunter2 to them"))

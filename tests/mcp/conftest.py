@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-
-from router import Router, Step, load_catalog
-from router.adapters.mcp import McpSessions, open_mcp_sessions
-from router.adapters.mcp.supervision import descendants
-from router.adapters.pinfile import PinFiles
-from router.core.catalog import Server
-from router.core.models import Text
-from router.core.pins import approve
-from router.ports import EVERYONE, RawResult
-from router.testing import FakeClock, FakeDiagnostics
+from bundle_router import Router, Step, load_catalog
+from bundle_router.adapters.mcp import McpSessions, open_mcp_sessions
+from bundle_router.adapters.mcp.supervision import descendants
+from bundle_router.adapters.pin_file import PinFiles
+from bundle_router.core.catalog import Server
+from bundle_router.core.models import Text
+from bundle_router.core.tools.pins import approve
+from bundle_router.ports import EVERYONE, RawResult
+from bundle_router.testing import FakeClock, FakeDiagnostics
 
 T = TypeVar("T")
 

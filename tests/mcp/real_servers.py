@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.adapters.mcp.processes import MARK
-from router.core.catalog import Server
+from bundle_router.adapters.mcp.processes import MARK
+from bundle_router.core.catalog import Server
 
 FOLDER = os.environ.get("BUNDLE_ROUTER_TEST_SERVERS", "")
 INSTALLED = pytest.mark.skipif(not FOLDER, reason="BUNDLE_ROUTER_TEST_SERVERS names no folder with installed servers")

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router import Router
-from router.scripted import ScriptedServer, choice, says
+from bundle_router import Router
+from bundle_router.testing.upstream import ScriptedServer, choice, says
 
 CORPUS = Path(__file__).parents[1] / "data" / "cards" / "detect_corpus_v1.json"
 CANARY = "canary-7Qz2"

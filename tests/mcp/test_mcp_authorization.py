@@ -12,12 +12,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-
-from router.adapters.mcp import McpSessions
-from router.adapters.mcp.authorization import Authorization
-from router.adapters.mcp.person import is_safe_to_show
-from router.adapters.mcp.tokens import TokenFile, default_folder
-from router.ports import Scope
+from bundle_router.adapters.mcp import McpSessions
+from bundle_router.adapters.mcp.authorization import Authorization
+from bundle_router.adapters.mcp.person import is_safe_to_show
+from bundle_router.adapters.mcp.tokens import TokenFile, default_folder
+from bundle_router.ports import Scope
 
 
 class Person:

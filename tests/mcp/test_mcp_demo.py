@@ -44,7 +44,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     pypi("time")
     folder = tmp_path_factory.mktemp("demo")
     process = subprocess.Popen(
-        [sys.executable, "-m", "router", "demo", "--mcp"], cwd=folder,
+        [sys.executable, "-m", "bundle_router", "demo", "--mcp"], cwd=folder,
         env={**os.environ, "BUNDLE_ROUTER_TEST_SERVERS": str(Path(FOLDER).resolve())},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

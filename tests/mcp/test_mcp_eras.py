@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-
-from router.adapters.mcp import McpSessions
-from router.core.catalog import Server
-from router.ports import Scope
+from bundle_router.adapters.mcp import McpSessions
+from bundle_router.core.catalog import Server
+from bundle_router.ports import Scope
 
 mcpserver = pytest.importorskip("mcp.server.mcpserver")
 uvicorn = pytest.importorskip("uvicorn")

@@ -6,11 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-
-from router.adapters.mcp import McpSessions
-from router.core.catalog import Server
-from router.core.transport.bounds import Bounds
-from router.ports import Scope
+from bundle_router.adapters.mcp import McpSessions
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.ports import Scope
 
 
 @pytest.mark.parametrize("events", [False, True])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from router.core.transport.passage import Client
+from bundle_router.core.tools.transport.passage import Client
+
 from tests.serving.plain_server import SCHEMA, plain
 
 READ = {"contents": [{"uri": "a://b", "text": "said"}]}

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from bundle_router import Router, Step
+from bundle_router.adapters.mcp import open_mcp_sessions
+from bundle_router.adapters.mcp.supervision import descendants
+from bundle_router.adapters.pin_file import PinFiles
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.pins import approve
+from bundle_router.demo.page import serving
+from bundle_router.testing import FakeClock, FakeDiagnostics
 
-from router import Router, Step
-from router.adapters.mcp import open_mcp_sessions
-from router.adapters.mcp.supervision import descendants
-from router.adapters.pinfile import PinFiles
-from router.core.catalog import Server
-from router.core.pins import approve
-from router.demo.page import serving
-from router.testing import FakeClock, FakeDiagnostics
 from tests.mcp.real_servers import (
     HANDSHAKE,
     INSTALLED,

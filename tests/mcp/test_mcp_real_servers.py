@@ -6,8 +6,9 @@ import asyncio
 import subprocess
 from typing import Any
 
-from router.adapters.mcp import McpSessions
-from router.core.models import Data, Media, Text
+from bundle_router.adapters.mcp import McpSessions
+from bundle_router.core.models import Data, Media, Text
+
 from tests.mcp.real_servers import HANDSHAKE, INSTALLED, MODERN, PIXEL, npm, pypi
 
 pytestmark = INSTALLED

@@ -10,12 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from router import Router
-from router.adapters.archive import Archive
-from router.adapters.pinfile import PinFiles
-from router.core.records import catalog_from
-from router.core.replay import replay
+from bundle_router import Router
+from bundle_router.adapters.archive import Archive
+from bundle_router.adapters.pin_file import PinFiles
+from bundle_router.core.records.records import catalog_from
+from bundle_router.core.records.replay import replay
 
 NEW_TEXT = {"description": "Echoes, as we agreed."}
 

@@ -6,9 +6,8 @@ import os
 from typing import Any
 
 import pytest
-
-from router import RequestError, Router, Step, StepPolicy
-from router.adapters.mcp.supervision import descendants
+from bundle_router import RequestError, Router, Step, StepPolicy
+from bundle_router.adapters.mcp.supervision import descendants
 
 
 def names(router: Router, run_id: str = "r") -> list[str]:

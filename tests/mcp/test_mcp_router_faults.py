@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from router import Result, Router
-from router.adapters.mcp.supervision import descendants
+from bundle_router import Result, Router
+from bundle_router.adapters.mcp.supervision import descendants
 
 HTTP = '[servers.{name}]\ntrust = "trusted"\nurl = "{url}"\n'
 

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-
-from router import Router
+from bundle_router import Router
 
 
 def called(server: Any) -> list[dict[str, str]]:

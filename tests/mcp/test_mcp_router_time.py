@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router import Router
-from router.adapters.mcp.supervision import descendants
-from router.servers import DISCOVERY_S
+from bundle_router import Router
+from bundle_router.adapters.mcp.supervision import descendants
+from bundle_router.engine.upstreams import DISCOVERY_S
 
 ROOT = Path(__file__).parents[2]
 MORE = '[servers.{name}]\ntrust = "trusted"\nurl = "{url}"\n'
@@ -220,7 +219,7 @@ def test_calls_of_one_run_are_made_side_by_side(project: Any, bench: Any, kind: 
 
 HOST = """
 import signal, sys
-from router import Router, Step
+from bundle_router import Router, Step
 router = Router.open(sys.argv[1] + "/config", runs=sys.argv[1] + "/runs", workspace=sys.argv[1], development=True,
                      pins="trusted-may-skip")
 router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))

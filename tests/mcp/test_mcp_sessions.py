@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.adapters.mcp import McpSessions
-from router.core.breaker import Terms
-from router.core.models import Data, Media, Text
-from router.core.transport.bounds import Bounds
-from router.errors import RequestError, ToolFailure
-from router.ports import RawResult, Scope
+from bundle_router.adapters.mcp import McpSessions
+from bundle_router.core.models import Data, Media, Text
+from bundle_router.core.models.breaker import Terms
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.errors import RequestError, ToolFailure
+from bundle_router.ports import RawResult, Scope
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 def test_importing_and_opening_load_nothing_and_start_nothing() -> None:
     script = (
         "import sys, threading\n"
-        "from router.adapters.mcp import open_mcp_sessions\n"
-        "from router.testing import FakeClock\n"
+        "from bundle_router.adapters.mcp import open_mcp_sessions\n"
+        "from bundle_router.testing import FakeClock\n"
         "class Nobody:\n"
         "    event = None\n"
         "s = open_mcp_sessions({}, clock=FakeClock(), diagnostics=Nobody())\n"

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.adapters.mcp import McpSessions
-from router.core.transport.bounds import Bounds
-from router.ports import Scope
+from bundle_router.adapters.mcp import McpSessions
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.ports import Scope
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 
@@ -83,7 +82,7 @@ def test_a_missing_credential_is_named_and_nothing_is_started(bench: Any) -> Non
 
 
 def test_a_program_that_is_not_there_is_said_to_be_missing(bench: Any) -> None:
-    from router.core.catalog import Server
+    from bundle_router.core.catalog import Server
 
     async def main(sessions: McpSessions) -> None:
         result = await bench.call(sessions, "echo", text="x")
@@ -310,9 +309,9 @@ def test_a_router_that_is_killed_takes_its_servers_with_it(bench: Any, tmp_path:
     written = tmp_path / "grandchild"
     script = (
         "import asyncio, os, sys, signal\n"
-        "from router.adapters.mcp import open_mcp_sessions\n"
-        "from router.core.catalog import Server\n"
-        "from router.testing import FakeClock\n"
+        "from bundle_router.adapters.mcp import open_mcp_sessions\n"
+        "from bundle_router.core.catalog import Server\n"
+        "from bundle_router.testing import FakeClock\n"
         "class Quiet:\n"
         "    def event(self, *a, **f): pass\n"
         "async def main():\n"

@@ -13,9 +13,8 @@ pytest.importorskip("mcp", reason="the tool servers need the 'mcp' extra")
 
 import httpcore2
 import httpx2
-
-from router.adapters.mcp.http import TcpPool
-from router.adapters.mcp.tcp import Stream
+from bundle_router.adapters.mcp.http import TcpPool
+from bundle_router.adapters.mcp.tcp import Stream
 
 T = TypeVar("T")
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

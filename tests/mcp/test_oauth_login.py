@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.adapters.mcp import McpSessions, open_mcp_sessions
-from router.adapters.mcp.authorization import Authorization
-from router.adapters.mcp.receiver import Receiver
-from router.adapters.mcp.tokens import TokenFile
-from router.ports import EVERYONE
-from router.testing import FakeClock
+from bundle_router.adapters.mcp import McpSessions, open_mcp_sessions
+from bundle_router.adapters.mcp.authorization import Authorization
+from bundle_router.adapters.mcp.receiver import Receiver
+from bundle_router.adapters.mcp.tokens import TokenFile
+from bundle_router.ports import EVERYONE
+from bundle_router.testing import FakeClock
 
 ROOT = Path(__file__).parents[2]
 COMMAND = "bundle-router login s"
@@ -49,9 +48,9 @@ class Desk:
 
     def begin(self, *words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*before, sys.executable, "-m", "router", "login", *words],
+            [*before, sys.executable, "-m", "bundle_router", "login", *words],
             cwd=self.project.root,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT / "router"), "PYTHONSAFEPATH": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -7,20 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from bundle_router.core.models import Data, Media, Text
+from bundle_router.core.models.breaker import Breaker, End, Terms, Ticket
+from bundle_router.core.tools.transport.blocks import blocks_of
+from bundle_router.core.tools.transport.bounds import Bounds, bounds_for, lifetime_s
+from bundle_router.core.tools.transport.definitions import Pages
+from bundle_router.core.tools.transport.freshness import RETRY_S, Freshness
+from bundle_router.core.tools.transport.gate import Gate
+from bundle_router.core.tools.transport.leases import Held, Leases
+from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
+from bundle_router.core.tools.transport.references import MissingReference, resolved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-
-from router.core.breaker import Breaker, End, Terms, Ticket
-from router.core.models import Data, Media, Text
-from router.core.transport.blocks import blocks_of
-from router.core.transport.bounds import Bounds, bounds_for, lifetime_s
-from router.core.transport.definitions import Pages
-from router.core.transport.freshness import RETRY_S, Freshness
-from router.core.transport.gate import Gate
-from router.core.transport.leases import Held, Leases
-from router.core.transport.lines import LineBuffer, LineTooLong
-from router.core.transport.references import MissingReference, resolved
 
 S = 10**9
 FAILED_5: tuple[End, ...] = ("failed",) * 5
@@ -174,7 +173,7 @@ def test_a_refresh_that_failed_is_not_tried_again_at_once() -> None:
 
 
 def test_bounds_follow_from_the_limits_of_the_config() -> None:
-    from router.core.catalog import Limits
+    from bundle_router.core.catalog import Limits
 
     bounds = bounds_for(Limits(max_concurrent_calls=4, max_result_bytes=1000))
     assert (bounds.per_server, bounds.in_total, bounds.max_message_bytes) == (4, 16, 1000)

@@ -9,15 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from router.adapters.clock import SystemClock
-from router.adapters.llm import LiteLlm
-from router.asking import ModelSelector
-from router.core.catalog import Bundle, Catalog, ModelOptions, ModelSettings
-from router.core.decide import Question, decide
-from router.core.models import Activation, Facts, Reply, Step
-from router.ports import Clock, ModelClient
-from router.testing import FakeDiagnostics, small_catalog
+from bundle_router.adapters.clock import SystemClock
+from bundle_router.adapters.llm import LiteLlm
+from bundle_router.core.catalog import Bundle, Catalog, ModelOptions, ModelSettings
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.models import Activation, Facts, Reply, Step
+from bundle_router.engine.asking import ModelSelector
+from bundle_router.ports import Clock, ModelClient
+from bundle_router.testing import FakeDiagnostics, small_catalog
 
 IDS = ("a.one", "b.two", "c.three", "d.four", "e.five")
 

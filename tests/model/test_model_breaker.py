@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from bundle_router.core.decide.asking.breaker import BASE_S, MAX_ASKED_S, MAX_OPEN_S, TERMS, RetryBudget, end_of
+from bundle_router.core.decide.asking.failures import classify
+from bundle_router.core.models import FAILURES, Failure
+from bundle_router.core.models.breaker import Breaker, Ticket
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.core.asking.breaker import BASE_S, MAX_ASKED_S, MAX_OPEN_S, TERMS, RetryBudget, end_of
-from router.core.asking.failures import classify
-from router.core.breaker import Breaker, Ticket
-from router.core.models import FAILURES, Failure
 
 SECOND = 10**9
 

@@ -8,18 +8,25 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from bundle_router.core.catalog import Bundle, Card, Catalog, ModelSettings, Policy, Server
+from bundle_router.core.decide.asking.answers import MAX_ENUMERATED, picked, shape_for, without_fence
+from bundle_router.core.decide.asking.key import question_key
+from bundle_router.core.decide.asking.prompt import (
+    MAX_EXAMPLES,
+    MAX_GOAL,
+    PROMPT_VERSION,
+    RUBRIC,
+    Prompt,
+    system_part,
+    user_part,
+)
+from bundle_router.core.decide.decide import Question
+from bundle_router.core.models import RecentStep, Reply, Step
+from bundle_router.core.models.canonical import digest
+from bundle_router.engine.asking import ModelSelector
+from bundle_router.testing.upstream import ScriptedServer, choice, says
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from router.asking import ModelSelector
-from router.core.asking.answers import MAX_ENUMERATED, picked, shape_for, without_fence
-from router.core.asking.key import question_key
-from router.core.asking.prompt import MAX_EXAMPLES, MAX_GOAL, PROMPT_VERSION, RUBRIC, Prompt, system_part, user_part
-from router.core.canonical import digest
-from router.core.catalog import Bundle, Card, Catalog, ModelSettings, Policy, Server
-from router.core.decide import Question
-from router.core.models import RecentStep, Reply, Step
-from router.scripted import ScriptedServer, choice, says
 
 Opened = Callable[..., ModelSelector]
 Ask = Callable[..., Reply]
@@ -189,7 +196,7 @@ def watch(name, args):
     if name in ("socket.connect", "socket.getaddrinfo"):
         reached.append((name, args[1:]))
 sys.addaudithook(watch)
-from router.adapters.llm import LiteLlm
+from bundle_router.adapters.llm import LiteLlm
 async def main():
     client = LiteLlm()
     if await client.warm_up() == "missing":
@@ -201,7 +208,7 @@ assert not reached, reached
 assert "CANARY_FROM_ENV_FILE" not in os.environ and "OPENAI_API_KEY" not in os.environ
 """
     root = Path(__file__).parents[2]
-    env = {"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    env = {"PYTHONPATH": str(root / "router"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
     )

@@ -14,13 +14,23 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-
-from router import Router, Step
-from router.asking import ModelSelector
-from router.core.models import Reply
-from router.core.replay import replay
-from router.scripted import Act, Exchange, ScriptedServer, body, choice, completion, hang, reset, says, status
-from router.wiring import load_catalog, open_model, open_redactor
+from bundle_router import Router, Step
+from bundle_router.core.models import Reply
+from bundle_router.core.records.replay import replay
+from bundle_router.engine.asking import ModelSelector
+from bundle_router.testing.upstream import (
+    Act,
+    Exchange,
+    ScriptedServer,
+    body,
+    choice,
+    completion,
+    hang,
+    reset,
+    says,
+    status,
+)
+from bundle_router.wiring import load_catalog, open_model, open_redactor
 
 SECRET = "sk-canary-4Jf8sK2mZq9wX7vB"
 
@@ -177,8 +187,8 @@ def test_every_variable_that_holds_a_key_is_redacted(folder: Path, monkeypatch: 
 
 @pytest.mark.parametrize("change", ["names = []", 'names = ["m"]'])
 def test_nobody_is_asked_where_the_config_names_no_model_or_no_turn_for_one(folder: Path, change: str) -> None:
-    from router.adapters.clock import SystemClock
-    from router.testing import FakeDiagnostics
+    from bundle_router.adapters.clock import SystemClock
+    from bundle_router.testing import FakeDiagnostics
 
     order = '["default"]' if "m" in change.split("=")[1] else '["model", "default"]'
     (folder / "router.toml").write_text(f"[fallback]\norder = {order}\n[model]\n{change}\n")

@@ -11,26 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.answers import FILE, SqlAnswers
+from bundle_router.core.catalog import ModelSettings
+from bundle_router.core.decide.asking.answers import MAX_JUSTIFICATION, shape_for
+from bundle_router.core.decide.asking.exchange import ModelReply, ModelRequest
+from bundle_router.core.decide.asking.prompt import user_part
+from bundle_router.core.decide.decide import Question, settle
+from bundle_router.core.models import FAILURES, Failure, Reply, Step
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.records.records import outcome_json
+from bundle_router.core.records.replay import conclude, replay
+from bundle_router.engine.asking import ModelSelector
+from bundle_router.engine.asking.flights import Flights
+from bundle_router.engine.asking.loop import LoopThread
+from bundle_router.engine.asking.memory import MAX_ANSWERS, AnswerMemory, Kept
+from bundle_router.ports import Readiness
+from bundle_router.testing import FakeClock, FakeDiagnostics, fake_router, small_catalog
+from bundle_router.testing.upstream import choice
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from router.adapters.answers import FILE, SqlAnswers
-from router.asking import ModelSelector
-from router.asking.flights import Flights
-from router.asking.loop import LoopThread
-from router.asking.memory import MAX_ANSWERS, AnswerMemory, Kept
-from router.core.asking.answers import MAX_JUSTIFICATION, shape_for
-from router.core.asking.exchange import ModelReply, ModelRequest
-from router.core.asking.prompt import user_part
-from router.core.canonical import encode
-from router.core.catalog import ModelSettings
-from router.core.decide import Question, settle
-from router.core.models import FAILURES, Failure, Reply, Step
-from router.core.records import outcome_json
-from router.core.replay import conclude, replay
-from router.ports import Readiness
-from router.scripted import choice
-from router.testing import FakeClock, FakeDiagnostics, fake_router, small_catalog
 
 Opened = Callable[..., ModelSelector]
 Ask = Callable[..., Reply]

@@ -12,14 +12,14 @@ import pytest
 HOST = """
 import asyncio, json, logging, threading
 logging.basicConfig(level=logging.DEBUG)
-from router.adapters.clock import SystemClock
-from router.adapters.llm import LiteLlm
-from router.asking import ModelSelector
-from router.core.catalog import Bundle, ModelOptions, ModelSettings
-from router.core.decide import decide
-from router.core.models import Activation, Facts, Step
-from router.scripted import ScriptedServer, body, choice, completion, says, status
-from router.testing import FakeDiagnostics, small_catalog
+from bundle_router.adapters.clock import SystemClock
+from bundle_router.adapters.llm import LiteLlm
+from bundle_router.engine.asking import ModelSelector
+from bundle_router.core.catalog import Bundle, ModelOptions, ModelSettings
+from bundle_router.core.decide.decide import decide
+from bundle_router.core.models import Activation, Facts, Step
+from bundle_router.testing.upstream import ScriptedServer, body, choice, completion, says, status
+from bundle_router.testing import FakeDiagnostics, small_catalog
 
 made = {id_: Bundle(id_, "Does it", (f"srv.{id_[0]}",), effects=("read",)) for id_ in ("a.one", "b.two")}
 catalog = small_catalog(made)

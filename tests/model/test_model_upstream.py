@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 
 import pytest
-
-from router.adapters.llm.wire import MAX_ERROR_BYTES, Allowance, allowance, open_session
-from router.asking import ModelSelector
-from router.core.decide import Question
-from router.core.models import Failure, Reply
-from router.scripted import (
+from bundle_router.adapters.llm.wire import MAX_ERROR_BYTES, Allowance, allowance, open_session
+from bundle_router.core.decide.decide import Question
+from bundle_router.core.models import Failure, Reply
+from bundle_router.engine.asking import ModelSelector
+from bundle_router.testing import FakeClock, FakeDiagnostics
+from bundle_router.testing.upstream import (
     Act,
     Exchange,
     ScriptedServer,
@@ -34,7 +34,6 @@ from router.scripted import (
     status,
     when,
 )
-from router.testing import FakeClock, FakeDiagnostics
 
 Opened = Callable[..., ModelSelector]
 Ask = Callable[..., Reply]

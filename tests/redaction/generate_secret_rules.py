@@ -1,4 +1,4 @@
-"""Turns gitleaks' rules into `router/adapters/redaction/gitleaks.json`, the form the redactor loads.
+"""Turns gitleaks' rules into `router/bundle_router/adapters/redaction/gitleaks.json`, the form the redactor loads.
 
     python tests/redaction/generate_secret_rules.py            writes the file
     python tests/redaction/generate_secret_rules.py --check    exit status 1 when the file is not what would be written
@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "tests/data/gitleaks/gitleaks.toml"
-TARGET = ROOT / "router/adapters/redaction/gitleaks.json"
+TARGET = ROOT / "router/bundle_router/adapters/redaction/gitleaks.json"
 
 NAME = re.compile(r"\[\\w\.-\]\{0,50\}\?(?:\(\?i:\[\\w\.-\]\{0,50\}\?)?(\(\?:.*?\))\(\?:\[ \\t\\w\.-\]\{0,20\}\)")
 VALUE = r"""(?:[\w.=+/-]{8}|[0-9]{5,16}:A|"[a-z0-9=_-]{8})"""

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
-
-from router.adapters.redaction import SecretRedactor
+from bundle_router.adapters.redaction import SecretRedactor
 
 ENV = {"VENDOR_KEY": "correct horse/battery+staple", "QUOTED": 'q"uo\\te\nd-välue', "SHORT": "8080"}
 

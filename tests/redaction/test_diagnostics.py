@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 import pytest
 import structlog
-
-from router.adapters.diagnostics import StderrDiagnostics
-from router.adapters.redaction import SecretRedactor
+from bundle_router.adapters.diagnostics import StderrDiagnostics
+from bundle_router.adapters.redaction import SecretRedactor
 
 TOKEN = "ghp_" + "aB3dE5gH7" * 4
 REDACTOR = SecretRedactor({"VENDOR_KEY": "correct horse/battery+staple"})
@@ -240,8 +239,8 @@ def test_the_hosts_structlog_configuration_is_neither_used_nor_changed(host_conf
 
 PROGRAM = """
 import sys
-from router.adapters.diagnostics import StderrDiagnostics
-from router.adapters.redaction import SecretRedactor
+from bundle_router.adapters.diagnostics import StderrDiagnostics
+from bundle_router.adapters.redaction import SecretRedactor
 diagnostics = StderrDiagnostics(SecretRedactor())
 diagnostics.event("info", "below.threshold")
 print("structlog" in sys.modules)

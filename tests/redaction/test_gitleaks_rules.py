@@ -14,13 +14,14 @@ from re import _constants, _parser  # type: ignore[attr-defined]  # the standard
 from typing import Any
 
 import pytest
-
-from router.adapters.redaction import SecretRedactor
-from router.adapters.redaction.automata import pattern
-from router.adapters.redaction.rules import RuleBook
+from bundle_router.adapters.redaction import SecretRedactor
+from bundle_router.adapters.redaction.automata import pattern
+from bundle_router.adapters.redaction.rules import RuleBook
 
 ROOT = Path(__file__).parents[2]
-RULES: list[dict[str, Any]] = json.loads((ROOT / "router/adapters/redaction/gitleaks.json").read_text("utf-8"))["rules"]
+RULES: list[dict[str, Any]] = json.loads(
+    (ROOT / "router/bundle_router/adapters/redaction/gitleaks.json").read_text("utf-8")
+)["rules"]
 PRINTABLE = [ord(c) for c in string.ascii_letters + string.digits + string.punctuation + " "]
 
 

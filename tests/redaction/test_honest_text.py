@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.adapters.redaction import SecretRedactor
+from bundle_router.adapters.redaction import SecretRedactor
 
 HERE = Path(__file__).parent
 TOOLS: list[dict[str, Any]] = json.loads((HERE / "data/livemcp_tools.json").read_text("utf-8"))["tools"]
@@ -18,7 +17,7 @@ HONEST = [
     "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "commit 4b825dc642cb6eb9a060e54bf8d69288fbee4904 by author@example.com",
     "run 123e4567-e89b-12d3-a456-426614174000 of workflow feature, step edit",
-    "src/components/navigation/sidebar/index.test.tsx and router/adapters/redaction/__init__.py",
+    "src/components/navigation/sidebar/index.test.tsx and router/bundle_router/adapters/redaction/__init__.py",
     "Authorization: required for all endpoints; a bearer token is needed",
     "Authorization: Bearer ${GITHUB_TOKEN}",
     "Authorization: Bearer <token>",

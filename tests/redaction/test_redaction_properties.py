@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 from urllib.parse import quote
 
+from bundle_router.adapters.redaction import SecretRedactor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from router.adapters.redaction import SecretRedactor
 
 TOKEN = "ghp_" + "aB3dE5gH7" * 4
 VALUE = "correct horse/battery+staple"

@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from bundle_router.adapters.redaction import SecretRedactor
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.adapters.redaction import SecretRedactor
 
 TOKEN = "ghp_" + "aB3dE5gH7" * 4
 NAMED = "[redacted:named-secret]"

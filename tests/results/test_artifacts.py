@@ -13,11 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from router.adapters.artifacts import ArtifactFile, ArtifactReader, RunArtifacts
-from router.adapters.media import describe
-from router.errors import CorruptRun, RequestError, StorageError
-from router.ports import ArtifactStore, Stored
+from bundle_router.adapters.artifacts import ArtifactFile, ArtifactReader, RunArtifacts
+from bundle_router.adapters.media import describe
+from bundle_router.errors import CorruptRun, RequestError, StorageError
+from bundle_router.ports import ArtifactStore, Stored
 
 HELLO = b"hello"
 DIGEST = hashlib.sha256(HELLO).hexdigest()
@@ -179,9 +178,9 @@ def test_a_planted_giant_is_not_read(store: RunArtifacts, run_dir: Path) -> None
 
 FULL = """
 import signal, sys, resource
-from router.adapters.artifacts import RunArtifacts
-from router.core.shaping import MediaFacts
-from router.errors import StorageError
+from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

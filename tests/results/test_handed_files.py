@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import LocalTool, Router, Step, ToolContext, ToolOutput
+from bundle_router.core.models import Media, Text
+from bundle_router.core.tools.artifact_handles import handles_in
+from bundle_router.errors import RequestError
 from pydantic import BaseModel
-
-from router import LocalTool, Router, Step, ToolContext, ToolOutput
-from router.core.handles import handles_in
-from router.core.models import Media, Text
-from router.errors import RequestError
 
 CONFIG = {
     "servers": '[servers.kit]\ntransport = "local"\ntrust = "trusted"\n',

@@ -12,11 +12,10 @@ import zlib
 from pathlib import Path
 
 import pytest
+from bundle_router.adapters.media import INLINE, describe, dimensions, duration, sniff
+from bundle_router.core.tools.shaping import MediaFacts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
-from router.adapters.media import INLINE, describe, dimensions, duration, sniff
-from router.core.shaping import MediaFacts
 
 
 def png(width: int, height: int, *extra: tuple[bytes, bytes], tail: bytes = b"") -> bytes:

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import ConfigError, LocalTool, Router, Step, StepPolicy, ToolContext, ToolOutput, load_catalog
+from bundle_router.core.catalog import Bundle, Card, Catalog, Reuse, Server
+from bundle_router.core.models import Media, Text
+from bundle_router.core.tools.reuse import Asked, Kept, Shelf
+from bundle_router.core.tools.shaping import Shaped
+from bundle_router.engine.reuse import Came, Results
+from bundle_router.testing import FakeClock
 from pydantic import BaseModel
-
-from router import ConfigError, LocalTool, Router, Step, StepPolicy, ToolContext, ToolOutput, load_catalog
-from router.core.catalog import Bundle, Card, Catalog, Reuse, Server
-from router.core.models import Media, Text
-from router.core.reuse import Asked, Kept, Shelf
-from router.core.shaping import Shaped
-from router.results import Came, Results
-from router.testing import FakeClock
 
 SERVERS = '[servers.kit]\ntransport = "local"\ntrust = "trusted"\n'
 REUSE = SERVERS + "[[servers.kit.reuse]]\nttl_s = 3600\n"
@@ -348,7 +347,7 @@ def test_a_change_that_goes_past_what_is_kept_makes_it_stale_all_the_same() -> N
 
 
 def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_taken_for_neither() -> None:
-    from router.core.reuse import is_read_only
+    from bundle_router.core.tools.reuse import is_read_only
 
     assert not is_read_only(catalog(), "s.get")
     assert not is_read_only(catalog(), "s.set")
@@ -357,7 +356,7 @@ def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_take
 
 
 def test_the_reviewer_is_shown_which_call_a_result_came_from(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    from router.cli import main
+    from bundle_router.cli import main
 
     site.says(LOOK, LOOK)
     main(["runs", "show", "r", "--runs", str(site.folder / "runs")])

@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-
-from router.adapters.media import describe
-from router.core.shaping import Shaped, shape
-from router.core.shaping.symptoms import looks_like_error
-from router.core.transport.blocks import blocks_of
+from bundle_router.adapters.media import describe
+from bundle_router.core.tools.shaping import Shaped, shape
+from bundle_router.core.tools.shaping.symptoms import looks_like_error
+from bundle_router.core.tools.transport.blocks import blocks_of
 
 RECORDED = Path(__file__).parent.parent / "data" / "results"
 CASES = sorted(path.stem for path in RECORDED.glob("*__*.json"))

@@ -7,12 +7,11 @@ import json
 import re
 from typing import Any
 
+from bundle_router.adapters.media import describe
+from bundle_router.core.models import Block, Data, Media, Text
+from bundle_router.core.tools.shaping import shape, visible
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-
-from router.adapters.media import describe
-from router.core.models import Block, Data, Media, Text
-from router.core.shaping import shape, visible
 
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 PNG = base64.b64decode(

@@ -9,11 +9,10 @@ import re
 from typing import Any
 
 import pytest
-
-from router.adapters.media import describe
-from router.core.models import Block, Data, Media, Text
-from router.core.shaping import Shaped, shape, visible
-from router.core.shaping.references import MAX_BLOBS, MAX_LOOKS
+from bundle_router.adapters.media import describe
+from bundle_router.core.models import Block, Data, Media, Text
+from bundle_router.core.tools.shaping import Shaped, shape, visible
+from bundle_router.core.tools.shaping.references import MAX_BLOBS, MAX_LOOKS
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

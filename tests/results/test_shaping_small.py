@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from router.core.models import Block, Data, Media, Text
-from router.core.shaping import is_small
+from bundle_router.core.models import Block, Data, Media, Text
+from bundle_router.core.tools.shaping import is_small
 
 
 @pytest.mark.parametrize(

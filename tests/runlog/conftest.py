@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.adapters.archive import Archive
-from router.adapters.runlog import POSIX, DiskRunLog, DiskRunStore, Storage
-from router.core.canonical import digest, encode
-from router.core.catalog import Durability
-from router.ports import ArtifactStore, Redactor
+from bundle_router.adapters.archive import Archive
+from bundle_router.adapters.run_log import POSIX, DiskRunLog, DiskRunStore, Storage
+from bundle_router.core.catalog import Durability
+from bundle_router.core.models.canonical import digest, encode
+from bundle_router.ports import ArtifactStore, Redactor
 
 CATALOG = encode({"schema": "bundle-router.catalog/1", "bundles": []})
 REVISION = digest(CATALOG)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.adapters.archive import prune
-from router.core.canonical import digest
-from router.core.chain import genesis, seal
-from router.errors import CorruptRun, RunInUse, UnknownRun
+from bundle_router.adapters.archive import prune
+from bundle_router.core.models.canonical import digest
+from bundle_router.core.records.chain import genesis, seal
+from bundle_router.errors import CorruptRun, RunInUse, UnknownRun
 
 
 def snapshot(path: Path) -> dict[str, bytes]:

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from router.core.chain import (
+from bundle_router.core.records.chain import (
     BadLine,
     Checked,
     File,
@@ -24,6 +21,8 @@ from router.core.chain import (
     seal,
     unseal,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 NAUGHTY = Path(__file__).parent.parent / "data" / "blns" / "blns.json"
 texts = st.text(st.characters(codec="utf-8", categories=None) | st.sampled_from("\u2028\u2029\x85\x1b\r\n\ud800\u202e"))

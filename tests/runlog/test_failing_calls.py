@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from router.adapters.runlog import POSIX
-from router.errors import RunInUse, StorageError
+from bundle_router.adapters.run_log import POSIX
+from bundle_router.errors import RunInUse, StorageError
 
 COUNTED = (
     "open", "mkdir", "fchmod", "fstat", "stat", "pread", "write", "pwrite", "ftruncate", "fdatasync", "fsync",

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.core.canonical import digest, encode
-from router.core.chain import genesis, unseal
-from router.errors import CorruptRun, RequestError, RunInUse, StorageError
+from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.records.chain import genesis, unseal
+from bundle_router.errors import CorruptRun, RequestError, RunInUse, StorageError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 OTHER_USER = 65_534
@@ -162,7 +161,7 @@ def test_a_secret_that_reached_the_log_is_not_written(runs: Any) -> None:
 
 OWNER = """
 import sys
-from router.adapters.runlog import DiskRunStore
+from bundle_router.adapters.run_log import DiskRunStore
 class Clock:
     def now(self): return "2026-11-21T08:02:00Z"
     def monotonic_ns(self): return 0
@@ -502,7 +501,7 @@ class Interrupting:
 
 
 def test_an_append_interrupted_by_a_signal_leaves_a_log_that_goes_on(runs: Any) -> None:
-    from router.adapters.runlog import POSIX
+    from bundle_router.adapters.run_log import POSIX
 
     storage = Interrupting(POSIX)
     log = runs.open(storage=storage)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router import CorruptRun, RequestError, Router, Step
-from router.adapters.artifacts import RunArtifacts
-from router.adapters.runlog import POSIX, DiskRunStore
-from router.adapters.runlog.segment import CHECKED
-from router.core.shaping import MediaFacts
-from router.errors import RunInUse, StorageError, UnknownRun
-from router.testing import FakeRedactor, MemoryRunStore
+from bundle_router import CorruptRun, RequestError, Router, Step
+from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.adapters.run_log import POSIX, DiskRunStore
+from bundle_router.adapters.run_log.segment import CHECKED
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.errors import RunInUse, StorageError, UnknownRun
+from bundle_router.testing import FakeRedactor, MemoryRunStore
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,8 +37,8 @@ def step(run_id: str) -> Step:
 
 SIDE_BY_SIDE = """
 import resource, sys
-from router import Router, Step
-from router.errors import StorageError
+from bundle_router import Router, Step
+from bundle_router.errors import StorageError
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 def step(n):
     return Step(run_id=f"r-{n}", workflow="feature", role="planner", step="plan")
@@ -58,7 +57,7 @@ with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[3]) as router
 
 OUT_OF_FILES = """
 import os, resource, sys
-from router import Router, Step
+from bundle_router import Router, Step
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 taken = []
 with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[3]) as router:
@@ -204,7 +203,7 @@ def test_an_edit_of_run_json_is_noticed(runs: Any, closed: bool, name: str, valu
 
 
 def test_a_run_of_an_earlier_version_is_read_verified_and_continued(runs: Any) -> None:
-    from router.core.chain import genesis, seal
+    from bundle_router.core.records.chain import genesis, seal
 
     folder = runs.path / "r-1"
     runs.open().close()
@@ -311,6 +310,6 @@ def test_show_names_the_workspace_that_the_header_states(runs: Any) -> None:
     store = runs.store()
     store.open("r-1", header={"catalog_revision": "sha256:0", "workspace": "/srv/project"}, catalog="{}").close()
     assert runs.archive.summary("r-1").workspace == "/srv/project"
-    command = [sys.executable, "-m", "router", "runs", "show", "r-1", "--runs", str(runs.path)]
+    command = [sys.executable, "-m", "bundle_router", "runs", "show", "r-1", "--runs", str(runs.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
     assert "workspace /srv/project" in done.stdout

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from router.adapters.runlog import POSIX
-from router.adapters.runlog.directory import LOCK
+from bundle_router.adapters.run_log import POSIX
+from bundle_router.adapters.run_log.directory import LOCK
 
 
 @dataclass

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bundle_router.core.records.chain import FILES, genesis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-
-from router.core.chain import FILES, genesis
 
 FILE = st.sampled_from(list(FILES))
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.adapters.ranking import LexicalIndex, english_stemmer
-from router.core.search.documents import BundleText, ToolText, make_corpus
-from router.core.search.ranking import Search
-from router.core.search.text import Analyzer
+from bundle_router.adapters.ranking import LexicalIndex, english_stemmer
+from bundle_router.core.search.documents import BundleText, ToolText, make_corpus
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.text import Analyzer
 
 DATA = Path(__file__).parents[1] / "data" / "routing"
 

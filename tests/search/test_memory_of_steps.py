@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from bundle_router.adapters.ranking import english_stemmer
+from bundle_router.core.models import RecentStep
+from bundle_router.core.search.fit import TRUSTS, fit_memory
+from bundle_router.core.search.memory import LIMIT, PER_RUN, Label, Memory, bounded, learn, make_examples
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.request import Request, marks_of
+from bundle_router.core.search.text import Analyzer
+from bundle_router.core.search.trials import quality_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from router.adapters.ranking import english_stemmer
-from router.core.models import RecentStep
-from router.core.search.fit import TRUSTS, fit_memory
-from router.core.search.memory import LIMIT, PER_RUN, Label, Memory, bounded, learn, make_examples
-from router.core.search.ranking import Search
-from router.core.search.request import Request, marks_of
-from router.core.search.text import Analyzer
-from router.core.search.trials import quality_of
 
 ANALYZER = Analyzer(english_stemmer())
 ALL = frozenset({"repo.readonly", "workspace.exec", "issues.tracker", "weather", "docs.web"})

@@ -4,13 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from bundle_router.core.models import RecentStep, Step
+from bundle_router.core.models.evidence import FLOOR, Evidence
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.request import Request
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.core.models import RecentStep, Step
-from router.core.search.evidence import FLOOR, Evidence
-from router.core.search.ranking import Search
-from router.core.search.request import Request
 
 IDS = ("docs.web", "issues.tracker", "repo.readonly", "weather", "workspace.exec")
 NAMES = ("docs.fetch", "issues.create_issue", "repo.git_log", "repo.grep", "weather.forecast", "no.such.tool")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bundle_router.adapters.ranking import LexicalIndex
+from bundle_router.core.search.index import COLLECTIONS, Collection, Document
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.adapters.ranking import LexicalIndex
-from router.core.search.index import COLLECTIONS, Collection, Document
 
 WORDS = ("read", "file", "weather", "issue", "commit", "fetch")
 documents = st.lists(

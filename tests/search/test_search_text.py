@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from bundle_router.adapters.ranking import english_stemmer
+from bundle_router.core.search.text import MAX_CLAUSES, MAX_WORDS, Analyzer, Scale, split_quotes, words
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.adapters.ranking import english_stemmer
-from router.core.search.text import MAX_CLAUSES, MAX_WORDS, Analyzer, Scale, split_quotes, words
 
 ANALYZER = Analyzer(english_stemmer())
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from bundle_router.core.search.trials import MIN_GAIN, Trial, Witness, chosen, difference, quality_of
 from hypothesis import given
 from hypothesis import strategies as st
-
-from router.core.search.trials import MIN_GAIN, Trial, Witness, chosen, difference, quality_of
 
 
 def steps_of(*ids: str) -> list[Witness]:

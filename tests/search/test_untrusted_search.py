@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router.core.search.documents import MAX_UNTRUSTED_CHARS, BundleText, ToolText
-from router.core.search.ranking import Search
-from router.core.search.request import Request
-from router.core.search.weights import Weights
+from bundle_router.core.search.documents import MAX_UNTRUSTED_CHARS, BundleText, ToolText
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.request import Request
+from bundle_router.core.search.weights import Weights
 
 FOLDER = Path(__file__).parents[1] / "data" / "routing" / "mcpproxy-go"
 HONEST = [

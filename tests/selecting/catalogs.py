@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from router.adapters.ranking import LexicalIndex, english_stemmer
-from router.core.canonical import digest
-from router.core.catalog import Bundle, Card, Catalog, Fallback, Policy, SearchSettings, Server, Settings
-from router.core.corpus import corpus_of, texts_of
-from router.core.decide import Question, decide
-from router.core.models import Activation, Answer, Decision, Facts, Failure, ModelUse, RecentStep, Reply, Step
-from router.core.replay import conclude
-from router.core.search.ranking import Search
-from router.core.search.text import Analyzer
-from router.ports import Diagnostics, Readiness
-from router.selecting import SearchSelector, StagedSelector
-from router.testing import FakeDiagnostics
+from bundle_router.adapters.ranking import LexicalIndex, english_stemmer
+from bundle_router.core.catalog import Bundle, Card, Catalog, Fallback, Policy, SearchSettings, Server, Settings
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.models import Activation, Answer, Decision, Facts, Failure, ModelUse, RecentStep, Reply, Step
+from bundle_router.core.models.canonical import digest
+from bundle_router.core.records.replay import conclude
+from bundle_router.core.search.corpus import corpus_of, texts_of
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.text import Analyzer
+from bundle_router.engine.selecting import SearchSelector, StagedSelector
+from bundle_router.ports import Diagnostics, Readiness
+from bundle_router.testing import FakeDiagnostics
 
 ANALYZER = Analyzer(english_stemmer())
 

@@ -6,15 +6,16 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
-from router.adapters.embeddings import VectorStore, vectors_for
-from router.core.catalog import Catalog
-from router.core.corpus import texts_of
-from router.core.models import Failure
-from router.core.search.index import Vectors
-from router.core.search.meaning import passages_of
-from router.ports import Clock, Embedding
-from router.selecting import Meanings, SearchSelector
-from router.testing import FakeClock, FakeDiagnostics
+from bundle_router.adapters.embeddings import VectorStore, vectors_for
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.models import Failure
+from bundle_router.core.search.corpus import texts_of
+from bundle_router.core.search.index import Vectors
+from bundle_router.core.search.meaning import passages_of
+from bundle_router.engine.selecting import Meanings, SearchSelector
+from bundle_router.ports import Clock, Embedding
+from bundle_router.testing import FakeClock, FakeDiagnostics
+
 from tests.selecting.catalogs import search_over
 
 TOPICS = ("code", "doc", "ticket", "test", "letter")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from bundle_router.core.catalog import Bundle, Catalog, Server
+from bundle_router.core.models import RecentStep, Step
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.search.corpus import INDEX_RULES, corpus_of, outline_of, request_of, texts_of
+from bundle_router.core.search.documents import Corpus
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.canonical import digest_of
-from router.core.catalog import Bundle, Catalog, Server
-from router.core.corpus import INDEX_RULES, corpus_of, outline_of, request_of, texts_of
-from router.core.models import RecentStep, Step
-from router.core.search.documents import Corpus
 from tests.selecting.catalogs import ANALYZER, BUNDLES, card, catalog, step
 
 

@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from router import Router, Step
-from router.adapters.learned import save_learned
-from router.adapters.llm import LiteLlmEmbedder
-from router.core.learning.learned import Learned, known_of
-from router.core.models import Failure
-from router.core.records import catalog_from
-from router.core.replay import replay
-from router.core.search.meaning import fault_in
-from router.core.search.memory import Memory
-from router.core.search.recall import PastText, Recollection
-from router.core.search.request import Request
-from router.scripted import (
+from bundle_router import Router, Step
+from bundle_router.adapters.learned import save_learned
+from bundle_router.adapters.llm import LiteLlmEmbedder
+from bundle_router.core.models import Failure
+from bundle_router.core.records.records import catalog_from
+from bundle_router.core.records.replay import replay
+from bundle_router.core.search.meaning import fault_in
+from bundle_router.core.search.memory import Memory
+from bundle_router.core.search.recall import PastText, Recollection
+from bundle_router.core.search.request import Request
+from bundle_router.review.learning.learned import Learned, known_of
+from bundle_router.testing.upstream import (
     Act,
     ScriptedServer,
     body,
@@ -36,7 +35,8 @@ from router.scripted import (
     slow_headers,
     status,
 )
-from router.wiring import load_catalog, make_search_for, open_embedder
+from bundle_router.wiring import load_catalog, make_search_for, open_embedder
+
 from tests.selecting.embedders import about
 
 SECRET = "sk-canary-8Hs2kQ9vLx4mZ7wB"

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.embeddings import VectorStore
+from bundle_router.core.models import Failure, Reply
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.records.records import search_json
+from bundle_router.engine.selecting import SearchSelector
+from bundle_router.engine.selecting.meaning import KEPT_GOALS
+from bundle_router.ports import Embedding
+from bundle_router.testing import FakeDiagnostics
 
-from router.adapters.embeddings import VectorStore
-from router.core.canonical import encode
-from router.core.models import Failure, Reply
-from router.core.records import search_json
-from router.ports import Embedding
-from router.selecting import SearchSelector
-from router.selecting.meaning import KEPT_GOALS
-from router.testing import FakeDiagnostics
 from tests.selecting.catalogs import BUNDLES, SURE, TEXTS, catalog, question, search_over
 from tests.selecting.embedders import NOT_A_NUMBER, Embedder, Rig, about
 

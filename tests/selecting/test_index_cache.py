@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from bundle_router.adapters.index_cache import KEPT, IndexCache, cache_folder
+from bundle_router.adapters.ranking import LexicalIndex
+from bundle_router.core.search.corpus import outline_of, texts_of
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.request import Request
+from bundle_router.wiring import MIN_CACHED, make_search
 
-from router.adapters.indexcache import KEPT, IndexCache, cache_folder
-from router.adapters.ranking import LexicalIndex
-from router.core.corpus import outline_of, texts_of
-from router.core.search.ranking import Search
-from router.core.search.request import Request
-from router.wiring import MIN_CACHED, make_search
 from tests.selecting.catalogs import ANALYZER, SURE, catalog, search_over
 
 REVISION = "sha256:" + "a" * 64

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bundle_router.adapters.ranking import LexicalIndex
+from bundle_router.core.search.corpus import Texts, changes_between, corpus_of
+from bundle_router.core.search.documents import BundleText, ToolText
+from bundle_router.core.search.index import COLLECTIONS
+from bundle_router.core.search.request import Request
+from bundle_router.wiring.searching import SearchMaker
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.adapters.ranking import LexicalIndex
-from router.core.corpus import Texts, changes_between, corpus_of
-from router.core.search.documents import BundleText, ToolText
-from router.core.search.index import COLLECTIONS
-from router.core.search.request import Request
-from router.wiring.searching import SearchMaker
 from tests.selecting.catalogs import ANALYZER, TEXTS, card, catalog
 
 WORDS = ("read files", "weather of cities", "issue tracker", "commit history", "fetch pages")

@@ -11,10 +11,10 @@ import pytest
 
 SCRIPT = """
 import json, sys
-from router import Router, Step
+from bundle_router import Router, Step
 with Router.open(sys.argv[1] + "/config", runs=sys.argv[1] + "/runs", workspace=sys.argv[1]) as router:
     taken = router.route_sync(Step(run_id="r", workflow="w", role="r", step=sys.argv[2], goal="read the file"))
-loaded = [name for name in sys.modules if name.startswith("router.")]
+loaded = [name for name in sys.modules if name.startswith("bundle_router.")]
 print(json.dumps({"source": taken.source, "loaded": loaded}))
 """
 FILES = {
@@ -29,8 +29,21 @@ FILES = {
     ),
     "policy": '[[policies]]\nname = "all"\nallow = ["*"]\neffects = ["read"]\n',
 }
-SEARCH = ("core.search.ranking", "core.search.documents", "core.search.memory", "core.corpus", "core.sufficiency")
-OTHERS = ("core.explain", "core.poison", "adapters.mcp.hub", "adapters.llm", "adapters.embeddings", "serving")
+SEARCH = (
+    "core.search.ranking",
+    "core.search.documents",
+    "core.search.memory",
+    "core.search.corpus",
+    "core.search.sufficiency",
+)
+OTHERS = (
+    "review.explain",
+    "core.tools.warning_light",
+    "adapters.mcp.hub",
+    "adapters.llm",
+    "adapters.embeddings",
+    "serving",
+)
 
 
 def loaded_by(folder: Path, step: str) -> tuple[str, set[str]]:
@@ -48,7 +61,7 @@ def loaded_by(folder: Path, step: str) -> tuple[str, set[str]]:
 def test_a_step_that_the_mapping_settles_does_not_load(name: str, mapped: tuple[str, set[str]]) -> None:
     source, loaded = mapped
     assert source == "mapping"
-    assert f"router.{name}" not in loaded
+    assert f"bundle_router.{name}" not in loaded
 
 
 @pytest.fixture(scope="module")
@@ -58,4 +71,4 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, set[str]]:
 
 def test_a_step_that_it_does_not_settle_loads_search(tmp_path: Path) -> None:
     _, loaded = loaded_by(tmp_path, "asked")
-    assert loaded >= {f"router.{name}" for name in SEARCH if name != "core.search.memory"}
+    assert loaded >= {f"bundle_router.{name}" for name in SEARCH if name != "core.search.memory"}

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from router.adapters.embeddings import LocalEmbedder
+from bundle_router.adapters.embeddings import LocalEmbedder
 
 DATA = Path(__file__).parents[1] / "data" / "tiny_bert"
 EXPECTED = json.loads((DATA / "expected.json").read_text())

@@ -7,28 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bundle_router.core.catalog import Calibration, Catalog, EmbeddingSettings, Policy, SearchSettings, Settings
+from bundle_router.core.config import ConfigFile, load
+from bundle_router.core.config.source import Layer
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.models import FAILURES, Activation, Answer, Candidate, Facts, ModelUse, Reply, SearchUse, Step
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.models.evidence import Evidence
+from bundle_router.core.records.records import (
+    catalog_from,
+    decision_from,
+    facts_json,
+    outcome_json,
+    reply_json,
+    step_json,
+)
+from bundle_router.core.records.replay import conclude, replay
+from bundle_router.review.lint import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.canonical import encode
-from router.core.catalog import Calibration, Catalog, EmbeddingSettings, Policy, SearchSettings, Settings
-from router.core.config import ConfigFile, check, load
-from router.core.config.source import Layer
-from router.core.decide import Question, decide
-from router.core.models import (
-    FAILURES,
-    Activation,
-    Answer,
-    Candidate,
-    Facts,
-    ModelUse,
-    Reply,
-    SearchUse,
-    Step,
-)
-from router.core.records import catalog_from, decision_from, facts_json, outcome_json, reply_json, step_json
-from router.core.replay import conclude, replay
-from router.core.search.evidence import Evidence
 from tests.core.test_decide_properties import IDS, activations, catalogs, facts_, permitted, steps
 
 SHIPPED = (Path(__file__).parents[2] / "config" / "router.toml").read_text(encoding="utf-8")
@@ -117,7 +115,7 @@ def test_what_is_wrong_is_named_by_its_key(text: str, said: str) -> None:
 
 
 def test_a_record_from_before_search_is_read_and_replayed() -> None:
-    from router.testing import fake_router, small_catalog
+    from bundle_router.testing import fake_router, small_catalog
 
     of = small_catalog({"a": ["a.1"], "b": ["b.1"]})
     with fake_router(of, script=lambda asked: ["b"]) as router:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-from router.core.search.ranking import Search
-from router.core.search.request import Request
-from router.wiring import load_catalog, make_search
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.request import Request
+from bundle_router.wiring import load_catalog, make_search
 
 
 @pytest.fixture(scope="module")

@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.core.catalog import Calibration, Catalog
+from bundle_router.core.decide.decide import decide
+from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.records.records import outcome_json, reply_json
+from bundle_router.core.records.replay import conclude, replay
+from bundle_router.core.search.ranking import Search
+from bundle_router.engine.selecting import SearchSelector
+from bundle_router.errors import NotInstalled
+from bundle_router.testing import FakeDiagnostics, fake_router
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.canonical import encode
-from router.core.catalog import Calibration, Catalog
-from router.core.decide import decide
-from router.core.models import Activation, Decision, Facts, RecentStep, Reply
-from router.core.records import outcome_json, reply_json
-from router.core.replay import conclude, replay
-from router.core.search.ranking import Search
-from router.errors import NotInstalled
-from router.selecting import SearchSelector
-from router.testing import FakeDiagnostics, fake_router
 from tests.core.test_decide_properties import injections
 from tests.selecting.catalogs import (
     EITHER,
@@ -132,7 +132,7 @@ def test_what_was_ranked_and_not_shown_is_left_out_with_a_code() -> None:
 
 
 def test_a_route_that_asks_keeps_its_own_bundles_and_search_adds_to_them() -> None:
-    from router.core.catalog import Route
+    from bundle_router.core.catalog import Route
 
     of = replace(catalog(), routes=(Route("spike", bundles=("issues.write",), ask=("docs.*", "repo.*")),))
     _, sure = settled(of, SURE)
@@ -170,7 +170,7 @@ def test_a_calibration_in_force_is_named_in_the_record() -> None:
 
 
 def test_a_mapped_decision_rests_on_nothing_learned() -> None:
-    from router.core.catalog import Route
+    from bundle_router.core.catalog import Route
 
     of = replace(catalog(), routes=(Route("all", bundles=("docs.fetch",)),))
     with fake_router(of, selector=staged(of)) as router:
@@ -260,7 +260,8 @@ def test_the_same_question_gets_the_same_bytes_from_an_index_made_anew(
 def test_the_same_question_gets_the_same_bytes_under_any_hash_seed() -> None:
     script = (
         "from tests.selecting.catalogs import *\n"
-        "from router.core.records import outcome_json\nfrom router.core.canonical import encode\n"
+        "from bundle_router.core.records.records import outcome_json\n"
+        "from bundle_router.core.models.canonical import encode\n"
         "for goal in (SURE, EITHER, UNSURE, WRITES): print(encode(outcome_json(settled(catalog(), goal)[1])))"
     )
     printed = {

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from bundle_router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog
+from bundle_router.core.models import EFFECTS, Effect
+from bundle_router.core.models.evidence import Evidence
+from bundle_router.core.search.fusion import Scored
+from bundle_router.core.search.ranking import Ranking
+from bundle_router.core.search.sufficiency import CONSERVATIVE, REMEMBERED, Judgement, is_harmless, judge
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog
-from router.core.models import EFFECTS, Effect
-from router.core.search.evidence import Evidence
-from router.core.search.fusion import Scored
-from router.core.search.ranking import Ranking
-from router.core.sufficiency import CONSERVATIVE, REMEMBERED, Judgement, is_harmless, judge
 from tests.selecting.catalogs import BUNDLES, catalog, step
 
 GOOD = Evidence(strength=2.0, known=1.0, coverage=0.9, margin=0.6, entropy=0.2, agreement=1.0, relevance=0.9)

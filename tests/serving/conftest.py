@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from bundle_router import LocalTool, Router, Step, ToolContext, ToolOutput
+from bundle_router.core.models import Text
 from pydantic import BaseModel, ConfigDict
-
-from router import LocalTool, Router, Step, ToolContext, ToolOutput
-from router.core.models import Text
 
 T = TypeVar("T")
 SERVERS = '[servers.kit]\ntransport = "local"\ntrust = "trusted"\n'
@@ -192,7 +191,7 @@ class Site:
 
     def serve(self, work: Callable[[Router, Any], Awaitable[T]], **options: Any) -> T:
         """Runs the work beside an endpoint with the run `r` at step `some`, and looks that nothing of it is left."""
-        from router.serving import serve_mcp
+        from bundle_router.serving import serve_mcp
 
         async def main() -> T:
             async with self.open() as router:

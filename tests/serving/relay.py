@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from router import Router, Step
-from router.serving import Endpoint, serve_mcp
+from bundle_router import Router, Step
+from bundle_router.serving import Endpoint, serve_mcp
+
 from tests.serving.everything_server import everything
 from tests.serving.plain_server import plain
 

@@ -9,10 +9,9 @@ import socket
 from typing import Any
 
 import pytest
-
-from router.errors import RequestError
-from router.serving import Keys, key_from_env, new_key
-from router.serving.gate import MAX_BODY_BYTES, METHODS, run_of
+from bundle_router.errors import RequestError
+from bundle_router.serving import Keys, key_from_env, new_key
+from bundle_router.serving.gate import MAX_BODY_BYTES, METHODS, run_of
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 

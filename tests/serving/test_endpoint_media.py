@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from bundle_router import LocalTool, RequestError, ToolContext, ToolOutput
+from bundle_router.core.models import Block, Media, Text
 from pydantic import BaseModel
-
-from router import LocalTool, RequestError, ToolContext, ToolOutput
-from router.core.models import Block, Media, Text
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
@@ -222,7 +221,7 @@ def test_a_client_of_an_older_revision_gets_no_block_it_does_not_know(
     studio: Any, revision: str, expected: list[str]
 ) -> None:
     async def work(router: Any, _endpoint: Any) -> list[list[str]]:
-        from router.serving.content import content_of
+        from bundle_router.serving.content import content_of
 
         async def media(uri: str, link: bool) -> dict[str, Any]:
             block: dict[str, Any] = await router.media("r", uri, format="mcp", link=link)
@@ -236,7 +235,7 @@ def test_a_client_of_an_older_revision_gets_no_block_it_does_not_know(
 
 def test_an_artifact_is_read_as_a_resource_by_what_its_bytes_are_or_refused_in_words(studio: Any) -> None:
     async def work(router: Any, _endpoint: Any) -> list[Any]:
-        from router.serving.content import resource_of
+        from bundle_router.serving.content import resource_of
 
         async def media(uri: str, link: bool) -> dict[str, Any]:
             block: dict[str, Any] = await router.media("r", uri, format="mcp", link=link)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the endpoint needs the 'mcp' extra")
 
-from router.serving.listener import HELD_BYTES, Merged
+from bundle_router.serving.listener import HELD_BYTES, Merged
 
 
 class Noting(asyncio.Transport):

@@ -27,7 +27,7 @@ async def refused(request: Any) -> Any:
 
 
 def test_what_is_passed_on_counts_in_the_steps_budget_and_ends_with_it(site: Any, tmp_path: Path) -> None:
-    from router import Step
+    from bundle_router import Step
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:

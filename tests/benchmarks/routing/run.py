@@ -30,16 +30,17 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from router.adapters.ranking import LexicalIndex, english_stemmer  # noqa: E402
-from router.core.evaluation import auroc, mean, ndcg, recall, reciprocal_rank  # noqa: E402
-from router.core.search.documents import make_corpus  # noqa: E402
-from router.core.search.evidence import RELEVANCE_FEATURES, fit_logistic, relevance_features  # noqa: E402
-from router.core.search.fit import Recalling, fit_memory  # noqa: E402
-from router.core.search.memory import Label, Memory  # noqa: E402
-from router.core.search.ranking import NO_MEMORIES, Memories, Search  # noqa: E402
-from router.core.search.recall import Recollection  # noqa: E402
-from router.core.search.request import Request, marks_of  # noqa: E402
-from router.core.search.text import Analyzer  # noqa: E402
+from bundle_router.adapters.ranking import LexicalIndex, english_stemmer  # noqa: E402
+from bundle_router.core.models.evidence import RELEVANCE_FEATURES, fit_logistic, relevance_features  # noqa: E402
+from bundle_router.core.search.documents import make_corpus  # noqa: E402
+from bundle_router.core.search.fit import Recalling, fit_memory  # noqa: E402
+from bundle_router.core.search.memory import Label, Memory  # noqa: E402
+from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search  # noqa: E402
+from bundle_router.core.search.recall import Recollection  # noqa: E402
+from bundle_router.core.search.request import Request, marks_of  # noqa: E402
+from bundle_router.core.search.text import Analyzer  # noqa: E402
+from bundle_router.review.evaluation import auroc, mean, ndcg, recall, reciprocal_rank  # noqa: E402
+
 from tests.benchmarks.routing import routing_data, routing_meaning  # noqa: E402  the path is set above
 from tests.benchmarks.routing.routing_data import LabelledSet, Query  # noqa: E402
 from tests.benchmarks.routing.routing_metrics import half_width  # noqa: E402

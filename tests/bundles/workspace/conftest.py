@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from bundles.sandbox.plan import FACILITIES
-from bundles.workspace.execution import ExecArguments, execute
-from router.core.models import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext
+from bundle_router.core.models import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext
+from bundle_router.tools.sandbox.plan import FACILITIES
+from bundle_router.tools.workspace.execution import ExecArguments, execute
 
 PYTHON_FROM_STDIN = BinaryForm(words=("-",), positionals="(?s).*", max_positionals=1000, paths=False)
 

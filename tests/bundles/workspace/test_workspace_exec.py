@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.core.models import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext, ToolOutput
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.sandbox.plan import FACILITIES
+from bundle_router.tools.workspace import TOOLS
+from bundle_router.tools.workspace.execution import BinariesArguments, ExecArguments, execute, list_binaries
 from pydantic import ValidationError
-
-from bundles.sandbox.plan import FACILITIES
-from bundles.workspace import TOOLS
-from bundles.workspace.execution import BinariesArguments, ExecArguments, execute, list_binaries
-from router.core.models import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext, ToolOutput
-from router.errors import ToolFailure
 
 EVERYWHERE = pytest.mark.parametrize(
     "facilities", [FACILITIES, ("files",), ()], ids=["isolated", "without_namespaces", "bare"]
@@ -230,7 +229,7 @@ def test_nothing_but_the_launcher_and_the_binary_is_executed(workspace: Path, tm
     if subprocess.run(["strace", "-V"], capture_output=True, check=False).returncode:
         pytest.skip("strace is not installed")
     code = (
-        "from bundles.workspace.execution import *; from router.core.models import *\n"
+        "from bundle_router.tools.workspace.execution import *; from bundle_router.core.models import *\n"
         "form = BinaryForm(words=('-',), positionals='.*', max_positionals=9, paths=False)\n"
         "rule = BinaryRule(name='python', path='@python', forms=(form,))\n"
         f"context = ToolContext({str(workspace)!r}, LocalSettings(binaries=(rule,)), timeout_s=60, max_bytes=9999)\n"
@@ -306,7 +305,7 @@ def test_a_binary_inside_the_workspace_is_not_started(workspace: Path, tmp_path:
 
 
 def test_a_binary_swapped_after_the_check_is_not_what_runs(workspace: Path, tmp_path: Path) -> None:
-    from bundles.workspace.binary import opened
+    from bundle_router.tools.workspace.binary import opened
 
     link = tmp_path / "it"
     link.symlink_to("/usr/bin/env")
@@ -405,7 +404,7 @@ def test_a_killed_router_takes_its_programs_with_it(
 ) -> None:
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     code = (
-        "from bundles.workspace.execution import *; from router.core.models import *; import sys\n"
+        "from bundle_router.tools.workspace.execution import *; from bundle_router.core.models import *; import sys\n"
         "form = BinaryForm(words=('-',), positionals='.*', max_positionals=9, paths=False)\n"
         "rule = BinaryRule(name='python', path='@python', forms=(form,))\n"
         f"context = ToolContext({str(workspace)!r}, LocalSettings(binaries=(rule,)), timeout_s=60, max_bytes=9999)\n"

@@ -7,13 +7,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from bundle_router.core.models import BinaryForm, BinaryOption, BinaryRule
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.workspace import grammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-
-from bundles.workspace import grammar
-from router.core.models import BinaryForm, BinaryOption, BinaryRule
-from router.errors import ToolFailure
 
 DATA = Path(__file__).parents[2] / "data"
 SHIPPED = {

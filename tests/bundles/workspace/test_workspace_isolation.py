@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from bundles.workspace.cgroups import process_group
-from bundles.workspace.confine import masked
+from bundle_router.tools.workspace.cgroups import process_group
+from bundle_router.tools.workspace.confine import masked
 
 WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('escaped')"
 CONNECT = """

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from bundles.repo.confinement import Root
-from bundles.sandbox.plan import FACILITIES, Place, Plan
-from bundles.workspace import confine
-from bundles.workspace.binary import opened
-from bundles.workspace.execution import ExecArguments, execute
-from bundles.workspace.process import Finished
-from bundles.workspace.process import run as run_plan
-from bundles.workspace.scratch import private_folder
-from bundles.workspace.writing import WriteFileArguments, write_file
-from router.core.models import BinaryForm, BinaryRule, LocalSettings, ToolContext
-from router.errors import ToolFailure
+from bundle_router.core.models import BinaryForm, BinaryRule, LocalSettings, ToolContext
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.confinement import Root
+from bundle_router.tools.sandbox.plan import FACILITIES, Place, Plan
+from bundle_router.tools.workspace import confine
+from bundle_router.tools.workspace.binary import opened
+from bundle_router.tools.workspace.execution import ExecArguments, execute
+from bundle_router.tools.workspace.process import Finished
+from bundle_router.tools.workspace.process import run as run_plan
+from bundle_router.tools.workspace.scratch import private_folder
+from bundle_router.tools.workspace.writing import WriteFileArguments, write_file
 
 NO_MOUNTS = tuple(name for name in FACILITIES if name != "mounts")
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.core.models import Data, LocalSettings, Text, ToolContext
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.workspace.writing import MAX_CONTENT, WriteFileArguments, replace_or_create, write_file
 from pydantic import ValidationError
-
-from bundles.workspace.writing import MAX_CONTENT, WriteFileArguments, replace_or_create, write_file
-from router.core.models import Data, LocalSettings, Text, ToolContext
-from router.errors import ToolFailure
 
 
 def write(workspace: Path, path: str, content: str = "new", **more: Any) -> dict[str, Any]:

@@ -1,0 +1,124 @@
+"""Models' answers in a SQLite file beside the runs, so that another process need not ask again. The `AnswerStore` port.
+
+Rules:
+1. A cache: whatever is wrong with the file, there is no answer in it, and nothing is raised. It is said once.
+2. What is in it decides nothing: answers read from it go the way of any answer, and the core keeps only candidates.
+3. As private as the runs it lies beside. One table; a file made by another version of it is left alone and not used.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from bundle_router.ports import Diagnostics
+
+FILE: Final = "answers.sqlite"
+MAX_TEXT: Final = 65_536
+"""Characters of one answer that are kept at all."""
+BUSY_MS: Final = 500
+"""How long a look-up waits for another process's write: a question's deadline is running."""
+
+
+class SqlAnswers:
+    """Answers by question key in `folder/answers.sqlite`. The file is made when the first answer is kept."""
+
+    def __init__(self, folder: str | Path, diagnostics: Diagnostics) -> None:
+        self._path = Path(folder) / FILE
+        self._diagnostics = diagnostics
+        self._lock = Lock()
+        self._opened: tuple[Any, Any] | None = None
+        self._said = False
+
+    def get(self, key: str) -> str | None:
+        """The text kept under the key, unless it is too old, or from the future: the clock was set back then."""
+        if not self._path.exists():
+            return None
+        from sqlalchemy.exc import SQLAlchemyError
+        from sqlmodel import select
+
+        now = time.time()
+        try:
+            engine, table = self._open()
+            with engine.connect() as connection:
+                row = connection.execute(
+                    select(table.c.text).where(table.c.key == key, table.c.until > now, table.c.made <= now)
+                ).first()
+        except (SQLAlchemyError, OSError) as error:
+            self._unusable(error)
+            return None
+        return str(row[0]) if row is not None else None
+
+    def put(self, key: str, text: str, ttl_s: float) -> None:
+        """Keeps the text, and forgets what is too old."""
+        if len(text) > MAX_TEXT:
+            return
+        from sqlalchemy.dialects.sqlite import insert
+        from sqlalchemy.exc import SQLAlchemyError
+
+        now = time.time()
+        values = {"text": text, "made": now, "until": now + ttl_s}
+        try:
+            engine, table = self._open()
+            with engine.begin() as connection:
+                connection.execute(table.delete().where(table.c.until <= now))
+                connection.execute(
+                    insert(table).values(key=key, **values).on_conflict_do_update(index_elements=["key"], set_=values)
+                )
+        except (SQLAlchemyError, OSError) as error:
+            self._unusable(error)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._opened is not None:
+                self._opened[0].dispose()
+                self._opened = None
+
+    def _open(self) -> tuple[Any, Any]:
+        """The engine and the table, made when they are first wanted: SQLModel's import takes a quarter of a second."""
+        with self._lock:
+            if self._opened is None:
+                from sqlalchemy import event
+                from sqlmodel import create_engine
+
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+                engine = create_engine(f"sqlite:///{self._path}")
+
+                @event.listens_for(engine, "connect")
+                def _pragmas(connection: Any, _record: Any) -> None:
+                    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_MS}"):
+                        connection.execute(f"PRAGMA {pragma}")
+
+                table = _table()
+                table.create(engine, checkfirst=True)
+                self._opened = engine, table
+            return self._opened
+
+    def _unusable(self, error: Exception) -> None:
+        if not self._said:
+            self._said = True
+            cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]
+            self._diagnostics.event("warning", "answers.unusable", path=str(self._path), cause=cause)
+
+
+_TABLE: list[Any] = []
+
+
+def _table() -> Any:
+    """The SQLModel table, declared once in a process."""
+    if not _TABLE:
+        from sqlmodel import Field, SQLModel
+
+        class KeptAnswer(SQLModel, table=True):
+            __tablename__ = "answers_1"
+            key: str = Field(primary_key=True)
+            text: str
+            made: float
+            until: float = Field(index=True)
+
+        _TABLE.append(KeptAnswer.__table__)  # type: ignore[attr-defined]  # put there by SQLAlchemy
+    return _TABLE[0]

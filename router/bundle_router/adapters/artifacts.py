@@ -1,0 +1,270 @@
+"""The artifacts of one run: bytes in files named by their digest, `artifacts/sha256/ab/abcdef…`.
+
+Rules:
+1. The path comes from the digest of the bytes and from nothing else; a digest to read is 64 lower-case hex digits.
+2. A file appears whole or not at all: written beside, then renamed. Content that is there is not written again.
+3. Nothing is reached through a symbolic link: every directory is opened relative to the one above, without following.
+4. Bytes read are checked against their name before anyone sees them.
+5. Directories are 0700 and files 0600; a directory of another user, or one that others may enter, is refused.
+
+What a file is (type, name, who sent it) stands in the run's records, not here: equal bytes may have many stories.
+No descriptor is held between calls, so a store needs no closing; `put` may be called from several threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.errors import CorruptRun, RequestError, StorageError, storage_error
+from bundle_router.ports import Stored
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_FOLDER: Final = re.compile(r"[0-9a-f]{2}")
+_BESIDE: Final = ".new-"
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO in the way must not block us
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFile:
+    """One stored content: its digest and its size in bytes."""
+
+    sha256: str
+    bytes: int
+
+
+class ArtifactReader:
+    """Reads the artifacts of a run that this or another process writes. Needs no lock: files never change."""
+
+    def __init__(self, run_dir: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> None:
+        self._run_dir = os.fspath(run_dir)
+        self._max_bytes = max_bytes
+
+    def get(self, sha256: str) -> bytes:
+        """The bytes. Raises RequestError for what is not a digest, KeyError if absent, CorruptRun if they differ,
+        StorageError when they can't be read."""
+        if not _SHA256.fullmatch(sha256):
+            raise RequestError(
+                f"{sha256[:100]!r} is not an artifact's digest",
+                advice="give the 64 lower-case hex digits behind 'artifact:sha256:'",
+            )
+        try:
+            with self._folder(sha256[:2]) as folder:
+                fd = self._open(sha256, _READ, folder)
+        except FileNotFoundError:
+            raise KeyError(sha256) from None
+        except OSError as error:
+            raise storage_error(f"can't read artifact {sha256} in {self._run_dir}", error) from error
+        try:
+            data = self._read(fd, sha256)
+        finally:
+            os.close(fd)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            self._corrupt(sha256, "its bytes do not have this digest")
+        return data
+
+    def iter(self) -> Iterator[ArtifactFile]:
+        """Every artifact, ordered by digest. Unfinished writes and strangers are passed over; `problems` names them."""
+        for name, found in self._entries():
+            if _SHA256.fullmatch(name.rpartition("/")[2]) and stat.S_ISREG(found.st_mode):
+                yield ArtifactFile(name.rpartition("/")[2], found.st_size)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong in the store, one sentence each: changed bytes, links, strangers. Reads every artifact."""
+        for path, found in self._entries():
+            folder, _, name = path.rpartition("/")
+            if name.startswith(_BESIDE):
+                yield f"artifacts/sha256/{path}: left by a write that did not finish; it can be deleted"
+            elif not _SHA256.fullmatch(name) or name[:2] != folder or not stat.S_ISREG(found.st_mode):
+                yield f"artifacts/sha256/{path}: not an artifact"
+            else:
+                try:
+                    self.get(name)
+                except CorruptRun as error:
+                    yield error.message
+                except KeyError:
+                    continue  # pruned while we looked
+
+    def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
+        """`ab/abcdef…` and what it is, in order; absent directories are empty ones."""
+        with suppress(FileNotFoundError), self._folder() as top:
+            for outer in sorted(os.listdir(top)):  # noqa: PTH208 - a descriptor, not a path
+                found = os.stat(outer, dir_fd=top, follow_symlinks=False)
+                if not (_FOLDER.fullmatch(outer) and stat.S_ISDIR(found.st_mode)):
+                    yield outer, found
+                    continue
+                inner = self._open(outer, _DIRECTORY, top)
+                try:
+                    for name in sorted(os.listdir(inner)):  # noqa: PTH208 - same
+                        with suppress(FileNotFoundError):
+                            yield f"{outer}/{name}", os.stat(name, dir_fd=inner, follow_symlinks=False)
+                finally:
+                    os.close(inner)
+
+    @contextmanager
+    def _folder(self, *inner: str, make: bool = False, durable: bool = False) -> Iterator[int]:
+        """A descriptor of `artifacts/sha256[/ab]`, each step opened from the one before and never through a link."""
+        fd = os.open(self._run_dir, _DIRECTORY)
+        try:
+            for name in ("artifacts", "sha256", *inner):
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, 0o700, dir_fd=fd)
+                        if durable:
+                            os.fsync(fd)
+                below = self._open(name, _DIRECTORY, fd)
+                os.close(fd)
+                fd = below
+                if make:
+                    self._check_private(fd, name)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _open(self, name: str, flags: int, dir_fd: int) -> int:
+        try:
+            return os.open(name, flags, dir_fd=dir_fd)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR):
+                self._corrupt(name, "a link or another kind of file stands in its place", error)
+            raise
+
+    def _read(self, fd: int, sha256: str) -> bytes:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            self._corrupt(sha256, "it is not a regular file")
+        if found.st_size > self._max_bytes:
+            self._corrupt(sha256, f"it is {found.st_size:,} bytes, more than any artifact ({self._max_bytes:,})")
+        data = os.read(fd, found.st_size)
+        while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):
+            data += more
+        return data
+
+    def _check_private(self, fd: int, name: str) -> None:
+        found = os.fstat(fd)
+        if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077:
+            return
+        raise StorageError(
+            f"can't use {name!r} in {self._run_dir}: it belongs to user {found.st_uid} "
+            f"with mode {stat.S_IMODE(found.st_mode):04o}, not to this user alone",
+            kind="not_private",
+            advice="look at what is in it, then make it private (chmod 700) or choose another runs directory",
+        )
+
+    def _corrupt(self, name: str, why: str, cause: OSError | None = None) -> NoReturn:
+        raise CorruptRun(
+            f"artifact {name} of {self._run_dir}: {why}",
+            advice="it was changed after it was stored; restore the run directory from a copy",
+        ) from cause
+
+
+class RunArtifacts(ArtifactReader):
+    """The store of a run that this process writes. Implements `ports.ArtifactStore`.
+
+    `describe` sniffs what is stored. `durable` makes `put` return when the bytes survive power loss. An artifact is
+    at most `max_bytes`.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str],
+        *,
+        describe: Callable[[bytes], MediaFacts],
+        durable: bool = False,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        super().__init__(run_dir, max_bytes=max_bytes)
+        self._describe = describe
+        self._durable = durable
+
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
+        """Stores the bytes and says what they are. Raises StorageError (and leaves nothing behind), CorruptRun."""
+        if len(data) > self._max_bytes:
+            raise StorageError(
+                f"an artifact of {len(data):,} bytes is more than the {self._max_bytes:,} that a run keeps of one",
+                kind="too_large",
+                advice="ask the tool for a smaller part of it",
+            )
+        sha256 = hashlib.sha256(data).hexdigest()
+        try:
+            with self._folder(sha256[:2], make=True, durable=self._durable) as folder:
+                if not self._is_there(sha256, len(data), folder):
+                    self._write(sha256, data, folder)
+        except OSError as error:
+            raise storage_error(f"can't store artifact {sha256} in {self._run_dir}", error) from error
+        facts = self._describe(data)
+        return Stored(
+            uri=f"artifact:sha256:{sha256}",
+            sha256=sha256,
+            mime_type=facts.mime_type,
+            bytes=len(data),
+            claimed_type=claimed_type,
+            name=name,
+            width=facts.width,
+            height=facts.height,
+            duration_s=facts.duration_s,
+        )
+
+    def _is_there(self, sha256: str, size: int, folder: int) -> bool:
+        """True when the content is stored. A file of another size was torn by a power loss: it is written again."""
+        try:
+            found = os.stat(sha256, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISREG(found.st_mode):
+            self._corrupt(sha256, "a link or another kind of file stands in its place")
+        if found.st_size != size:
+            return False
+        if self._durable:  # whoever wrote it may not have waited for the disk
+            _sync(sha256, folder)
+        return True
+
+    def _write(self, sha256: str, data: bytes, folder: int) -> None:
+        beside = _BESIDE + secrets.token_hex(8)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(beside, flags, 0o600, dir_fd=folder)
+        try:
+            try:
+                _write_all(fd, data)
+                if self._durable:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(beside, sha256, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(beside, dir_fd=folder)
+            raise
+        if self._durable:
+            os.fsync(folder)
+
+
+def _sync(name: str, folder: int) -> None:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.fsync(folder)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    """Writes through a view, so that storing takes no second copy. A full disk gives a short write first."""
+    view = memoryview(data)
+    while view:
+        written = os.write(fd, view)
+        if written <= 0:
+            raise OSError(errno.EIO, "nothing was written")
+        view = view[written:]

@@ -1,0 +1,40 @@
+"""Looks up what this machine has: environment variables and programs on the path."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+
+from bundle_router.ports import Clock
+
+
+class SystemCapabilities:
+    """Answers from a cache that is `ttl_s` seconds old at most, by the monotonic clock.
+
+    An environment variable counts as present when it is set and not empty.
+    """
+
+    def __init__(self, clock: Clock, ttl_s: float) -> None:
+        self._clock = clock
+        self._ttl_ns = int(ttl_s * 1e9)
+        self._lock = threading.Lock()
+        self._known: tuple[tuple[str, ...], frozenset[str]] | None = None
+        self._looked_ns = 0
+
+    def present(self, names: Sequence[str]) -> frozenset[str]:
+        wanted = tuple(names)
+        now = self._clock.monotonic_ns()
+        with self._lock:
+            if self._known is None or self._known[0] != wanted or now - self._looked_ns >= self._ttl_ns:
+                self._known = (wanted, frozenset(name for name in wanted if _is_present(name)))
+                self._looked_ns = now
+            return self._known[1]
+
+
+def _is_present(name: str) -> bool:
+    kind, _, what = name.partition(":")
+    if kind == "env":
+        return bool(os.environ.get(what))
+    return shutil.which(what) is not None

@@ -1,0 +1,192 @@
+"""Config files on disk: the shipped folder, a project's folder over it, and the scaffold.
+
+Rules:
+1. All files of a folder are read as of one moment: what changed while it was read is read again, and a folder that
+   keeps changing is refused rather than taken half old and half new.
+2. Only regular files are opened (a symlink to one will do), and no more of them is read than is allowed.
+3. The scaffold never overwrites.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from bundle_router.core.config.scaffold import ignores_runs, scaffold_texts
+from bundle_router.core.config.source import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.errors import ConfigError, Problem, RequestError
+
+_READS: Final = 6
+"""Times a folder that changes under the reader is read before giving up."""
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the shipped config."""
+    return _shipped("config")
+
+
+def _shipped(name: str) -> Path:
+    """Return a folder of shipped files: inside an installed package, or at the top of a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / f"default_{name}"
+    return installed if installed.is_dir() else package.parent.parent / name
+
+
+def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile]:
+    """The files of a project's config folder and of the shipped one, for `bundle_router.core.config.load` and `check`.
+
+    `config=None`: the shipped config alone. A file that can't be read comes back with its `fault`. Raises ConfigError
+    when the folder does not exist, is not a folder, holds none of the config files, or keeps changing.
+    """
+    shipped = shipped_folder()
+    if config is None:
+        return _read_folder(shipped, _shown(shipped), "shipped")
+    folder = Path(config)
+    _check_folder(folder)
+    if folder.samefile(shipped):
+        return _read_folder(folder, folder, "shipped")
+    files = _read_folder(folder, folder, "project")
+    if not any(file.name in FILE_NAMES for file in files):
+        message = "holds none of the config files"
+        raise ConfigError([Problem(str(folder), 0, "", message, f"they are {', '.join(FILE_NAMES)}")])
+    return [*_read_folder(shipped, _shown(shipped), "shipped"), *files]
+
+
+def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | None:
+    """The file of reviewed content that a bundle calls `name` (`repo/SKILL.md`): in the `bundles/` folder beside the
+    config folder, else in the one that comes with the package; None where neither holds it. A link that leads out of
+    its folder is not followed."""
+    folders = [_shipped("bundles")]
+    if config is not None:
+        folders.insert(0, Path(config).resolve().parent / "bundles")
+    for folder in folders:
+        path = (folder / name).resolve()
+        if path.is_file() and path.is_relative_to(folder.resolve()):
+            return path
+    return None
+
+
+def read_content(config: str | os.PathLike[str] | None, name: str, max_bytes: int) -> str | None:
+    """The first `max_bytes` of a bundle's content as text; None where it is not there or can't be read."""
+    path = content_file(config, name)
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            return file.read(max_bytes).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def fingerprint(files: Sequence[ConfigFile]) -> str:
+    """A digest of what was read: equal fingerprints, equal config. Tells a reloading service whether to load again."""
+    return digest_of([[file.layer, file.name, file.text, str(file.fault or "")] for file in files])
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        mode = folder.stat().st_mode
+    except FileNotFoundError:
+        hint = "create one with `bundle-router init`, or name the folder that holds router.toml"
+        raise ConfigError([Problem(str(folder), 0, "", "does not exist", hint)]) from None
+    except OSError as error:
+        raise ConfigError([Problem(str(folder), 0, "", f"can't be read: {_reason(error)}")]) from error
+    if not stat.S_ISDIR(mode):
+        hint = "name the folder that holds it" if folder.name in FILE_NAMES else ""
+        raise ConfigError([Problem(str(folder), 0, "", "is not a folder", hint)])
+
+
+def _shown(folder: Path) -> Path:
+    """The folder as someone in the current folder would write it."""
+    try:
+        return folder.relative_to(Path.cwd())
+    except ValueError:
+        return folder
+
+
+def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
+    """What two readings in a row agree on stood there between them. Times of change are too coarse to tell."""
+    last = None
+    for _ in range(_READS):
+        try:
+            with os.scandir(folder) as entries:
+                names = sorted(entry.name for entry in entries if entry.name.endswith(".toml"))
+        except OSError as error:
+            raise ConfigError([Problem(str(shown), 0, "", f"can't be read: {_reason(error)}")]) from error
+        files = [_read_file(folder / name, str(shown / name), layer) for name in names]
+        if files == last:
+            return files
+        last = files
+    raise ConfigError([Problem(str(shown), 0, "", "keeps changing while it is read", "try again when it is written")])
+
+
+def _read_file(path: Path, display_path: str, layer: Layer) -> ConfigFile:
+    if path.name not in FILE_NAMES:
+        return ConfigFile(path.name, display_path, "", layer)
+    try:
+        return from_bytes(path.name, display_path, _read_bytes(path), layer)
+    except OSError as error:
+        fault = Problem(display_path, 0, "", f"can't be read: {_reason(error)}")
+        return ConfigFile(path.name, display_path, "", layer, fault)
+
+
+def _read_bytes(path: Path) -> bytes:
+    """At most one byte more than is allowed. O_NONBLOCK: opening a FIFO that nobody writes would wait for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "it is not a regular file")
+        return file.read(MAX_BYTES + 1)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _note_on(kept: Path) -> str:
+    if kept.name != ".gitignore" or ignores_runs(kept.read_text(encoding="utf-8", errors="replace")):
+        return ""
+    return "add the line '/runs/': records hold what agents asked and saw"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffolded:
+    """One file of the scaffold. `kept`: it was there before and was not touched. `note`: what to do about it, if
+    anything."""
+
+    path: str
+    state: Literal["written", "kept"]
+    note: str = ""
+
+
+def scaffold(target: str | os.PathLike[str]) -> list[Scaffolded]:
+    """Writes `config/`, its schemas, `bundles/README.md` and a `.gitignore` under `target`, and says what it wrote.
+
+    Raises RequestError when something can't be written; what was written before stays.
+    """
+    root = Path(target)
+    folder = shipped_folder()
+    shipped = {name: (folder / name).read_text(encoding="utf-8") for name in FILE_NAMES}
+    done = []
+    for relative, text in scaffold_texts(shipped).items():
+        path = root / relative
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        except FileExistsError:
+            if path.parent.is_dir():
+                done.append(Scaffolded(str(path), "kept", _note_on(path)))
+                continue
+            raise RequestError(
+                f"{path.parent} is not a folder", advice="move it away, or choose another place"
+            ) from None
+        except OSError as error:
+            raise RequestError(f"{path} can't be written: {_reason(error)}", advice="choose another place") from error
+        done.append(Scaffolded(str(path), "written"))
+    return done

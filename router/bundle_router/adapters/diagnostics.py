@@ -1,0 +1,229 @@
+r"""What the operator should know, on standard error: the `Diagnostics` port, and the one owner of structlog.
+
+1. Standard error only, looked up at each event. Standard output may be a protocol stream.
+2. structlog is imported at the first event that is above the threshold, and wrapped around this module's own writer:
+   its global configuration belongs to the host application and is neither read nor changed.
+3. Redaction comes after every value has become plain text or JSON, so that no `repr` and no error message gets by it.
+4. One record is one line, of printable characters: control, escape, bidirectional and tag characters, line
+   separators and lone surrogates are shown as `\u001b`, `\u202e`. So there is no colour either.
+5. An error is its type, its message and the lines it went through. Never the values of variables.
+6. Nothing raises: diagnostics that can't be written are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, MutableMapping
+from itertools import islice
+from traceback import walk_tb
+from types import TracebackType
+from typing import Any, Final, Literal, TextIO
+
+from bundle_router.ports import Redactor
+
+Form = Literal["auto", "json", "console"]
+LEVELS: Final[Mapping[str, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+MAX_TEXT: Final = 4_000
+"""Characters of one text in an event; the rest is counted."""
+MAX_ITEMS: Final = 100
+MAX_DEPTH: Final = 8
+MAX_FRAMES: Final = 20
+MAX_CAUSES: Final = 5
+MAX_LOOKED_AT: Final = 200_000
+"""Characters of one text that are redacted at all, before it is cut to `MAX_TEXT`."""
+
+Event = MutableMapping[str, Any]
+
+
+class StderrDiagnostics:
+    """Writes events as JSON lines, or as readable lines when standard error is a terminal.
+
+    `level` is the lowest level written. `stream` is for tests and hosts that redirect; by default it is whatever
+    `sys.stderr` is at the time of the event. `dropped` counts the events that could not be written.
+    """
+
+    def __init__(
+        self, redactor: Redactor, *, level: str = "warning", stream: TextIO | None = None, form: Form = "auto"
+    ) -> None:
+        self._redactor = redactor
+        self._threshold = LEVELS[level]
+        self._stream = stream
+        self._form = form
+        self._lock = threading.Lock()
+        self._logger: Any = None
+        self.dropped = 0
+
+    def event(self, level: str, name: str, **fields: object) -> None:
+        """One record. `level` is `debug`, `info`, `warning` or `error` (anything else counts as `error`).
+
+        Fields may be any objects: exceptions are described by rule 5, what is no JSON value is shown by its bounded
+        `repr`. A field called `time`, `level` or `event` gets a trailing underscore.
+        """
+        number = LEVELS.get(level, LEVELS["error"])
+        if number < self._threshold:
+            return
+        try:
+            self._bound().log(number, name, fields=fields)
+        except Exception:  # noqa: BLE001 - rule 6: a field's own code runs in there, and no caller should pay for it
+            self.dropped += 1
+
+    def _bound(self) -> Any:
+        if self._logger is None:
+            import structlog
+
+            self._logger = structlog.wrap_logger(
+                _Writer(self),
+                processors=[
+                    structlog.processors.add_log_level,
+                    structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+                    _flattened,
+                    self._redacted,
+                    self._rendered,
+                ],
+                wrapper_class=structlog.make_filtering_bound_logger(self._threshold),
+                context_class=dict,
+                cache_logger_on_first_use=False,
+            ).bind()
+        return self._logger
+
+    def _redacted(self, _logger: object, _method: str, event: Event) -> Event:
+        redacted: Event = _shortened(self._redactor.redact_value(dict(event)))
+        return redacted
+
+    def _rendered(self, _logger: object, _method: str, event: Event) -> str:
+        form = self._form
+        if form == "auto":
+            form = "console" if self._out().isatty() else "json"
+        return visible(_json_line(event) if form == "json" else _console_line(event))
+
+    def _out(self) -> TextIO:
+        stream = self._stream if self._stream is not None else sys.stderr
+        if stream is None:  # no console at all, as under pythonw
+            raise OSError("there is no standard error")
+        return stream
+
+    def write(self, line: str) -> None:
+        """One line, in one write, then flushed. Raises what the stream raises."""
+        stream = self._out()
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        safe = line.encode(encoding, "backslashreplace").decode(encoding)
+        with self._lock:
+            stream.write(safe + "\n")
+            stream.flush()
+
+
+class _Writer:
+    """What structlog calls with the finished line, by the name of its level."""
+
+    def __init__(self, diagnostics: StderrDiagnostics) -> None:
+        self.debug = self.info = self.warning = self.error = diagnostics.write
+
+
+def visible(text: str) -> str:
+    """The text with every character that is not printable shown as `\\u001b` or `\\U000e0041`. Idempotent."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in text
+    )
+
+
+def _flattened(_logger: object, _method: str, event: Event) -> Event:
+    """The event with its fields beside its name, all of it plain JSON values."""
+    fields = event.pop("fields")
+    flat: Event = {"time": event["time"], "level": event["level"], "event": _plain(event["event"], 0)}
+    for name, value in fields.items():
+        flat[f"{name}_" if name in flat else name] = _plain(value, 0)
+    return flat
+
+
+def _plain(value: object, depth: int) -> Any:
+    """The value as JSON values, bounded in depth, length and number."""
+    if value is None or isinstance(value, (bool, int)):
+        return value if not isinstance(value, int) or abs(value) < 1 << 63 else _guarded(repr, value)
+    if isinstance(value, str):
+        return value[:MAX_LOOKED_AT]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, BaseException):
+        return _described(value, MAX_CAUSES)
+    if depth >= MAX_DEPTH:
+        return "…"
+    if isinstance(value, Mapping):
+        pairs = list(islice(value.items(), MAX_ITEMS))
+        return {k if isinstance(k, str) else _guarded(repr, k): _plain(item, depth + 1) for k, item in pairs}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item, depth + 1) for item in islice(value, MAX_ITEMS)]
+    return _guarded(repr, value)
+
+
+def _guarded(show: Callable[[Any], str], value: object) -> str:
+    try:
+        return show(value)[:MAX_LOOKED_AT]
+    except Exception as failure:  # noqa: BLE001 - a foreign object's own `__repr__` or `__str__`
+        return f"<{type(value).__name__} that can't be shown: {type(failure).__name__}>"
+
+
+def _described(error: BaseException, causes: int) -> dict[str, Any]:
+    """Type, message and stack of an exception, and of what caused it. No locals, no source lines."""
+    described: dict[str, Any] = {
+        "type": type(error).__qualname__,
+        "message": _guarded(str, error),
+        "stack": _stack(error.__traceback__),
+    }
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None and causes:
+        described["cause"] = _described(cause, causes - 1)
+    if isinstance(error, BaseExceptionGroup) and causes:
+        described["group"] = [_described(part, causes - 1) for part in error.exceptions[:MAX_CAUSES]]
+    return described
+
+
+def _stack(trace: TracebackType | None) -> list[str]:
+    """`file:line in function` of the innermost frames, the place of the error last."""
+    frames = deque(walk_tb(trace), maxlen=MAX_FRAMES)
+    return [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}" for frame, line in frames]
+
+
+def _shortened(value: Any) -> Any:
+    """Texts cut to `MAX_TEXT`. Comes after redaction: half a token is no longer recognised."""
+    if isinstance(value, str):
+        return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}… ({len(value)} characters)"
+    if isinstance(value, dict):
+        return {_shortened(key): _shortened(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_shortened(item) for item in value]
+    return value
+
+
+def _json_line(event: Event) -> str:
+    return json.dumps(event, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def _console_line(event: Event) -> str:
+    rest = dict(event)
+    head = f"{rest.pop('time')} {rest.pop('level'):<7} {rest.pop('event')}"
+    return " ".join([head, *(f"{name}={_console_value(value)}" for name, value in rest.items())])
+
+
+def _console_value(value: Any) -> str:
+    if isinstance(value, dict) and {"type", "message", "stack"} <= value.keys():
+        return _console_error(value)
+    if isinstance(value, str) and value and value.isprintable() and not set(value) & set(' ="\\'):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _console_error(error: dict[str, Any]) -> str:
+    where = " < ".join(reversed(error["stack"]))
+    text = json.dumps(f"{error['type']}: {error['message']}", ensure_ascii=False) + (f" at {where}" if where else "")
+    if "cause" in error:
+        text += f" caused by {_console_error(error['cause'])}"
+    for part in error.get("group", ()):
+        text += f" with {_console_error(part)}"
+    return text

@@ -1,0 +1,98 @@
+"""The vectors of one catalog, compared exactly: a product with 15,000 tools of 384 numbers takes milliseconds."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from bundle_router.core.search.index import Near, Space
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_MASKS: Final = 64
+DIGITS: Final = 6
+"""Cosines are rounded to these: the last bits depend on how many texts a batch held, and must not settle ties."""
+
+
+class DenseVectors:
+    """`Vectors` in memory. Each collection's rows stand in id order, scaled to length 1."""
+
+    def __init__(self, revision: str, dimension: int, rows: Mapping[Space, Mapping[str, Sequence[float]]]) -> None:
+        self._revision = revision
+        self._dimension = dimension
+        self._matrices = {name: _Matrix.of(by_id, dimension) for name, by_id in rows.items()}
+
+    @property
+    def revision(self) -> str:
+        return self._revision
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    def nearest(
+        self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
+    ) -> Sequence[Near]:
+        """See `Vectors`. Raises ValueError for a vector of another length."""
+        matrix = self._matrices.get(collection)
+        if matrix is None or not matrix.ids or k <= 0 or (within is not None and not within):
+            return ()
+        return matrix.nearest(vector, k, within)
+
+
+@dataclass(eq=False)
+class _Matrix:
+    ids: list[str]
+    rows: NDArray[np.float32]
+    _masks: OrderedDict[frozenset[str], NDArray[np.int64]] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, by_id: Mapping[str, Sequence[float]], dimension: int) -> _Matrix:
+        import numpy as np
+
+        ids = sorted(by_id)
+        rows = np.array([by_id[id_] for id_ in ids], np.float32).reshape(len(ids), dimension)
+        return cls(ids, _unit(rows))
+
+    def nearest(self, vector: Sequence[float], k: int, within: frozenset[str] | None) -> Sequence[Near]:
+        import numpy as np
+
+        asked = _unit(np.array([vector], np.float32))[0]
+        positions = self._mask(within) if within is not None else None
+        rows = self.rows if positions is None else self.rows[positions]
+        if not len(rows):
+            return ()
+        cosines = np.clip(np.round(rows @ asked, DIGITS), -1.0, 1.0)
+        floor = np.partition(cosines, len(cosines) - k)[len(cosines) - k] if len(cosines) > k else np.float32(0)
+        chosen = np.flatnonzero((cosines >= floor) & (cosines > 0))
+        chosen = chosen[np.argsort(-cosines[chosen], kind="stable")[:k]]
+        where = chosen if positions is None else positions[chosen]
+        values = cosines[chosen].astype(np.float64).round(DIGITS).tolist()
+        return [Near(self.ids[row], value) for row, value in zip(where.tolist(), values, strict=True)]
+
+    def _mask(self, within: frozenset[str]) -> NDArray[np.int64]:
+        """Rows of the permitted documents, in id order. Kept for the sets seen last: steps ask with the same few."""
+        import numpy as np
+
+        with self._lock:
+            known = self._masks.get(within)
+        if known is None:
+            known = np.array([row for row, id_ in enumerate(self.ids) if id_ in within], dtype=np.int64)
+            with self._lock:
+                self._masks[within] = known
+                while len(self._masks) > _MASKS:
+                    self._masks.popitem(last=False)
+        return known
+
+
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    import numpy as np
+
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    return (rows / np.where(lengths > 0.0, lengths, 1.0)).astype(np.float32)

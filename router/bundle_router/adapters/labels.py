@@ -1,0 +1,84 @@
+"""Reviewers' labels: `labels.jsonl` in the run directory, one JSON object a line (schema `bundle-router.label/1`).
+
+Rules:
+1. A label is appended with one `write()`, ended by a newline. Nothing is ever taken back: a later line overrules an
+   earlier one for the bundles it names.
+2. The file stands beside the records and is no part of their chain: a run may be labelled long after it was closed.
+3. It is read as strictly as it is written. A last line that is cut off was never acknowledged, and does not count.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from bundle_router.core.models.canonical import encode
+from bundle_router.errors import STORAGE_KINDS, CorruptRun, StorageError
+from bundle_router.review.learning.steps import Correction
+
+FILE: Final = "labels.jsonl"
+MAX_BYTES: Final = 16 * 1024 * 1024
+
+
+def read_labels(run_dir: Path) -> list[Correction]:
+    """The reviewers' labels of a run, in the order they were given. Raises CorruptRun, StorageError."""
+    path = run_dir / FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{path} can't be read: {error.strerror}", kind="io_error") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CorruptRun(f"{path} is not a regular file", advice="remove it")
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise CorruptRun(f"{path} has more than {MAX_BYTES:,} bytes", advice="remove it")
+    lines = data.split(b"\n")[:-1]
+    return [_correction(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def append_label(run_dir: Path, correction: Correction) -> Path:
+    """Adds one label to a run. Raises StorageError."""
+    path = run_dir / FILE
+    line = (encode(correction.model_dump(mode="json", by_alias=True)) + "\n").encode("ascii")
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StorageError(f"{path} is not a regular file", kind="io_error", advice="remove it")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _cut_torn_end(descriptor)
+            if os.write(descriptor, line) != len(line):
+                raise StorageError(f"{path} could not be written whole", kind="short_write", advice="label it again")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
+        raise StorageError(f"{path} can't be written: {error.strerror}", kind=kind) from error
+    return path
+
+
+def _cut_torn_end(descriptor: int) -> None:
+    """A line that was cut off must not swallow the next one. The caller holds the lock."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
+
+
+def _correction(path: Path, number: int, line: bytes) -> Correction:
+    try:
+        return Correction.model_validate(json.loads(line))
+    except (ValidationError, ValueError, RecursionError) as wrong:
+        said = "; ".join(error["msg"] for error in wrong.errors()) if isinstance(wrong, ValidationError) else str(wrong)
+        raise CorruptRun(f"{path}:{number}: is no label: {said}", advice="mend or remove the line") from None

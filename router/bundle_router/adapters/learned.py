@@ -1,0 +1,151 @@
+"""What was learned and accepted, on disk: `<config>/learned/memory.json` and `calibration.json`.
+
+Rules:
+1. These two files are in force, and there are no others: a file is there because a person accepted it. To go back,
+   delete it (or restore the one your version control holds); the next `Router.open` sees it.
+2. A file is replaced whole or not at all: written beside, synced, renamed. A reader never sees half of one.
+3. Only regular files are read, up to `MAX_BYTES`. A file that is not the version it says is a config error: nobody is
+   routed on the strength of it, and nobody without it unawares.
+4. `proposals.toml` beside them is text for people. Nothing reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from bundle_router.core.models.canonical import encode
+from bundle_router.errors import STORAGE_KINDS, ConfigError, Problem, StorageError
+from bundle_router.review.learning.learned import (
+    NOTHING,
+    Learned,
+    calibration_from,
+    calibration_json,
+    memory_from,
+    memory_json,
+)
+
+FOLDER: Final = "learned"
+MEMORY: Final = "memory.json"
+CALIBRATION: Final = "calibration.json"
+PROPOSALS: Final = "proposals.toml"
+MAX_BYTES: Final = 64 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+def load_learned(config_folder: str | os.PathLike[str] | None) -> Learned:
+    """What is in force for a config folder (None: nothing can be). Raises ConfigError naming every file that is bad.
+
+    Fit it to the catalog before it is used: `load_learned(folder).fitted_to(catalog)`.
+    """
+    if config_folder is None:
+        return NOTHING
+    folder = Path(config_folder, FOLDER)
+    problems: list[Problem] = []
+    memory = _read(folder / MEMORY, memory_from, problems)
+    calibration = _read(folder / CALIBRATION, calibration_from, problems)
+    if problems:
+        raise ConfigError(problems)
+    return Learned(*memory, calibration) if memory is not None else Learned(calibration=calibration)
+
+
+def save_learned(config_folder: str | os.PathLike[str], learned: Learned) -> list[Path]:
+    """Puts exactly this in force: writes what there is, deletes what there is not. Returns the files now there.
+
+    Raises StorageError; what was written before it stays.
+    """
+    folder = Path(config_folder, FOLDER)
+    memory = memory_json(learned.memory, learned.known) if learned.memory is not None else None
+    calibration = calibration_json(learned.calibration) if learned.calibration is not None else None
+    kept = []
+    for name, value in ((MEMORY, memory), (CALIBRATION, calibration)):
+        if value is None:
+            _delete(folder / name)
+        else:
+            kept.append(write_text(folder / name, encode(value) + "\n"))
+    return kept
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Writes the file whole or not at all, with the folder it stands in. Raises StorageError."""
+    beside: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8"))
+            os.fchmod(descriptor, 0o644)
+            file.flush()
+            os.fsync(descriptor)
+        Path(beside).replace(path)
+        beside = None
+        _sync(path.parent)
+    except OSError as error:
+        raise _storage_error(path, "written", error) from error
+    finally:
+        if beside is not None:
+            Path(beside).unlink(missing_ok=True)
+    return path
+
+
+def _delete(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+        if path.parent.is_dir():
+            _sync(path.parent)
+    except OSError as error:
+        raise _storage_error(path, "deleted", error) from error
+
+
+def _read(path: Path, parse: Callable[[Any], T], problems: list[Problem]) -> T | None:
+    try:
+        data = _read_bytes(path)
+        return None if data is None else parse(_object(data))
+    except OSError as error:
+        problems.append(Problem(str(path), 0, "", f"can't be read: {(error.strerror or str(error)).lower()}"))
+    except (ValueError, RecursionError) as wrong:
+        hint = "delete it, or learn and accept again"
+        problems.append(Problem(str(path), 0, "", f"can't be used: {wrong}", hint))
+    return None
+
+
+def _read_bytes(path: Path) -> bytes | None:
+    """None where there is no such file. O_NONBLOCK: opening a FIFO that nobody writes would wait for ever."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "it is not a regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
+    return data
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _storage_error(path: Path, what: str, error: OSError) -> StorageError:
+    kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
+    return StorageError(f"{path} can't be {what}: {error.strerror}", kind=kind)

@@ -1,0 +1,280 @@
+"""The `ModelClient` over litellm and instructor.
+
+Rules:
+1. One `complete`, one request on the wire (see `wire`). litellm is told not to retry, instructor not to re-ask.
+2. What varies between calls is the messages alone. A varying timeout or key would open a new client, and a socket with
+   it, for every value.
+3. instructor never gets a `context`: with one it renders messages as templates. Nor does it get the key, which its
+   exceptions and hooks would carry; the shim beneath it adds that.
+4. No exception of the libraries leaves this module, and no text of one.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from bundle_router.adapters.llm.loading import Libraries, installed, load, quieten
+from bundle_router.adapters.llm.reading import Unusable, check, failure_of, metered, raw_of
+from bundle_router.adapters.llm.wire import Allowance, allowance, bytes_for, open_session
+from bundle_router.core.catalog import AnswerMode, ModelChoice
+from bundle_router.core.decide.asking.answers import shape_for
+from bundle_router.core.decide.asking.exchange import ModelReply, ModelRequest
+from bundle_router.ports import Readiness
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from aiohttp import ClientSession
+
+CLIENT_TIMEOUT_S: Final = 301.0
+"""The same for every call (rule 2). Longer than any deadline: the deadline is kept from outside, by cancelling."""
+
+_NO_KEY: Final = "(no key)"
+"""Stands where the name of a variable would, for a call that is to have no key. No variable is called so."""
+
+_MODES: Final[Mapping[AnswerMode, str]] = {
+    "json_schema": "JSON_SCHEMA",
+    "tools": "TOOLS",
+    "json": "JSON",
+    "md_json": "MD_JSON",
+}
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One call under way: what the shim is to add, and the response it saw."""
+
+    model: ModelChoice
+    response: Any = None
+
+
+_exchange: ContextVar[_Exchange] = ContextVar("bundle_router_model_exchange")
+
+
+class LiteLlm:
+    """Calls `models`, by litellm's names. Everything but `readiness` is for one event loop.
+
+    Keys are read from the environment when a model is first called, and kept. Rule 1 holds for every provider that
+    litellm reaches through its HTTP handler or the OpenAI client (nearly all); of the few that bring a client of their
+    own (cohere, bedrock), only the deadline bounds what they send and read.
+    """
+
+    def __init__(self, models: Sequence[ModelChoice] = ()) -> None:
+        self._models = tuple(models)
+        self._ways: dict[ModelChoice, Any] = {}
+        self._readiness: Readiness = "cold"
+        self._libraries: Libraries | None = None
+        self._session: ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients: dict[AnswerMode, Any] = {}
+        self._keys: dict[ModelChoice, str | None] = {}
+        self._warm: asyncio.Event | None = None
+        self._closing = False
+
+    @property
+    def readiness(self) -> Readiness:
+        return self._readiness
+
+    # --- getting ready ---------------------------------------------------------------------------------------------
+
+    async def warm_up(self) -> Readiness:
+        """See `ModelClient`. The first call of litellm costs another second, so one is made here that ends before it
+        connects: the session grants no request."""
+        import asyncio
+
+        if self._warm is not None:
+            await self._warm.wait()
+            return self._readiness
+        self._warm = asyncio.Event()
+        try:
+            self._readiness = await self._prepared()
+        finally:
+            if self._readiness in ("cold", "warming"):
+                self._readiness = "broken"
+            self._warm.set()
+        return self._readiness
+
+    async def _prepared(self) -> Readiness:
+        import asyncio
+
+        if not installed():
+            return "missing"
+        self._readiness = "warming"
+        loaded = await load()
+        if isinstance(loaded, str) or self._closing:
+            return "broken"
+        self._libraries = loaded
+        self._loop = asyncio.get_running_loop()
+        longest = max((model.max_output_tokens for model in self._models), default=0)
+        self._session = open_session(max_bytes=bytes_for(longest))
+        await self._rehearse(loaded, self._session)
+        return "ready"
+
+    async def _rehearse(self, libraries: Libraries, session: ClientSession) -> None:
+        """Goes through the motions of a call, an error and an answer for every model, without a connection.
+
+        Finds out on the way how each provider is handed our session: some take an HTTP client, some the session, and
+        who is handed the wrong one never asks for a request. No key and nothing of a step is in a rehearsal, and its
+        address is one on this machine where nothing listens.
+        """
+        handler = libraries.handler(session)
+        with warnings.catch_warnings():
+            quieten()
+            for model in (*self._models, ModelChoice("openai/rehearsal")):
+                nowhere = replace(model, base_url="http://127.0.0.1:9", key_env=_NO_KEY)
+                request = ModelRequest(nowhere, "rehearsal", "{}", shape_for(("a", "b")))
+                for way in (handler, None):
+                    self._ways[nowhere] = way
+                    budget = Allowance(0)
+                    await self._within(budget, request)
+                    if budget.asked:
+                        self._ways[model] = way
+                        break
+            await self._rehearse_answer(libraries)
+
+    async def _rehearse_answer(self, libraries: Libraries) -> None:
+        token = allowance.set(Allowance(0))
+        try:
+            response = await libraries.litellm.acompletion(
+                model="openai/gpt-4o-mini", messages=[{"role": "user", "content": "{}"}], mock_response="{}"
+            )
+            metered(libraries.litellm, response, "openai/gpt-4o-mini", ModelReply())
+        finally:
+            allowance.reset(token)
+
+    # --- calling ---------------------------------------------------------------------------------------------------
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        """See `ModelClient`."""
+        return await self._within(Allowance(1), request)
+
+    async def _within(self, budget: Allowance, request: ModelRequest) -> ModelReply:
+        token = allowance.set(budget)
+        try:
+            return await self._called(request)
+        finally:
+            allowance.reset(token)
+
+    async def _called(self, request: ModelRequest) -> ModelReply:
+        if self._libraries is None:
+            return ModelReply(failure="not_ready")
+        exchange = _Exchange(request.model)
+        token = _exchange.set(exchange)
+        try:
+            answer = await self._client(request.model.mode).chat.completions.create(
+                model=request.model.name,
+                messages=_messages(request),
+                response_model=request.shape,
+                max_retries=0,
+            )
+            reply = ModelReply(answer=answer, raw=raw_of(exchange.response))
+        except Exception as error:  # noqa: BLE001 - rule 4: what the libraries raise is no closed list
+            reply = _failed(error, exchange)
+        finally:
+            _exchange.reset(token)
+        if exchange.response is None:
+            return reply
+        return metered(self._libraries.litellm, exchange.response, request.model.name, reply)
+
+    def _client(self, mode: AnswerMode) -> Any:
+        known = self._clients.get(mode)
+        if known is None:
+            instructor = self._loaded().instructor
+            known = self._clients[mode] = instructor.from_litellm(
+                self._shim, mode=getattr(instructor.Mode, _MODES[mode]), async_client=True
+            )
+        return known
+
+    async def _shim(self, **asked: Any) -> Any:
+        """What instructor takes for a completion function: litellm's, with everything that instructor need not know."""
+        libraries, exchange = self._loaded(), _exchange.get()
+        model = exchange.model
+        _make_strict(asked)
+        exchange.response = response = await libraries.litellm.acompletion(
+            **asked,
+            temperature=model.temperature,
+            max_tokens=model.max_output_tokens,
+            base_url=model.base_url,
+            api_key=self._key(model),
+            timeout=CLIENT_TIMEOUT_S,
+            max_retries=0,
+            num_retries=0,
+            drop_params=True,
+            caching=False,
+            shared_session=self._session,
+            **({"client": self._ways[model]} if self._ways.get(model) is not None else {}),
+        )
+        check(response)
+        return response
+
+    def _loaded(self) -> Libraries:
+        if self._libraries is None:
+            raise Unusable("not_ready")
+        return self._libraries
+
+    def _key(self, model: ModelChoice) -> str | None:
+        if model not in self._keys:
+            named = "none" if model.key_env == _NO_KEY else os.environ.get(model.key_env) if model.key_env else None
+            # A server of one's own often wants no key; the client library insists on one.
+            self._keys[model] = named or ("none" if model.base_url and not model.key_env else None)
+        return self._keys[model]
+
+    async def close(self) -> None:
+        """Closes the connections, and takes our clients (they are kept by loop) out of litellm's cache."""
+        self._closing = True
+        if self._session is not None and self._warm is not None:
+            await self._warm.wait()  # a rehearsal is over in a second; cancelled, it would leave coroutines behind
+        if self._libraries is not None and self._loop is not None:
+            cache = self._libraries.litellm.in_memory_llm_clients_cache
+            for key in [key for key in cache.cache_dict if str(key).endswith(f"-{id(self._loop)}")]:
+                cache.delete_cache(key)
+        if self._session is not None:
+            await self._session.close()
+
+
+def _messages(request: ModelRequest) -> list[dict[str, str]]:
+    messages = [{"role": "system", "content": request.system}, {"role": "user", "content": request.user}]
+    if request.correction is not None:
+        said = request.correction.said or "(nothing)"
+        messages += [
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": request.correction.complaint},
+        ]
+    return messages
+
+
+def _make_strict(asked: dict[str, Any]) -> None:
+    """Asks the provider to constrain the answer to its shape. instructor's own `strict` stays on this side."""
+    form = asked.get("response_format")
+    if isinstance(form, dict) and isinstance(form.get("json_schema"), dict):
+        asked["response_format"] = {**form, "json_schema": {**form["json_schema"], "strict": True}}
+    if isinstance(asked.get("tools"), list):
+        asked["tools"] = [{**tool, "function": {**tool["function"], "strict": True}} for tool in asked["tools"]]
+
+
+def _failed(error: Exception, exchange: _Exchange) -> ModelReply:
+    """The reply for an exception. instructor wraps what the shim raises, so its causes are looked through."""
+    raw = raw_of(exchange.response)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, Unusable):
+            return ModelReply(failure=cause.failure, raw=raw)
+        if isinstance(cause, ValidationError) and exchange.response is not None:
+            return ModelReply(failure="invalid_output", raw=raw)
+        if exchange.response is None and isinstance(getattr(cause, "status_code", None), int):
+            failure, retry_after_s = failure_of(cause)
+            return ModelReply(failure=failure, retry_after_s=retry_after_s)
+        cause = cause.__cause__
+    if exchange.response is not None:
+        return ModelReply(failure="invalid_output", raw=raw)  # read, and not in the shape that was asked for
+    innermost: BaseException = error
+    while innermost.__cause__ is not None:
+        innermost = innermost.__cause__
+    return ModelReply(failure=failure_of(innermost)[0])

@@ -1,0 +1,215 @@
+"""The `Embedder` over any embedding model that litellm knows.
+
+Rules:
+1. One deadline for a whole `embed`, kept from outside: litellm's own timeout is per read, and a drip never ends it.
+2. One batch, one request on the wire (see `wire`): no retry, no redirect, no more than `MAX_BYTES` of an answer.
+3. What varies between calls is the texts alone: a varying timeout or key would open a new client for every value.
+4. No exception of the library leaves this module, and no text of one: it may hold what was embedded, or the key.
+5. Everything runs on a loop of its own in a daemon thread: litellm holds the loop for a second on its first call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from bundle_router.adapters.llm.loading import Libraries, installed, load, quieten
+from bundle_router.adapters.llm.reading import failure_of
+from bundle_router.adapters.llm.wire import Allowance, allowance, open_session
+from bundle_router.core.models.canonical import digest
+from bundle_router.ports import Embedding
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+BATCH: Final = 32
+"""Texts in one request. Providers take 96 to 2,048; a smaller batch loses less when it fails."""
+MAX_BYTES: Final = 16_777_216
+CLIENT_TIMEOUT_S: Final = 301.0
+"""The same for every call (rule 3), and longer than any deadline (rule 1)."""
+GRACE_S: Final = 1.0
+"""Seconds beyond the deadline after which a loop that does not come back is given up on."""
+_NOWHERE: Final = "http://127.0.0.1:9"
+
+
+class _Never(int):
+    """Zero retries, for code that reads `max_retries or 2`: litellm 1.106 does for embeddings, and then waits for as
+    long as Retry-After says before a second request that the wire refuses."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+NEVER: Final = _Never(0)
+
+
+class LiteLlmEmbedder:
+    """Embeds with `model`, by litellm's name for it. May be used from many threads.
+
+    `base_url`: where it is reached (None: its provider's address). `key_env`: the variable with its key (None: the one
+    its provider is known by), read when it is first called. Its vectors are taken to be those of its name and address:
+    a provider that changes a model behind them has to be told apart by whoever configures it.
+    """
+
+    def __init__(self, model: str, *, base_url: str | None = None, key_env: str | None = None) -> None:
+        self._model, self._base_url, self._key_env = model, base_url, key_env
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ready: asyncio.Task[bool] | None = None
+        self._libraries: Libraries | None = None
+        self._session: ClientSession | None = None
+        self._way: Any = None
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._model
+
+    @property
+    def revision(self) -> str:
+        return self._model if self._base_url is None else f"{self._model}@{digest(self._base_url)[7:19]}"
+
+    def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
+        """See `Embedder`."""
+        if not installed():
+            return Embedding(failure="not_ready", detail="needs the extra bundle-router[model]")
+        with self._lock:
+            if self._closed:
+                return Embedding(failure="not_ready", detail="closed")
+            work = asyncio.run_coroutine_threadsafe(self._embed(tuple(texts), timeout_s), self._running())
+        return _outcome(work, timeout_s + GRACE_S)
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="bundle-router-embedder", daemon=True)
+            self._thread.start()
+        return self._loop
+
+    async def _embed(self, texts: tuple[str, ...], timeout_s: float) -> Embedding:
+        """Loading takes seconds and goes on when a deadline ends: the next call finds it further."""
+        if self._ready is None:
+            self._ready = asyncio.create_task(self._prepare())
+        try:
+            async with asyncio.timeout(timeout_s):
+                if not await asyncio.shield(self._ready):
+                    return Embedding(failure="not_ready", detail="litellm can't be loaded")
+                vectors: list[tuple[float, ...]] = []
+                for start in range(0, len(texts), BATCH):
+                    vectors += await self._one(
+                        Allowance(1), list(texts[start : start + BATCH]), self._base_url, self._way
+                    )
+                return Embedding(tuple(vectors))
+        except TimeoutError:
+            return Embedding(failure="timeout" if self._ready.done() else "not_ready")
+        except Exception as error:  # noqa: BLE001 - rule 4: what the library raises is no closed list
+            failure, retry_after_s = failure_of(error)
+            return Embedding(failure=failure, retry_after_s=retry_after_s)
+
+    async def _prepare(self) -> bool:
+        loaded = await load()
+        if isinstance(loaded, str):
+            return False
+        self._libraries, self._session = loaded, open_session(max_bytes=MAX_BYTES)
+        with warnings.catch_warnings():
+            quieten()
+            await self._rehearse(loaded.handler(self._session))
+        return True
+
+    async def _rehearse(self, handler: Any) -> None:
+        """Goes through the motions without a connection, key or text of anybody's, and finds out on the way how this
+        provider is handed our session: as an HTTP client, or as it is. The first call costs a second, so it is this."""
+        for way in (None, handler):
+            budget = Allowance(0)
+            with suppress(Exception):  # every rehearsal ends in an error: no request is granted
+                await self._one(budget, ["rehearsal"], _NOWHERE, way)
+            if budget.asked:
+                self._way = way
+                return
+
+    async def _one(
+        self, budget: Allowance, texts: list[str], base_url: str | None, way: Any
+    ) -> list[tuple[float, ...]]:
+        libraries = self._libraries
+        assert libraries is not None  # noqa: S101 - _prepare ran before
+        token = allowance.set(budget)
+        try:
+            response = await libraries.litellm.aembedding(
+                model=self._model,
+                input=texts,
+                api_base=base_url,
+                api_key="none" if base_url == _NOWHERE else self._key(),
+                timeout=CLIENT_TIMEOUT_S,
+                max_retries=NEVER,
+                num_retries=0,
+                caching=False,
+                encoding_format="float",
+                drop_params=True,
+                shared_session=self._session,
+                **({"client": way} if way is not None else {}),
+            )
+        finally:
+            allowance.reset(token)
+        return _vectors(response)
+
+    def _key(self) -> str | None:
+        named = os.environ.get(self._key_env) if self._key_env else None
+        # A server of one's own often wants no key; the client library insists on one.
+        return named or ("none" if self._base_url and not self._key_env else None)
+
+    def close(self) -> None:
+        """Ends what is under way and closes the connections. Idempotent; blocks for a moment."""
+        with self._lock:
+            self._closed = True
+            loop, thread, self._loop = self._loop, self._thread, None
+        if loop is not None and thread is not None:
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._shut(), loop).result(GRACE_S * 5)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(GRACE_S * 5)
+            if not thread.is_alive():
+                loop.close()
+
+    async def _shut(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if self._libraries is not None:
+            cache = self._libraries.litellm.in_memory_llm_clients_cache
+            for key in [key for key in cache.cache_dict if str(key).endswith(f"-{id(asyncio.get_running_loop())}")]:
+                cache.delete_cache(key)
+        if self._session is not None:
+            await self._session.close()
+
+
+def _outcome(work: Future[Embedding], timeout_s: float) -> Embedding:
+    try:
+        return work.result(timeout_s)
+    except (TimeoutError, asyncio.CancelledError):
+        work.cancel()
+        return Embedding(failure="timeout")
+    except BaseException:
+        work.cancel()  # whoever asked was interrupted: nobody waits for it any more
+        raise
+
+
+def _vectors(response: Any) -> list[tuple[float, ...]]:
+    """The vectors in the order of the texts, which the provider numbers. Anything else counts as no vector, which the
+    caller finds (`fault_in`)."""
+    rows = [row if isinstance(row, dict) else vars(row) for row in getattr(response, "data", None) or ()]
+    ordered = sorted(rows, key=lambda row: row["index"]) if all(isinstance(r.get("index"), int) for r in rows) else rows
+    return [_numbers(row.get("embedding")) for row in ordered]
+
+
+def _numbers(value: object) -> tuple[float, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(number, (int, float)) for number in value):
+        return ()
+    return tuple(float(number) for number in value)

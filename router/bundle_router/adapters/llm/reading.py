@@ -1,0 +1,117 @@
+"""Reading what litellm gives: an answer with its cost, or an exception that is one of the closed failures.
+
+Nothing of an exception but the failure leaves this module: its text may hold the prompt, the answer and the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from bundle_router.core.decide.asking.answers import without_fence
+from bundle_router.core.decide.asking.exchange import MAX_RAW, ModelReply
+from bundle_router.core.decide.asking.failures import MAX_TEXT, classify
+from bundle_router.core.models import Failure
+
+MAX_COST_USD: Final = 1_000.0
+"""What one call may be said to have cost. More is a count of tokens that somebody made up."""
+
+
+class Unusable(Exception):
+    """An answer that came and is no answer. Raised through instructor, so it holds the failure and nothing else."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure: Failure = failure
+
+
+def failure_of(error: BaseException) -> tuple[Failure, float | None]:
+    """The failure that an exception of litellm or of what is beneath it stands for, and what Retry-After said."""
+    status = getattr(error, "status_code", None)
+    number = status if isinstance(status, int) else None
+    failure = classify(number, type(error).__name__, str(error)[:MAX_TEXT])
+    headers = getattr(error, "litellm_response_headers", None) or getattr(error, "headers", None)
+    return failure, retry_after(headers) if isinstance(headers, Mapping) else None
+
+
+def retry_after(headers: Mapping[str, Any]) -> float | None:
+    """Seconds that `Retry-After` asks for: a number or an HTTP date; None where it is absent or makes no sense."""
+    value = next((str(text) for name, text in headers.items() if str(name).lower() == "retry-after"), "").strip()
+    if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", value):
+        return float(value)
+    try:
+        return max((parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds(), 0.0)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def check(response: Any) -> str:
+    """The text of a completion, its code fence taken off in place. Raises Unusable for what is no answer."""
+    choices = getattr(response, "choices", None)
+    if not choices:
+        raise Unusable("invalid_output")
+    first = choices[0]
+    message = getattr(first, "message", None)
+    if _refusal(message) or getattr(first, "finish_reason", None) == "content_filter":
+        raise Unusable("refused")
+    if getattr(first, "finish_reason", None) == "length":
+        raise Unusable("truncated")
+    called = getattr(message, "tool_calls", None)
+    if called:
+        return str(called[0].function.arguments or "")
+    content = getattr(message, "content", None)
+    if message is None or not isinstance(content, str) or not content.strip():
+        raise Unusable("invalid_output")
+    message.content = without_fence(content)
+    return content
+
+
+def _refusal(message: Any) -> bool:
+    fields = getattr(message, "provider_specific_fields", None)
+    said = fields.get("refusal") if isinstance(fields, Mapping) else None
+    return bool(said or getattr(message, "refusal", None))
+
+
+def raw_of(response: Any) -> str | None:
+    """What the model said, for the record: its text, its refusal or the arguments of its tool call, cut."""
+    choices = getattr(response, "choices", None) or ()
+    message = getattr(choices[0], "message", None) if choices else None
+    if message is None:
+        return None
+    fields = getattr(message, "provider_specific_fields", None)
+    called = getattr(message, "tool_calls", None)
+    parts = (
+        getattr(message, "content", None),
+        called[0].function.arguments if called else None,
+        fields.get("refusal") if isinstance(fields, Mapping) else None,
+    )
+    said = next((part for part in parts if isinstance(part, str) and part), None)
+    # Valid Unicode: a second call sends it back to the model, and JSON on the wire takes no lone surrogates.
+    return said[:MAX_RAW].encode("utf-8", "replace").decode("utf-8") if said is not None else None
+
+
+def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> ModelReply:
+    """The reply with what the call used: tokens as the provider counted them, cost by litellm's list (0: unknown, or
+    of numbers that are no count)."""
+    usage = getattr(response, "usage", None)
+    asked, said = _count(getattr(usage, "prompt_tokens", 0)), _count(getattr(usage, "completion_tokens", 0))
+    try:
+        cost = float(litellm.completion_cost(completion_response=response, model=model)) if asked or said else 0.0
+    except Exception:  # noqa: BLE001 - it raises bare Exception for every model that it has no price for
+        cost = 0.0
+    return ModelReply(
+        answer=reply.answer,
+        failure=reply.failure,
+        raw=reply.raw,
+        retry_after_s=reply.retry_after_s,
+        input_tokens=asked,
+        output_tokens=said,
+        cost_usd=cost if 0.0 <= cost <= MAX_COST_USD else 0.0,
+    )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 53 else 0

@@ -1,0 +1,324 @@
+"""Local tools: Python functions behind the same port as any tool server.
+
+Rules:
+1. A local server named `x` is the package `bundles.x`, or tools that the caller's code handed over. Config names a
+   server; it can't name code.
+2. A tool runs in a worker thread, with validated arguments and a deadline that begins when the call is made. When the
+   caller goes away, or the deadline passes, `context.cancelled()` turns true and its result is dropped. A call whose
+   turn had not come by then is never carried out, and says `busy`.
+3. `ToolFailure` is what the agent should see. Anything else a tool raises is a defect: the agent is told so in one
+   line, and the traceback goes to diagnostics. What it returns is checked before anybody relies on it.
+4. What is wrong with arguments is said without repeating them: they may be secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import json
+import pkgutil
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from bundle_router.core.catalog import Card, Limits
+from bundle_router.core.models import (
+    TOOL_NAME,
+    Data,
+    LocalSettings,
+    LocalTool,
+    Media,
+    Outcome,
+    Text,
+    ToolContext,
+    ToolOutput,
+)
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.tools.local_cards import card
+from bundle_router.errors import RequestError, ToolFailure
+from bundle_router.ports import EVERYONE, Diagnostics, RawResult, Scope
+
+T = TypeVar("T")
+
+NEVER_BEGUN: Final = RawResult((), "busy", "busy")
+
+MAX_DESCRIPTION: Final = 8_000
+"""Characters of a local tool's description."""
+
+GRACE_S: Final = 2.0
+"""How long past its deadline a tool may take to notice, before its thread is left behind and the call ends."""
+
+
+def shipped_servers() -> dict[str, Sequence[LocalTool]]:
+    """The first-party servers: every package of `bundle_router.tools` that declares `TOOLS`."""
+    import bundle_router.tools
+
+    found: dict[str, Sequence[LocalTool]] = {}
+    for info in sorted(pkgutil.iter_modules(bundle_router.tools.__path__), key=lambda i: i.name):
+        if info.ispkg:
+            tools = getattr(importlib.import_module(f"bundle_router.tools.{info.name}"), "TOOLS", None)
+            if tools:
+                found[info.name] = tuple(tools)
+    return found
+
+
+def counted_tokens() -> dict[str, int]:
+    """Tokens of the first-party definitions by digest (cl100k_base), counted when they were written."""
+    text = resources.files("bundle_router.tools").joinpath("tokens.json").read_text(encoding="utf-8")
+    return {row["sha256"]: row["tokens"] for row in json.loads(text)["tools"]}
+
+
+def input_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a tool's arguments, without pydantic's titles (they repeat the names and cost tokens)."""
+    return _without_titles(model.model_json_schema())
+
+
+def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
+    schema.pop("title", None)
+    schema.pop("description", None)
+    for key in ("properties", "$defs"):
+        for value in schema.get(key, {}).values():
+            value.pop("title", None)
+            if key == "$defs":
+                _without_titles(value)
+    return schema
+
+
+def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, int]) -> dict[str, Card]:
+    """The cards of all local tools by canonical name.
+
+    Raises RequestError for what is no LocalTool, for a name that is none or is listed twice, and for a description that
+    is too long.
+    """
+    cards: dict[str, Card] = {}
+    for server, tools in servers.items():
+        for tool in tools:
+            _check_form(server, tool)
+            if not TOOL_NAME.fullmatch(tool.name):
+                advice = f"it must match {TOOL_NAME.pattern}"
+                raise RequestError(f"local server {server!r}: {tool.name!r} is not a tool name", advice=advice)
+            if len(tool.description) > MAX_DESCRIPTION:
+                raise RequestError(
+                    f"{server}.{tool.name}: its description has {len(tool.description):,} characters",
+                    advice=f"an agent pays for it at every step: say it in {MAX_DESCRIPTION:,} at most",
+                )
+            made = card(server, tool.name, tool.description, input_schema(tool.arguments), tokens)
+            if made.name in cards:
+                raise RequestError(f"local server {server!r} has two tools named {tool.name!r}")
+            cards[made.name] = made
+    return cards
+
+
+def _check_form(server: str, tool: object) -> None:
+    """An engine's code hands tools over, typed or not: said here, before a call finds it out."""
+    wrong = ""
+    if not isinstance(tool, LocalTool):
+        wrong = f"{type(tool).__name__} is not a LocalTool"
+    elif not (isinstance(tool.arguments, type) and issubclass(tool.arguments, BaseModel)):
+        wrong = f"the arguments of {tool.name!r} are not a pydantic model's class"
+    elif not callable(tool.run):
+        wrong = f"{tool.name!r} has no function to run"
+    if wrong:
+        advice = "write LocalTool(name, description, arguments, run), arguments being a subclass of pydantic.BaseModel"
+        raise RequestError(f"local server {server!r}: {wrong}", advice=advice)
+
+
+def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence[str]:
+    """What is wrong with a call's arguments, one sentence each; empty when they are fine."""
+    try:
+        tool.arguments.model_validate(dict(arguments))
+    except ValidationError as wrong:
+        return [_sentence(error) for error in wrong.errors(include_url=False, include_context=False)[:20]]
+    return ()
+
+
+class Workers:
+    """Up to `limit` threads, started as they are needed, that run functions for any event loop.
+
+    Unlike an executor's, they are daemons: a tool that does not come back can't keep the process from ending.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._busy = 0
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """A future of the running loop for what `work` returns. Waits its turn when all threads are busy."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # a T whenever there is no error
+
+        def job() -> None:
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits the future, not swallowed
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is waiting any more
+                loop.call_soon_threadsafe(settle, result, error)
+
+        with self._lock:
+            self._busy += 1
+            if self._busy > self._threads and self._threads < self._limit:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="bundle-router-tool", daemon=True).start()
+        self._waiting.put(job)
+        return future
+
+    def _serve(self) -> None:
+        while (job := self._waiting.get()) is not None:
+            job()
+            with self._lock:
+                self._busy -= 1
+
+    def close(self) -> None:
+        """Lets idle threads end; one that is busy ends after its work."""
+        with self._lock:
+            threads, self._threads = self._threads, 0
+        for _ in range(threads):
+            self._waiting.put(None)
+
+
+class LocalSessions:
+    """Calls local tools. `max_concurrent_calls` run at once; more wait their turn within their deadline."""
+
+    def __init__(
+        self,
+        servers: Mapping[str, Sequence[LocalTool]],
+        settings: LocalSettings,
+        limits: Limits,
+        diagnostics: Diagnostics,
+        protected: Sequence[str] = (),
+        hidden: Sequence[str] = (),
+    ) -> None:
+        self._tools = {(server, tool.name): tool for server, tools in servers.items() for tool in tools}
+        self._settings = settings
+        self._limits = limits
+        self._diagnostics = diagnostics
+        self._protected = tuple(protected)
+        self._hidden = tuple(hidden)
+        self._workers = Workers(limits.max_concurrent_calls)
+
+    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        return argument_problems(self._tools[server, tool], arguments)
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        workspace: str,
+        timeout_s: float,
+        within: str = ".",
+        scope: Scope = EVERYONE,
+        files: tuple[str, ...] = (),
+    ) -> RawResult:
+        del scope  # local tools keep nothing between calls
+        entry = self._tools[server, tool]
+        parsed = entry.arguments.model_validate(dict(arguments))
+        begun, gone, asked = threading.Event(), threading.Event(), time.monotonic()
+
+        def run() -> RawResult:
+            begun.set()
+            if gone.is_set():
+                return NEVER_BEGUN
+            context = ToolContext(
+                workspace=workspace,
+                settings=self._settings,
+                timeout_s=max(0.001, timeout_s - (time.monotonic() - asked)),
+                max_bytes=self._limits.max_result_bytes,
+                cancelled=gone.is_set,
+                protected=self._protected,
+                hidden=self._hidden,
+                within=within,
+                handed=files,
+            )
+            return self._run(entry, parsed, context)
+
+        work = self._workers.submit(run)
+        # A thread can't be killed: what it still returns is dropped, and must not be reported as unretrieved.
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.wait({work}, timeout=timeout_s)
+            if work.done():
+                return work.result()
+            gone.set()
+            if not begun.is_set():
+                return _busy(server, tool, timeout_s, self._limits.max_concurrent_calls)
+            await asyncio.wait({work}, timeout=GRACE_S)
+            if work.done() and work.exception() is None and work.result().outcome == "timeout":
+                return work.result()  # its own word for it may say how far it came
+        finally:
+            gone.set()
+        text = f"{server}.{tool} took longer than {timeout_s:g} s; it was told to stop."
+        return RawResult((Text(text),), "timeout", "timeout")
+
+    def _run(self, entry: LocalTool, arguments: BaseModel, context: ToolContext) -> RawResult:
+        try:
+            output = entry.run(arguments, context)
+            size = _size(output)
+        except ToolFailure as failure:
+            advice = f"; {failure.advice}" if failure.advice else ""
+            outcome: Outcome = "timeout" if failure.code == "timeout" else "tool_error"
+            return RawResult((Text(failure.message + advice),), outcome, failure.code)
+        except BaseException as defect:  # noqa: BLE001 - the boundary of rule 3; a tool may not end us, or our loop
+            return self._crashed(entry, defect)
+        if size > self._limits.max_result_bytes:
+            text = f"The result has {size:,} bytes, at most {self._limits.max_result_bytes:,} are taken. Ask for less."
+            return RawResult((Text(text),), "tool_error", "too_large")
+        return RawResult(
+            tuple(output.blocks), "tool_error" if output.failed else "ok", "failed" if output.failed else ""
+        )
+
+    def _crashed(self, entry: LocalTool, defect: BaseException) -> RawResult:
+        self._diagnostics.event("error", "tool.crashed", tool=entry.name, error=defect)
+        what = type(defect).__name__
+        text = f"The tool {entry.name!r} failed unexpectedly ({what}); the operator's log has the details."
+        return RawResult((Text(text),), "tool_error", "crashed")
+
+    async def close(self) -> None:
+        self._workers.close()
+
+
+def _busy(server: str, tool: str, timeout_s: float, limit: int) -> RawResult:
+    text = f"{server}.{tool} did not begin within {timeout_s:g} s: {limit} other calls are under way. Try again later."
+    return RawResult((Text(text),), "busy", "busy")
+
+
+def _size(output: object) -> int:
+    """Bytes (characters, for text) of what a tool returned. Raises TypeError or ValueError for what is no output."""
+    if not isinstance(output, ToolOutput):
+        raise TypeError(f"it returned {type(output).__name__}, not ToolOutput")
+    size = 0
+    for block in output.blocks:
+        if isinstance(block, Text) and isinstance(block.text, str):
+            size += len(block.text)
+        elif isinstance(block, Media) and isinstance(block.data, bytes | bytearray | memoryview):
+            size += len(bytes(block.data))
+        elif isinstance(block, Data):
+            size += len(encode(block.value))
+        else:
+            raise TypeError(f"a block of its output is {type(block).__name__}, or does not hold what it should")
+    return size
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in error["loc"]) or "arguments"
+    return f"{where}: {error['msg']}"

@@ -1,0 +1,61 @@
+"""Authorization of HTTP servers by OAuth 2.1: who may be asked, what they may be shown, where tokens are kept.
+
+Rules:
+1. A person is needed once: `Person.show` is handed the address to open and `Person.answer` gives what came back. No
+   address ever reaches a process; one that is not https (or http on this machine) reaches nobody at all.
+2. Without a person, tokens that are kept are used and refreshed, and nothing that a server names is asked for; when
+   that does not do the call is `unauthorized`, and `missing` says what a person has to do.
+3. A flow that fails ends the request it was for, never the connection.
+4. A token goes to the origin it was issued for (see `oauth`), and is kept as `tokens` says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bundle_router.adapters.mcp.person import Person, command_for
+from bundle_router.adapters.mcp.tokens import TokenFile
+from bundle_router.core.catalog import Server
+from bundle_router.ports import Scope
+
+KeepSecret = Callable[[str, str], None]
+"""Told the name and the value of every token, so that none is written to a record."""
+
+
+def _keep_nothing(_name: str, _value: str) -> None:
+    """For whoever writes no records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """The OAuth of the servers that have `auth = "oauth"`. With a person, let `Bounds.connect_s` be as long as a person
+    takes."""
+
+    folder: Path
+    person: Person | None = None
+    keep_secret: KeepSecret = _keep_nothing
+
+    def flow(self, server: Server, scope: Scope) -> Any:
+        """What the HTTP client authorizes its requests with; None for a server that has no such authorization."""
+        if server.auth is None:
+            return None
+        from bundle_router.adapters.mcp.oauth import Provider
+
+        return Provider(
+            server, self.kept(server, scope), self.person, lambda value: self.keep_secret(server.name, value)
+        )
+
+    def missing(self, server: Server, scope: Scope) -> str:
+        """Why the server can't be used before a person authorizes it, and how they do; empty when it can."""
+        if server.auth is None or self.person is not None:
+            return ""
+        why = self.kept(server, scope).unusable(time.time())
+        return f"{why} ({command_for(server.name, scope.principal)})" if why else ""
+
+    def kept(self, server: Server, scope: Scope) -> TokenFile:
+        """Where the tokens of a server and principal are."""
+        return TokenFile(self.folder, server.url or "", scope.principal)

@@ -1,0 +1,273 @@
+"""One connection to one server: an owner task that enters and leaves everything, and requests that only use it.
+
+Rules:
+1. What is entered in a task is left in that task (cancel scopes insist on it): the owner opens the transport and the
+   session, waits, and closes them. Requests never do; they run in tasks of their own, so one of them can't hold up,
+   cancel or fail another.
+2. A caller that gives up (its time is up, or it was cancelled) is let go at once. Telling the server happens behind
+   its back.
+3. Closing is bounded, and the processes and sockets are gone when it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from bundle_router.adapters.mcp import sdk
+from bundle_router.adapters.mcp.exchange import EXCHANGE, Exchange
+from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.core.tools.transport.passage import Client
+
+_CLOSED_CODE: Final = -32000
+_FOLLOW_AGAIN_S: Final = 30.0
+
+
+class Wire(Protocol):
+    """What a transport can tell about itself while it is open."""
+
+    @property
+    def fault(self) -> ServerFault | None:
+        """Why it ended, if it has."""
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the other side keeps state for us, which nobody else's calls should share."""
+
+    def settled(self) -> None:
+        """The era is known: from now on a failing request fails alone."""
+
+    @property
+    def pid(self) -> int:
+        """The server's process; 0 where it has none here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a server says of itself, unread: it is shown to operators, never trusted."""
+
+    name: str
+    version: str
+    protocol: str
+    instructions: str
+
+
+OpenWire = Callable[[], Any]
+"""Gives an async context manager of `(streams, Wire)`. Entered and left by the owner task."""
+
+
+class Connection:
+    """Open one with `open`, use it with `request`, end it with `close`. Everything on one event loop."""
+
+    def __init__(
+        self, label: str, open_wire: OpenWire, bounds: Bounds, *, client: tuple[str, str], on_change: Callable[[], None]
+    ) -> None:
+        self._label = label
+        self._open_wire = open_wire
+        self._bounds = bounds
+        self._client = client
+        self._on_change = on_change
+        self._stop = asyncio.Event()
+        self._ready: asyncio.Future[sdk.RawSession] = asyncio.get_running_loop().create_future()
+        self._owner: asyncio.Task[None] | None = None
+        self._behind: set[asyncio.Task[Any]] = set()
+        self._wire: Wire | None = None
+        self._session: sdk.RawSession | None = None
+        self._fault: ServerFault | None = None
+        self.identity = Identity("", "", "", "")
+
+    # --- the owner ---------------------------------------------------------------------------------------------------
+
+    async def open(self, timeout_s: float) -> None:
+        """Connects and finds the era. Raises ServerFault; the connection is then closed."""
+        self._owner = asyncio.get_running_loop().create_task(self._own(), name=f"mcp:{self._label}")
+        # What ended it is in `_fault`; what escaped from there (an outer cancellation's group) has been waited for.
+        self._owner.add_done_callback(lambda owner: owner.cancelled() or owner.exception())
+        try:
+            await asyncio.wait((self._owner, self._ready), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._ready.done():
+                self._session = self._ready.result()
+                return
+            if not self._owner.done():
+                raise ServerFault("timeout", f"the server was not ready within {timeout_s:g} s")
+            raise self._why_it_ended()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _own(self) -> None:
+        exchange = Exchange(many=True)
+        EXCHANGE.set(exchange)
+        try:
+            async with AsyncExitStack() as stack:
+                streams, self._wire = await stack.enter_async_context(self._open_wire())
+                dispatcher = sdk.RawDispatcher(*streams)
+                name, version = self._client
+                session = sdk.RawSession(dispatcher, name=name, version=version, on_change=self._on_change)
+                await stack.enter_async_context(session)
+                await sdk.negotiate(session)
+                self._wire.settled()
+                self.identity = _identity(session)
+                if not self._ready.done():
+                    self._ready.set_result(session)
+                await self._until_stopped(session)
+        except Exception as error:  # noqa: BLE001 - the boundary to the SDK and the server: whatever ends a connection
+            # (exception groups, protocol errors, its own assertions) is that connection's fault, and nobody else's
+            self._fault = _connect_fault(error, exchange)
+
+    async def _until_stopped(self, session: sdk.RawSession) -> None:
+        """Waits for `close`, or for the connection to end by itself; meanwhile follows what the server announces."""
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._stop.wait()), loop.create_task(session.dispatcher.ended.wait())]
+        following = loop.create_task(self._follow(session)) if session.is_modern and session.announces_changes else None
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*tasks, *([following] if following else [])):
+                task.cancel()
+            await asyncio.gather(*tasks, *([following] if following else []), return_exceptions=True)
+
+    async def _follow(self, session: sdk.RawSession) -> None:
+        while True:
+            await session.follow_changes()
+            await asyncio.sleep(_FOLLOW_AGAIN_S)
+
+    async def follow(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
+        """Calls `updated` whenever the server says that the resource is another now, until the connection ends; and
+        `begun` once the server has agreed. Raises ServerFault, RpcError."""
+        if self._session is None or not self.alive:
+            raise self._why_it_ended()
+        try:
+            await self._session.follow_resource(uri, updated, begun)
+        except sdk.MCPError as error:
+            raise self._failure(error, Exchange()) from error
+
+    def _why_it_ended(self) -> ServerFault:
+        wire = self._wire.fault if self._wire is not None else None
+        return wire or self._fault or ServerFault("connection_lost", "the connection to the server ended")
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        return (
+            self._session is not None
+            and self._owner is not None
+            and not self._owner.done()
+            and not self._session.dispatcher.closed
+            and not self._stop.is_set()
+        )
+
+    @property
+    def stateful(self) -> bool:
+        return self._wire is not None and self._wire.stateful
+
+    @property
+    def pid(self) -> int:
+        return self._wire.pid if self._wire is not None else 0
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        timeout_s: float,
+        schema: Mapping[str, Any] | None = None,
+        client: Client | None = None,
+    ) -> dict[str, Any]:
+        """The result, unread. Raises ServerFault (`timeout` among them), RpcError."""
+        work = asyncio.get_running_loop().create_task(self._request(method, params, schema, client))
+        self._behind.add(work)
+        work.add_done_callback(self._forget)
+        try:
+            done, _ = await asyncio.wait((work,), timeout=timeout_s)
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        if not done:
+            work.cancel()
+            raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True)
+        if work.cancelled():
+            raise ServerFault("closed", "the connection was closed during the call", sent=True)
+        return work.result()
+
+    def _forget(self, work: asyncio.Task[Any]) -> None:
+        self._behind.discard(work)
+        if not work.cancelled():
+            work.exception()  # of one that nobody waits for any more
+
+    async def _request(
+        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
+    ) -> dict[str, Any]:
+        exchange = Exchange(client=client)
+        EXCHANGE.set(exchange)
+        if self._session is None or not self.alive:
+            raise self._why_it_ended()
+        try:
+            return await self._session.request(method, params, schema, client)
+        except sdk.MCPError as error:
+            failure = self._failure(error, exchange)
+            if isinstance(failure, ServerFault):
+                failure = ServerFault(
+                    failure.kind,
+                    failure.detail,
+                    retry_after_s=failure.retry_after_s,
+                    sent=failure.kind not in NOTHING_DONE,
+                )
+            raise failure from error
+        except asyncio.CancelledError:
+            exchange.abort()
+            raise
+        except Exception as error:  # the SDK's own, e.g. a closed stream: the connection's fault, not the caller's
+            raise ServerFault("protocol_error", f"{type(error).__name__} in the transport", sent=True) from error
+
+    def _failure(self, error: sdk.MCPError, exchange: Exchange) -> Exception:
+        if exchange.fault is not None:
+            return exchange.fault
+        if not self.alive and error.code == _CLOSED_CODE:
+            return self._why_it_ended()
+        return RpcError(error.code, error.message, error.data)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Ends it: politely, then by cancelling. Returns when nothing of it is left; never raises."""
+        self._stop.set()
+        for work in list(self._behind):
+            work.cancel()
+        owner = self._owner
+        if owner is None or owner is asyncio.current_task():
+            return
+        if not self._ready.done():
+            self._ready.cancel()
+            owner.cancel()
+        _, late = await asyncio.wait((owner,), timeout=self._bounds.close_s)
+        if late:
+            owner.cancel()
+            await asyncio.wait((owner,), timeout=self._bounds.close_s)
+
+
+def _identity(session: sdk.RawSession) -> Identity:
+    info = session.server_info
+    return Identity(
+        info.name if info else "",
+        info.version if info else "",
+        session.protocol_version or "",
+        session.instructions or "",
+    )
+
+
+def _connect_fault(error: BaseException, exchange: Exchange) -> ServerFault:
+    """What ended a connection, in one line and without the server's text."""
+    if exchange.fault is not None:
+        return exchange.fault
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ServerFault):
+        return error
+    if isinstance(error, sdk.MCPError):
+        return ServerFault("protocol_error", f"the server refused to connect (code {error.code})")
+    return ServerFault("connection_lost", f"the connection failed ({type(error).__name__})")

@@ -1,0 +1,300 @@
+"""The way to an HTTP server: bounded, and with its credentials tied to one origin. Below the SDK's transport.
+
+Rules:
+1. A configured header is put on a request here, and only when the request goes to the configured origin. So no
+   redirect, and no address that a server names, can carry it anywhere else.
+2. Every response to the endpoint is bounded in decoded bytes before anything reads it; compression is not asked for,
+   and is undone here, a piece at a time, where it comes anyway.
+3. A request that fails fails alone: what would end the SDK's whole connection becomes an answer to that request, and
+   what happened is noted in its exchange.
+4. The proxy, `.netrc` and cookie settings of the environment are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from ipaddress import ip_address
+from typing import Any, Final, Self
+
+import httpx2
+
+from bundle_router.adapters.mcp.exchange import EXCHANGE, Aborted, Exchange
+from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.tcp import open_connections
+
+CONNECT_S: Final = 10.0
+READ_S: Final = 300.0
+KEEP_S: Final = 4.0
+"""How long an unused TCP connection is kept: less than the 5 s after which common servers close theirs, as a request
+sent into a connection that is being closed may or may not have been carried out."""
+AUTHORIZING: Final = "bundle_router_authorizing"
+"""An extension of the requests that an authorization flow makes for itself, to its issuer or for the server's papers.
+They alone may leave the origin, and one that fails is answered with 502: the flow goes on from there."""
+MAX_ERROR_BYTES: Final = 64 * 1024
+SSE_FACTOR: Final = 4
+"""How much larger a response of many events may be than one message."""
+_PIECE: Final = 64 * 1024
+_NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+
+
+class TooLarge(httpx2.StreamError):
+    """A response went over its cap."""
+
+
+class Broken(httpx2.StreamError):
+    """A response ended early. A StreamError, as the SDK makes that the answer to one request."""
+
+
+class OneOrigin(httpx2.AsyncBaseTransport):
+    """Carries out requests for one configured endpoint. `stateful` turns true when the server gives out a session."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        max_bytes: int,
+        inner: httpx2.AsyncBaseTransport,
+    ) -> None:
+        self._url = httpx2.URL(url)
+        self._origin = origin_of(url)
+        self._headers = dict(headers)
+        self._max_bytes = max_bytes
+        self._inner = inner
+        self.stateful = False
+        self.ready = False
+        """Set once the era is settled. Before that, a way that does not lead to the server ends the connection."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        here = origin_of(request.url) == self._origin
+        aside = AUTHORIZING in request.extensions
+        if here:
+            request.headers.update(self._headers)
+        elif not (aside and self._may_leave_for(request.url)):
+            if aside:
+                return _answer(502, "not asked")
+            raise httpx2.UnsupportedProtocol(f"{request.url.host} is not asked for what a server names there")
+        request.headers["accept-encoding"] = "identity"
+        endpoint = here and not aside and request.url.path == self._url.path and request.method == "POST"
+        exchange = _exchange_of(request)
+        if endpoint:
+            exchange.fault = None
+        try:
+            response = await exchange.guarded(self._inner.handle_async_request(request))
+        except httpx2.TransportError as error:
+            exchange.fault = _fault_of(error)
+            if aside or (endpoint and self.ready):
+                return _answer(502, exchange.fault.detail)
+            raise
+        except Aborted:
+            return _answer(499, "aborted")
+        if response.status_code >= 300:
+            exchange.taken = False  # it is made again, elsewhere or with other credentials
+        if "mcp-session-id" in response.headers:
+            self.stateful = True
+        if endpoint and response.status_code >= 400:
+            return await self._refused(request, response, exchange)
+        return self._bounded(request, response, exchange)
+
+    def _may_leave_for(self, url: httpx2.URL) -> bool:
+        """Where an authorization flow goes is the server's word: https, and never this machine unless the server is on
+        it itself."""
+        return _is_here(self._url.host) if _is_here(url.host) else url.scheme == "https"
+
+    def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange) -> httpx2.Response:
+        cap: int | None = self._max_bytes
+        if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            # A stream of events has no end, and the SDK bounds each event.
+            cap = None if request.method == "GET" else self._max_bytes * SSE_FACTOR
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
+        if encoding not in ("identity", ""):
+            headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+        body = Body(response, cap, encoding, exchange)
+        return httpx2.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
+
+    async def _refused(self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange) -> httpx2.Response:
+        """An error status: the server's own JSON-RPC error if that is what it sent, else one that says what it was."""
+        status = response.status_code
+        body = await _head_of(response, exchange)
+        if status == 404 and "mcp-session-id" in request.headers:
+            exchange.fault = ServerFault("session_lost", "the server has forgotten the session")
+        elif _is_rpc_error(body):
+            return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
+        else:
+            exchange.fault = _fault_for(status, response.headers.get("retry-after", ""))
+        kept = {name: response.headers[name] for name in ("www-authenticate",) if name in response.headers}
+        return _answer(status, f"HTTP {status}", kept)
+
+    async def aclose(self) -> None:
+        """Nothing: the connections below are pooled, and belong to whoever opened the pool."""
+
+
+def _exchange_of(request: httpx2.Request) -> Exchange:
+    """The exchange the request belongs to: that of its context, if it is the request of it."""
+    exchange = EXCHANGE.get()
+    if exchange is None or (request.method == "POST" and exchange.taken and not exchange.many):
+        return Exchange()
+    if request.method == "POST":
+        exchange.taken = True
+    return exchange
+
+
+class Body(httpx2.AsyncByteStream):
+    """A response's bytes, decoded, at most `cap` of them. Raises TooLarge, Broken."""
+
+    def __init__(self, response: httpx2.Response, cap: int | None, encoding: str, exchange: Exchange) -> None:
+        self._response = response
+        self._source = _stream_of(response)
+        self._cap = cap
+        self._exchange = exchange
+        self._seen = 0
+        self._decoder = None if encoding in ("identity", "") else _decoder(encoding)
+        self._known = encoding in ("identity", "") or self._decoder is not None
+        self._rest = b""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            piece = await self._next()
+        except httpx2.TransportError as error:
+            self._exchange.fault = _fault_of(error)
+            raise Broken(self._exchange.fault.detail) from error
+        except Aborted as error:
+            raise Broken("aborted") from error
+        self._seen += len(piece)
+        if self._cap is not None and self._seen > self._cap:
+            self._exchange.fault = ServerFault("too_large", f"the server's answer has more than {self._cap:,} bytes")
+            raise TooLarge(self._exchange.fault.detail)
+        return piece
+
+    async def _next(self) -> bytes:
+        if self._decoder is None:
+            if not self._known:
+                raise self._garbled("the server compressed its answer in a way that was not asked for")
+            return await self._exchange.guarded(anext(self._source))
+        while True:
+            if self._rest:
+                await asyncio.sleep(0)  # a little of it unpacks into much: the others' calls have their turn between
+            else:
+                self._rest = await self._exchange.guarded(anext(self._source))
+            try:
+                piece: bytes = self._decoder.decompress(self._rest, _PIECE)
+            except zlib.error:
+                raise self._garbled("the server's compressed answer can't be read") from None
+            self._rest = self._decoder.unconsumed_tail
+            if piece:
+                return piece
+
+    def _garbled(self, why: str) -> Broken:
+        self._exchange.fault = ServerFault("protocol_error", why)
+        return Broken(why)
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+Client = httpx2.AsyncClient
+Request = httpx2.Request
+Response = httpx2.Response
+
+
+def origin_of(url: httpx2.URL | str) -> tuple[str, str, int | None]:
+    """What a credential is tied to. A port that is the scheme's own counts as none."""
+    url = httpx2.URL(url)
+    return url.scheme, url.host, url.port
+
+
+class TcpPool(httpx2.AsyncHTTPTransport):
+    """The TCP connections to one server, for all its sessions. At most `keep` idle ones are kept; the caller closes."""
+
+    def __init__(self, keep: int) -> None:
+        context = httpx2.create_ssl_context()
+        super().__init__(verify=context)
+        # Not a parameter of httpx2's, and the only way to connections of our own below its own handling of errors.
+        self._pool = open_connections(context, keep, KEEP_S)
+
+
+def open_client(transport: OneOrigin, auth: Any = None) -> httpx2.AsyncClient:
+    """A client over a transport, with nothing from the environment. The caller closes it; the pool stays open."""
+    return httpx2.AsyncClient(
+        transport=transport,
+        auth=auth,
+        timeout=httpx2.Timeout(CONNECT_S, read=READ_S),
+        follow_redirects=False,
+        trust_env=False,
+    )
+
+
+def _is_here(host: str) -> bool:
+    """Whether the host is this machine, as far as its name says."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified or address.is_link_local
+
+
+def _stream_of(response: httpx2.Response) -> AsyncIterator[bytes]:
+    stream = response.stream
+    if not isinstance(stream, httpx2.AsyncByteStream):
+        raise TypeError("an asynchronous transport gave a synchronous stream")
+    return aiter(stream)
+
+
+def _decoder(encoding: str) -> Any:
+    """zlib's own, which stops after a given number of bytes; None for what it can't read."""
+    return zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
+
+
+async def _head_of(response: httpx2.Response, exchange: Exchange) -> bytes:
+    """The start of an error's body, and nothing when it can't be read."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    body = Body(response, MAX_ERROR_BYTES, encoding, Exchange())
+    parts: list[bytes] = []
+    try:
+        async for piece in body:
+            parts.append(piece)
+            if exchange.aborted:
+                break
+    except httpx2.StreamError:
+        return b""
+    finally:
+        await body.aclose()
+    return b"".join(parts)
+
+
+def _is_rpc_error(body: bytes) -> bool:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("jsonrpc") == "2.0" and isinstance(value.get("error"), dict)
+
+
+def _answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> httpx2.Response:
+    """What the SDK takes for the server's answer to the one request it was sent for."""
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": message}}
+    return httpx2.Response(status, headers={**(headers or {}), "content-type": "application/json"}, json=error)
+
+
+def _fault_of(error: httpx2.TransportError) -> ServerFault:
+    if isinstance(error, _NOT_SENT):
+        return ServerFault("unreachable", f"the server can't be reached ({type(error).__name__})")
+    return ServerFault("connection_lost", f"the connection to the server was lost ({type(error).__name__})")
+
+
+def _fault_for(status: int, retry_after: str) -> ServerFault:
+    said = f"the server answered HTTP {status}"
+    if status in (401, 403):
+        return ServerFault("unauthorized", said)
+    if status == 429:
+        seconds = float(retry_after) if retry_after.isdigit() and len(retry_after) < 7 else None
+        return ServerFault("rate_limited", said, retry_after_s=seconds)
+    return ServerFault("http_error", said)

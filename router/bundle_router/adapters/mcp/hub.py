@@ -1,0 +1,311 @@
+"""What happens on the sessions' loop: a call's way through queue, breaker, connection and back.
+
+Rules:
+1. Queue first, then the breaker, then the connection: a probe never waits in a queue, and a server that is left alone
+   costs nothing.
+2. A call is made a second time only when the server can't have acted on the first: it was not reached, or answered
+   that it has forgotten the session. Once, after `restart_s`, within the call's own time.
+3. An answer is an answer: an error result, a refusal, a result that misses its schema say nothing of health.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bundle_router.adapters.mcp import wires
+from bundle_router.adapters.mcp.authorization import Authorization
+from bundle_router.adapters.mcp.connection import Connection
+from bundle_router.adapters.mcp.faults import LIST_AGAIN, NEVER_AGAIN, OUR_OWN, RpcError, ServerFault
+from bundle_router.adapters.mcp.following import Following
+from bundle_router.adapters.mcp.guards import Busy, CircuitOpen, Guards
+from bundle_router.adapters.mcp.lists import Lists, read_pages
+from bundle_router.adapters.mcp.pool import Pool
+from bundle_router.adapters.mcp.results import (
+    answered,
+    busy,
+    circuit_open,
+    faulted,
+    passed,
+    refused,
+    told_no,
+    unanswered,
+)
+from bundle_router.core.catalog import Server
+from bundle_router.core.models.breaker import End
+from bundle_router.core.tools.admission import Admitted, VolatileError, admit
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.core.tools.transport.passage import Answer
+from bundle_router.ports import Clock, Diagnostics, Listing, RawResult, Scope
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.mcp.http import TcpPool
+
+T = TypeVar("T")
+
+_REAP_S = 15.0
+
+
+class Hub:
+    """One per sessions, made on their loop."""
+
+    def __init__(
+        self,
+        servers: Mapping[str, Server],
+        *,
+        bounds: Bounds,
+        clock: Clock,
+        diagnostics: Diagnostics,
+        environ: Mapping[str, str],
+        development: bool,
+        workspace: str,
+        client: tuple[str, str],
+        authorization: Authorization,
+        check: Callable[[str, str, Mapping[str, Any], Any], Sequence[str]],
+    ) -> None:
+        self._servers = servers
+        self._bounds = bounds
+        self._diagnostics = diagnostics
+        self._environ = environ
+        self._development = development
+        self._workspace = workspace
+        self._client = client
+        self._authorization = authorization
+        self._check = check
+        self._pools: dict[str, TcpPool] = {}
+        self._started: set[str] = set()
+        self._errors: dict[str, str] = {}
+        self.guards = Guards(bounds, clock)
+        self.pool = Pool(self._connection, bounds, clock)
+        self.lists = Lists(self._read, clock, diagnostics, _admitted)
+        self.following = Following(self.pool, bounds)
+        self._reaping = asyncio.get_running_loop().create_task(self._reap())
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    async def call(
+        self, server: Server, tool: str, arguments: Mapping[str, Any], scope: Scope, timeout_s: float
+    ) -> RawResult:
+        """Never raises what a server did."""
+        name = f"{server.name}.{tool}"
+
+        async def work(deadline: float) -> RawResult:
+            params = {"name": tool, "arguments": dict(arguments)}
+            raw = await self._twice(server, "tools/call", params, scope, deadline)
+            self._look_at(server, tool, scope, raw)
+            return answered(name, raw, self._bounds.max_blocks, scope.client)
+
+        try:
+            return await self._placed(server, name, work, timeout_s)
+        except RpcError as error:
+            return refused(name, error, scope.client)
+
+    async def ask(
+        self, server: Server, method: str, params: Mapping[str, Any], scope: Scope, timeout_s: float
+    ) -> Answer:
+        """A request other than a call, with the same care. Never raises what a server did."""
+
+        async def work(deadline: float) -> Answer:
+            return passed(name, await self._twice(server, method, dict(params), scope, deadline), scope.client)
+
+        name = f"{server.name} ({method})"
+        try:
+            found = await self._placed(server, name, work, timeout_s)
+        except RpcError as error:
+            return told_no(error)
+        return found if isinstance(found, Answer) else unanswered(found)
+
+    async def _placed(
+        self, server: Server, name: str, work: Callable[[float], Awaitable[T]], timeout_s: float
+    ) -> T | RawResult:
+        """What comes of the work, which is given its deadline, or why nothing did. Raises RpcError."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with self.guards.place(server.name, deadline):
+                return await self._settling(server, lambda: work(deadline))
+        except Busy:
+            return busy(name, server.name)
+        except CircuitOpen as circuit:
+            return circuit_open(name, server.name, circuit.again_in_s)
+        except ServerFault as fault:
+            return faulted(name, fault, timeout_s)
+
+    async def _settling(self, server: Server, work: Callable[[], Awaitable[T]]) -> T:
+        """Does it with the breaker's leave, and tells the breaker what became of it. Raises CircuitOpen."""
+        ticket = self.guards.admit(server.name)
+        end: End | None = None
+        retry_after_s = None
+        try:
+            result = await work()
+            end = "answered"
+            return result
+        except RpcError:
+            end = "answered"
+            raise
+        except ServerFault as fault:
+            end, retry_after_s = _end_of(fault), fault.retry_after_s
+            self._errors[server.name] = fault.detail
+            self._diagnostics.event("info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail)
+            raise
+        finally:
+            was = self.guards.breaker(server.name).open_until_ns
+            opened = self.guards.settle(server.name, ticket, end, retry_after_s)
+            self.lists.changes += was != self.guards.breaker(server.name).open_until_ns
+            if opened:
+                error = self._errors.get(server.name, "")
+                self._diagnostics.event("warning", "server.left_alone", server=server.name, last_error=error)
+                self.pool.doom_server(server.name)
+
+    async def _twice(
+        self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
+    ) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        try:
+            return await self._once(server, method, params, scope, deadline)
+        except ServerFault as fault:
+            again = not fault.sent and fault.kind not in NEVER_AGAIN
+            if not again or loop.time() + self._bounds.restart_s >= deadline:
+                raise
+        await asyncio.sleep(self._bounds.restart_s)
+        return await self._once(server, method, params, scope, deadline)
+
+    async def _once(
+        self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
+    ) -> dict[str, Any]:
+        async with self.pool.lease(server, scope, deadline) as connection:
+            entry = self.lists.known(server.name, scope.principal) if method == "tools/call" else None
+            schema = entry.schemas.get(params["name"]) if entry is not None else None
+            try:
+                left = deadline - asyncio.get_running_loop().time()
+                return await connection.request(method, params, max(left, 0.0), schema, scope.client)
+            except ServerFault as fault:
+                if fault.kind == "session_lost" or not connection.alive:
+                    self.pool.doom(connection)
+                raise
+
+    def _look_at(self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]) -> None:
+        """Says so when structured content is not what the tool declared. The content is kept either way."""
+        entry = self.lists.known(server.name, scope.principal)
+        declared = entry.outputs.get(tool) if entry is not None else None
+        structured = raw.get("structuredContent")
+        if declared is None or raw.get("isError") is True:
+            return
+        if structured is None or not isinstance(structured, Mapping):
+            self._diagnostics.event(
+                "info", "result.unexpected", server=server.name, tool=tool, wrong="nothing structured"
+            )
+            return
+        wrong = self._check(server.name, f"{tool} output", declared, structured)
+        if wrong:
+            self._diagnostics.event("info", "result.unexpected", server=server.name, tool=tool, wrong=wrong[0])
+
+    # --- lists -------------------------------------------------------------------------------------------------------
+
+    async def definitions(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
+        """Raises ServerFault, CircuitOpen."""
+        return await self.lists.get(server, scope, fresh=fresh)
+
+    async def _pages(self, server: Server, scope: Scope, deadline: float) -> tuple[Listing, float | None]:
+        async with self.pool.lease(server, scope, deadline) as connection:
+            try:
+                return await read_pages(connection, server.name, self._bounds)
+            except ServerFault as fault:
+                if fault.kind == "session_lost" or not connection.alive:
+                    self.pool.doom(connection)
+                raise
+
+    async def _read(self, server: Server, scope: Scope) -> tuple[Listing, float | None]:
+        async def work() -> tuple[Listing, float | None]:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + self._bounds.connect_s + self._bounds.list_s
+            try:
+                return await self._pages(server, scope, deadline)
+            except ServerFault as fault:
+                if fault.kind not in LIST_AGAIN or loop.time() + self._bounds.restart_s >= deadline:
+                    raise
+                wait_s = 0.0 if fault.kind == "session_lost" else self._bounds.restart_s
+            await asyncio.sleep(wait_s)
+            return await self._pages(server, scope, deadline)
+
+        return await self._settling(server, work)
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def _connection(self, server: Server, scope: Scope) -> Connection:
+        """An unopened connection. Raises ServerFault for what is refused before anything is contacted."""
+        refused_for = wires.refusal(server, development=self._development)
+        if refused_for is not None:
+            raise refused_for
+
+        def report(level: str, name: str, **fields: object) -> None:
+            self._diagnostics.event(level, name, server=server.name, **fields)
+
+        if server.transport == "stdio":
+            command = wires.command_of(server, self._environ, self._workspace, self._bounds)
+            report(
+                "info" if server.name in self._started else "warning",
+                "server.started",
+                command=list(command.argv),
+                env=sorted(command.env),
+                cwd=command.cwd,
+            )
+            self._started.add(server.name)
+            open_wire: Callable[[], Any] = lambda: wires.stdio_wire(command, self._bounds, report)  # noqa: E731
+        else:
+            headers = wires.headers_of(server, self._environ)
+            auth = self._authorization.flow(server, scope)
+            pool = self._http_pool(server.name)
+            open_wire = lambda: wires.http_wire(server, headers, self._bounds, pool, auth)  # noqa: E731
+        return Connection(
+            server.name,
+            open_wire,
+            self._bounds,
+            client=self._client,
+            on_change=lambda: self.lists.changed(server, scope.principal),
+        )
+
+    def _http_pool(self, server: str) -> TcpPool:
+        pool = self._pools.get(server)
+        if pool is None:
+            from bundle_router.adapters.mcp.http import TcpPool
+
+            pool = self._pools[server] = TcpPool(self._bounds.per_server)
+        return pool
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(_REAP_S)
+            self.pool.reap()
+
+    async def close_run(self, run_id: str) -> None:
+        """Ends what was opened for the run."""
+        await self.following.close_run(run_id)
+        await self.pool.close_run(run_id)
+
+    def last_error(self, server: str) -> str:
+        return self._errors.get(server, "")
+
+    async def close(self) -> None:
+        """Ends everything; nothing of it is left when this returns."""
+        self._reaping.cancel()
+        await self.following.close()
+        await self.lists.close()
+        await self.pool.close()
+        for pool in self._pools.values():
+            await pool.aclose()
+
+
+def _admitted(server: Server, listing: Listing) -> Admitted:
+    """Raises ServerFault where the config is at fault; nothing that a server lists can make it raise."""
+    try:
+        return admit(server, listing.tools, listing.instructions)
+    except VolatileError as wrong:
+        raise ServerFault("not_permitted", f"its 'volatile' says: {wrong}") from wrong
+
+
+def _end_of(fault: ServerFault) -> End:
+    """What a fault says of the server's health. What was never permitted says nothing."""
+    if fault.kind in OUR_OWN:
+        return "blameless"
+    return "grave" if fault.kind == "rate_limited" else "failed"

@@ -1,0 +1,182 @@
+"""Tool lists: read page by page within bounds, kept while they hold, read once however many ask.
+
+Keyed by server and principal: what a server lists may depend on who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bundle_router.adapters.mcp.connection import Connection
+from bundle_router.adapters.mcp.faults import RpcError, ServerFault
+from bundle_router.adapters.mcp.pool import CLOSED
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.admission import Admitted
+from bundle_router.core.tools.transport.bounds import Bounds, lifetime_s
+from bundle_router.core.tools.transport.definitions import Pages
+from bundle_router.core.tools.transport.freshness import Freshness
+from bundle_router.ports import Clock, Diagnostics, Listing, Scope
+
+Key = tuple[str, str]
+"""Server, principal."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of one list. Replaced values only, so that other threads may read them."""
+
+    freshness: Freshness = field(default_factory=Freshness)
+    listing: Listing | None = None
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    heard: int = 0
+    """How many notices of change there were when the reading of the listing began."""
+    reading: asyncio.Task[Listing] | None = None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the server has said, since the reading of the listing began, that it is another now."""
+        return self.heard != self.freshness.changes
+
+
+class Lists:
+    """`read` gives a listing from the server, with its `ttlMs`; `admit` what becomes of its definitions, in a thread.
+    On one loop, but for `fresh` and `known`. `changes` grows with everything that `known` may say anew."""
+
+    def __init__(
+        self,
+        read: Callable[[Server, Scope], Awaitable[tuple[Listing, float | None]]],
+        clock: Clock,
+        diagnostics: Diagnostics,
+        admit: Callable[[Server, Listing], Admitted],
+    ) -> None:
+        self.changes = 0
+        self._admit = admit
+        self._read = read
+        self._clock = clock
+        self._diagnostics = diagnostics
+        self._entries: dict[Key, Entry] = {}
+
+    def known(self, server: str, principal: str) -> Entry | None:
+        """From any thread: what was last read, however old."""
+        return self._entries.get((server, principal))
+
+    def fresh(self, server: str, principal: str) -> Listing | None:
+        """From any thread: the listing, if it is fresh."""
+        entry = self._entries.get((server, principal))
+        if entry is None or entry.freshness.state(self._clock.monotonic_ns()) != "fresh":
+            return None
+        return entry.listing
+
+    async def get(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
+        """The listing; a stale one while a new one is read. Raises what reading raises when there is none to give."""
+        entry = self._entries.setdefault((server.name, scope.principal), Entry())
+        now = self._clock.monotonic_ns()
+        state = entry.freshness.state(now)
+        if entry.listing is not None and not fresh:
+            if state == "fresh":
+                return entry.listing
+            if entry.reading is None and entry.freshness.may_refresh(now):
+                self._begin(server, scope, entry)
+            return replace(entry.listing, stale=True, changed=entry.is_outdated)
+        reading = entry.reading or self._begin(server, scope, entry)
+        await asyncio.wait((reading,))
+        if reading.cancelled():
+            raise ServerFault("closed", CLOSED)
+        listing = reading.result()
+        return replace(listing, changed=True) if entry.is_outdated else listing
+
+    def _begin(self, server: Server, scope: Scope, entry: Entry) -> asyncio.Task[Listing]:
+        entry.reading = asyncio.get_running_loop().create_task(self._refresh(server, scope, entry))
+        entry.reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return entry.reading
+
+    async def _refresh(self, server: Server, scope: Scope, entry: Entry) -> Listing:
+        changes = entry.freshness.changes
+        try:
+            listing, ttl_ms = await self._read(server, scope)
+            listing = replace(listing, admitted=await self._admitted(server, listing, entry.listing))
+        except Exception as error:
+            entry.freshness = entry.freshness.failed(self._clock.monotonic_ns())
+            if entry.listing is not None:
+                entry.listing = replace(entry.listing, stale=True, error=str(error))
+            self.changes += 1
+            raise
+        finally:
+            entry.reading = None
+        now = self._clock.monotonic_ns()
+        entry.schemas = {str(tool["name"]): tool["inputSchema"] for tool in listing.tools}
+        entry.outputs = {
+            str(tool["name"]): tool["outputSchema"]
+            for tool in listing.tools
+            if isinstance(tool.get("outputSchema"), Mapping)
+        }
+        entry.heard = changes
+        entry.listing = replace(listing, listed_ns=now)
+        self.changes += 1
+        entry.freshness = entry.freshness.listed(now, lifetime_s(server.transport, server.ttl_s, ttl_ms), changes)
+        for name, why in listing.rejected[:20]:
+            self._diagnostics.event("warning", "tool.rejected", server=server.name, tool=name, reason=why)
+        if listing.cut:
+            self._diagnostics.event("warning", "list.cut", server=server.name, reason=listing.cut)
+        return entry.listing
+
+    async def _admitted(self, server: Server, listing: Listing, before: Listing | None) -> Admitted:
+        """What admission makes of the list: off the loop, since a large one takes long; and once for the same list."""
+        if before is not None and (before.tools, before.instructions) == (listing.tools, listing.instructions):
+            return before.admitted
+        admitted = await asyncio.to_thread(self._admit, server, listing)
+        for row in admitted.refused[:20]:
+            reason = f"{row.code}: {row.detail}"
+            self._diagnostics.event("warning", "tool.rejected", server=server.name, tool=row.name, reason=reason)
+        return admitted
+
+    def changed(self, server: Server, principal: str) -> None:
+        """The server says that its list is another now."""
+        entry = self._entries.get((server.name, principal))
+        if entry is not None:
+            entry.freshness = entry.freshness.changed(self._clock.monotonic_ns())
+            self.changes += 1
+
+    async def close(self) -> None:
+        """Ends what is being read."""
+        reading = [entry.reading for entry in self._entries.values() if entry.reading is not None]
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+
+async def read_pages(connection: Connection, server: str, bounds: Bounds) -> tuple[Listing, float | None]:
+    """All the pages of a list within `bounds.list_s`. Raises ServerFault, also where the server refuses to list."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + bounds.list_s
+    pages = Pages(bounds)
+    params: dict[str, Any] = {}
+    try:
+        while True:
+            page = await connection.request("tools/list", params, deadline - loop.time())
+            cursor = pages.add(page)
+            if cursor is None:
+                break
+            params = {"cursor": cursor}
+    except RpcError as error:
+        raise ServerFault("protocol_error", f"the server refused to list its tools (code {error.code})") from error
+    except ServerFault as fault:
+        if fault.kind != "timeout" or not pages.tools:
+            raise
+        pages.cut = f"the server did not finish its list within {bounds.list_s:g} s"
+    identity = connection.identity
+    listing = Listing(
+        server=server,
+        tools=tuple(pages.tools.values()),
+        instructions=identity.instructions,
+        name=identity.name,
+        version=identity.version,
+        protocol=identity.protocol,
+        rejected=tuple(pages.rejected),
+        cut=pages.cut,
+    )
+    return listing, pages.ttl_ms

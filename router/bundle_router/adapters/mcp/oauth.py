@@ -1,0 +1,273 @@
+"""OAuth's flow: our own while tokens do, the SDK's where a person has to be asked. See `authorization` for the rules.
+
+The SDK's flow holds a lock until the server has answered, for each request: one call that hangs would hold up all
+others. So it is entered for an authorization alone, and left as soon as there is a token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth.exceptions import OAuthFlowError
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.client.auth.utils import extract_field_from_www_auth
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+)
+from pydantic import AnyUrl, BaseModel, ValidationError
+
+from bundle_router.adapters.mcp.exchange import EXCHANGE
+from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.http import AUTHORIZING, Request, Response, origin_of
+from bundle_router.adapters.mcp.person import Person, command_for, is_safe_to_show
+from bundle_router.adapters.mcp.tokens import TokenFile
+from bundle_router.core.catalog import Server
+
+M = TypeVar("M", bound=BaseModel)
+_PAST: float = 1.0
+"""When a token ran out that is no longer taken: 0 would mean that it never does."""
+
+
+class Storage:
+    """The SDK's token storage over a token file.
+
+    Kept with the tokens, as the SDK forgets it: when they run out, and who issued them. Without the first it would not
+    refresh them after a restart, and without the second it would send the refresh token to the tool server itself.
+    A registration is kept with the tokens that were issued under it, and not before there are any: one that nobody
+    completed would make the tokens of an earlier one useless.
+    """
+
+    def __init__(self, file: TokenFile, keep_secret: Callable[[str], None]) -> None:
+        self._file = file
+        self._keep_secret = keep_secret
+        self.context: OAuthContext | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        tokens = _parsed(OAuthToken, self._file.read("tokens"))
+        if tokens is not None and self.context is not None:
+            until, issuer = self._file.read("until"), _parsed(OAuthMetadata, self._file.read("issuer"))
+            self.context.token_expiry_time = until if isinstance(until, int | float) else None
+            self.context.oauth_metadata = issuer
+            if issuer is None:
+                tokens.refresh_token = None
+            self._keep_secrets(tokens)
+        return tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self._keep_secrets(tokens)
+        until, issuer, client = None, None, None
+        if self.context is not None:
+            until = self.context.token_expiry_time
+            issuer, client = _plain(self.context.oauth_metadata), _plain(self.context.client_info)
+        self._write(tokens=_plain(tokens), until=until, issuer=issuer, client=client, withdrawn=False)
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return _parsed(OAuthClientInformationFull, self._file.read("client"))
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Held by the context until there are tokens."""
+
+    def withdraw(self) -> None:
+        """The tokens are of no use any more."""
+        self._write(tokens=None, until=None, withdrawn=True)
+
+    def _write(self, **values: Any) -> None:
+        with suppress(OSError):  # a full disk ends no call: what can't be kept is good until the process ends
+            self._file.write(**values)
+
+    def _keep_secrets(self, tokens: OAuthToken) -> None:
+        for value in (tokens.access_token, tokens.refresh_token):
+            if value:
+                self._keep_secret(value)
+
+
+def _parsed(model: type[M], value: Any) -> M | None:
+    try:
+        return None if value is None else model.model_validate(value)
+    except ValidationError:
+        return None
+
+
+def _plain(model: BaseModel | None) -> Any:
+    return None if model is None else model.model_dump(mode="json", exclude_none=True)
+
+
+class Provider(OAuthClientProvider):
+    """The flow of one connection, which fails by leaving the server's refusal standing."""
+
+    def __init__(
+        self, server: Server, kept: TokenFile, person: Person | None, keep_secret: Callable[[str], None]
+    ) -> None:
+        url = server.url or ""
+        redirect = person.redirect_uri if person is not None else "http://127.0.0.1/callback"
+        metadata = OAuthClientMetadata(
+            client_name="Bundle Router",
+            redirect_uris=[AnyUrl(redirect)],
+            grant_types=["authorization_code", "refresh_token"],
+            response_types=["code"],
+            token_endpoint_auth_method="none",  # noqa: S106 - a public client: it has no secret
+        )
+        self._kept = kept
+        self._storage = Storage(kept, keep_secret)
+        super().__init__(url, metadata, self._storage, self._show, self._answer)
+        self._storage.context = self.context
+        self._person = person
+        self._server = server
+        self._origin = origin_of(url)
+        self._stamp: tuple[int, int] | None = None
+        self._asking = False
+
+    # --- a request ---------------------------------------------------------------------------------------------------
+
+    async def async_auth_flow(self, request: Request) -> AsyncGenerator[Request, Response]:
+        """Sends it with a token, once more with another one, and once more after a person was asked."""
+        if origin_of(request.url) != self._origin:
+            yield request
+            return
+        for last in (False, True):
+            self.context.protocol_version = request.headers.get("mcp-protocol-version")
+            await self._take_up()
+            if self._wants_refresh:
+                async with self._kept.locked():
+                    await self._take_up()
+                    if self._wants_refresh:
+                        await self._handle_refresh_response((yield _aside(await self._refresh_token())))
+            sent = self._with_token(request)
+            response = yield request
+            if not _is_refused(response):
+                return
+            await self._take_up()
+            if last or response.status_code != 401 or not self._has_another(sent):
+                break
+        if self._person is None:
+            _note(ServerFault("unauthorized", self._why()))
+            return
+        asking = self._ask(request, response)
+        try:
+            outgoing = await anext(asking)
+            while True:
+                outgoing = await asking.asend((yield outgoing))
+        except StopAsyncIteration:
+            return
+        finally:
+            await asking.aclose()
+
+    async def _take_up(self) -> None:
+        """What is kept, where that is not what is held: another connection, or another process, may have been here."""
+        stamp = self._kept.stamp
+        if self._asking or (self._initialized and stamp == self._stamp):
+            return
+        self.context.clear_tokens()
+        await self._initialize()
+        if self._server.client_id is not None:
+            self.context.client_info = self._registered()
+        self._stamp = stamp
+
+    @property
+    def _wants_refresh(self) -> bool:
+        return not self.context.is_token_valid() and self.context.can_refresh_token()
+
+    async def _handle_refresh_response(self, response: Response) -> bool:
+        done = await super()._handle_refresh_response(response)
+        if not done and response.status_code in (400, 401):
+            self._storage.withdraw()
+        self._stamp = self._kept.stamp if done else None  # None: what is held is not what is kept
+        return done
+
+    def _with_token(self, request: Request) -> str | None:
+        """Puts the token on the request, and gives it."""
+        request.headers.pop("authorization", None)
+        if not self.context.is_token_valid():
+            return None
+        self._add_auth_header(request)
+        return self.context.current_tokens.access_token if self.context.current_tokens is not None else None
+
+    def _has_another(self, sent: str | None) -> bool:
+        """Whether there is, or may be, another token than the one that was refused."""
+        tokens = self.context.current_tokens
+        if tokens is None or sent is None:
+            return False
+        if tokens.access_token == sent:
+            self.context.token_expiry_time = _PAST
+            return self.context.can_refresh_token()
+        return True
+
+    def _why(self) -> str:
+        """Why there is no token that the server takes, and what helps."""
+        if not self._kept.unusable(time.time()) and self._wants_refresh:
+            return "its token ran out and could not be renewed now"
+        return f"it wants to be authorized ({command_for(self._server.name, self._kept.principal)})"
+
+    # --- a person ----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, request: Request, refused: Response) -> AsyncGenerator[Request, Response]:
+        """The SDK's whole flow, from the refusal on. A new registration each time: the redirect has a new address."""
+        self.context.clear_tokens()
+        self.context.client_info = self._registered() if self._server.client_id is not None else None
+        self._asking = True
+        flow = super().async_auth_flow(request)
+        try:
+            outgoing = await anext(flow)
+            response = refused if outgoing is request else (yield _aside(outgoing))
+            while True:
+                outgoing = await flow.asend(response)
+                response = yield outgoing if outgoing is request else _aside(outgoing)
+        except StopAsyncIteration:
+            return
+        except ServerFault as fault:
+            _note(fault)
+        except (OAuthFlowError, ValidationError, UnicodeDecodeError) as error:
+            # The last response stays the answer, whatever it was; what it means is noted here.
+            _note(ServerFault("unauthorized", f"the authorization failed ({type(error).__name__})"))
+        finally:
+            self._asking = False
+            await flow.aclose()
+
+    def _registered(self) -> OAuthClientInformationFull:
+        return OAuthClientInformationFull(
+            client_id=self._server.client_id or "",
+            redirect_uris=self.context.client_metadata.redirect_uris,
+            token_endpoint_auth_method="none",  # noqa: S106 - a public client: it has no secret
+        )
+
+    async def _show(self, url: str) -> None:
+        if self._person is None:
+            raise OAuthFlowError("nobody is there to authorize it")
+        if not is_safe_to_show(url):
+            raise ServerFault("unauthorized", "its authorization address is not one to open")
+        await self._person.show(url)
+
+    async def _answer(self) -> AuthorizationCodeResult:
+        if self._person is None:
+            raise OAuthFlowError("nobody is there to authorize it")
+        code, state, iss = await self._person.answer()
+        return AuthorizationCodeResult(code=code, state=state, iss=iss)
+
+
+def _aside(request: Request) -> Request:
+    """The request, marked as the flow's own: it goes where the server says, and that it fails is an answer too."""
+    request.extensions[AUTHORIZING] = True
+    return request
+
+
+def _is_refused(response: Response) -> bool:
+    if response.status_code == 403:
+        return extract_field_from_www_auth(response, "error") == "insufficient_scope"
+    return response.status_code == 401
+
+
+def _note(fault: ServerFault) -> None:
+    exchange = EXCHANGE.get()
+    if exchange is not None:
+        exchange.fault = fault
+
+
+__all__ = ["Provider", "Storage"]

@@ -1,0 +1,174 @@
+"""The open connections: opened on first need, shared while that is safe, closed when nobody holds them.
+
+Rules:
+1. A stdio server's process belongs to one run. An HTTP server's connection is everybody's of one principal, unless the
+   server gave out a session: that is state, and from then on every run gets a connection of its own.
+2. Opening is shared: who comes while a connection is being opened waits for it, and giving up waiting ends nothing.
+3. A connection that has died is doomed where it is found, and the next who asks gets a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from bundle_router.adapters.mcp.connection import Connection
+from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.core.tools.transport.leases import Held, Leases
+from bundle_router.ports import Clock, Scope
+
+Key = tuple[str, str, str]
+"""Server, principal, run."""
+
+CLOSED: Final = "the connections to tool servers were closed"
+_TRIES: Final = 4
+"""Two for what another call's discovery changed under us, two for a server that drops connections."""
+
+
+class Pool:
+    """`make` gives an unopened connection for a server, or raises ServerFault. Everything on one event loop."""
+
+    def __init__(self, make: Callable[[Server, Scope], Connection], bounds: Bounds, clock: Clock) -> None:
+        self._make = make
+        self._bounds = bounds
+        self._clock = clock
+        self._leases: Leases[Key] = Leases(idle_s=bounds.idle_s, max_open=bounds.max_open)
+        self._opening: dict[int, asyncio.Task[Connection]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._stateful: set[str] = set()
+        self._closed = False
+
+    @asynccontextmanager
+    async def lease(self, server: Server, scope: Scope, deadline: float) -> AsyncIterator[Connection]:
+        """A live connection, held until the end of the block. `deadline` is on the loop's clock. Raises ServerFault."""
+        held, connection = await self._acquire(server, scope, deadline)
+        try:
+            yield connection
+        finally:
+            self._release(held)
+
+    async def _acquire(self, server: Server, scope: Scope, deadline: float) -> tuple[Held[Key], Connection]:
+        if self._closed:
+            raise ServerFault("closed", CLOSED)
+        self.reap()
+        for _ in range(_TRIES):
+            key = self._key(server, scope)
+            held, new = self._leases.acquire(key, self._clock.monotonic_ns())
+            if new:
+                work = asyncio.get_running_loop().create_task(self._open(server, scope, held))
+                work.add_done_callback(lambda done: done.cancelled() or done.exception())
+                self._opening[held.number] = work
+            try:
+                connection = await self._opened(held, deadline)
+            except BaseException:
+                self._release(held)
+                raise
+            if connection.alive and held.key == self._key(server, scope):
+                return held, connection
+            if not connection.alive:
+                self._doom(held)
+            self._release(held)
+        raise ServerFault("connection_lost", "the server ends every connection as soon as it is open")
+
+    async def _opened(self, held: Held[Key], deadline: float) -> Connection:
+        work = self._opening[held.number]
+        if not work.done():
+            left = deadline - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait((work,), timeout=max(left, 0.0))
+            if not done:
+                raise ServerFault("timeout", "the server was still being connected to")
+        if work.cancelled():
+            raise ServerFault("closed", CLOSED)
+        return work.result()
+
+    async def _open(self, server: Server, scope: Scope, held: Held[Key]) -> Connection:
+        try:
+            connection = self._make(server, scope)
+            await connection.open(self._bounds.connect_s)
+        except BaseException:
+            self._doom(held)
+            raise
+        if connection.stateful and server.transport != "stdio":
+            # Learnt by opening: this one goes to the run it was opened for, and other runs get their own.
+            self._stateful.add(server.name)
+            self._leases.move(held, self._key(server, scope))
+        return connection
+
+    def _key(self, server: Server, scope: Scope) -> Key:
+        own = server.transport == "stdio" or server.name in self._stateful
+        return server.name, scope.principal, scope.run_id if own else ""
+
+    # --- letting go --------------------------------------------------------------------------------------------------
+
+    def doom(self, connection: Connection) -> None:
+        """Nobody gets this one any more."""
+        for held in self._leases.all():
+            if self._connection_of(held) is connection:
+                self._doom(held)
+
+    def doom_server(self, server: str) -> None:
+        """Nobody gets any of this server's any more."""
+        self._end(self._leases.doom_where(lambda key: key[0] == server))
+
+    def _doom(self, held: Held[Key]) -> None:
+        if self._leases.doom(held):
+            self._end([held])
+
+    def _release(self, held: Held[Key]) -> None:
+        if self._leases.release(held, self._clock.monotonic_ns()):
+            self._end([held])
+
+    def reap(self) -> None:
+        """Closes what nobody used for long."""
+        self._end(self._leases.idle(self._clock.monotonic_ns()))
+
+    def _end(self, gone: list[Held[Key]]) -> None:
+        for held in gone:
+            work = self._opening.pop(held.number, None)
+            if work is not None:
+                task = asyncio.get_running_loop().create_task(_end(work))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+
+    async def close_run(self, run_id: str) -> None:
+        """Ends what belongs to the run, once its last call has ended. Returns when it is gone."""
+        if run_id:
+            self._end(self._leases.doom_where(lambda key: key[2] == run_id))
+        await self._settled()
+
+    async def close(self) -> None:
+        """Ends everything, calls in progress included."""
+        self._closed = True
+        self._leases.doom_where(lambda key: True)
+        for number in list(self._opening):
+            work = self._opening.pop(number)
+            self._closing.add(asyncio.get_running_loop().create_task(_end(work)))
+        await self._settled()
+
+    async def _settled(self) -> None:
+        while self._closing:
+            done, self._closing = self._closing, set()
+            await asyncio.gather(*done, return_exceptions=True)
+
+    def open_connections(self, server: str) -> list[Connection]:
+        """The live ones, for people to look at."""
+        found = [self._connection_of(held) for held in self._leases.all() if held.key[0] == server]
+        return [connection for connection in found if connection is not None and connection.alive]
+
+    def _connection_of(self, held: Held[Key]) -> Connection | None:
+        work = self._opening.get(held.number)
+        if work is None or not work.done() or work.cancelled() or work.exception() is not None:
+            return None
+        return work.result()
+
+
+async def _end(work: asyncio.Task[Connection]) -> None:
+    if not work.done():
+        work.cancel()
+        await asyncio.wait((work,))
+    if not work.cancelled() and work.exception() is None:
+        await work.result().close()

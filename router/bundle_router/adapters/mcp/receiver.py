@@ -1,0 +1,132 @@
+"""Where a browser comes back to after a person authorized a server: one address on 127.0.0.1, open for that long.
+
+Rules:
+1. Only a redirect that carries the `state` of the address that was shown ends the wait. Whatever else comes (another
+   page's guess, a scan of ports) is answered with a sentence and forgotten.
+2. The Host has to be this address, letter for letter: a name that was made to resolve to this machine learns nothing.
+3. What comes is bounded in bytes and time, and nothing of it is put on the page that is answered, or anywhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.errors import RequestError
+
+HOST: Final = "127.0.0.1"
+PATH: Final = "/callback"
+HEAD_S: Final = 10.0
+MAX_HEAD_BYTES: Final = 16_384
+_KNOWN_ERRORS: Final = ("access_denied", "invalid_request", "invalid_scope", "server_error", "temporarily_unavailable",
+                        "unauthorized_client", "unsupported_response_type")  # fmt: skip
+_HEAD: Final = (
+    "HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {length}\r\n"
+    "Content-Security-Policy: default-src 'none'\r\nReferrer-Policy: no-referrer\r\nCache-Control: no-store\r\n"
+    "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+)
+_PAGE: Final = "<!doctype html><title>Bundle Router</title><p>{sentence}</p>"
+
+Redirect = tuple[str, str | None, str | None]
+"""`code`, `state`, `iss`."""
+
+
+class Receiver:
+    """A `Person` who is shown addresses by `tell`. Bound when it is made, as its address is registered before anything
+    is shown; listening once something was shown, and closed by `close` or when the redirect has come."""
+
+    def __init__(self, tell: Callable[[str], None], port: int = 0) -> None:
+        """Raises RequestError for a port that can't be had."""
+        self._tell = tell
+        self._socket = _bound(port)
+        self._port: int = self._socket.getsockname()[1]
+        self._state = ""
+        self._server: asyncio.Server | None = None
+        self._redirect: asyncio.Future[Redirect] | None = None
+        self.asked = False
+
+    @property
+    def redirect_uri(self) -> str:
+        return f"http://{HOST}:{self._port}{PATH}"
+
+    async def show(self, url: str) -> None:
+        self._state = (parse_qs(urlsplit(url).query).get("state") or [""])[-1]
+        self._redirect = asyncio.get_running_loop().create_future()
+        if self._server is None:
+            self._server = await asyncio.start_server(self._serve, sock=self._socket, limit=MAX_HEAD_BYTES)
+        self.asked = True
+        self._tell(url)
+
+    async def answer(self) -> Redirect:
+        """Raises ServerFault when the person, or the issuer, said no."""
+        assert self._redirect is not None  # noqa: S101 - shown before it is answered
+        return await self._redirect
+
+    def close(self) -> None:
+        """Once the flow has ended, on its loop or after that has ended."""
+        if self._server is not None:
+            self._server.close()
+        self._socket.close()
+
+    # --- the browser -------------------------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(HEAD_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            status, sentence = self._take(head.decode("latin-1"))
+            body = _PAGE.format(sentence=sentence)
+            writer.write((_HEAD.format(status=status, length=len(body)) + body).encode("ascii"))
+            await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return  # whoever that was
+        finally:
+            writer.close()
+
+    def _take(self, head: str) -> tuple[str, str]:
+        """The status and sentence for a request; resolves the redirect if it is the one that is waited for."""
+        lines = head.split("\r\n")
+        method, _, rest = lines[0].partition(" ")
+        hosts = [line[5:].strip() for line in lines[1:] if line[:5].lower() == "host:"]
+        if hosts != [f"{HOST}:{self._port}"]:
+            return "421 Misdirected Request", "This address answers to its own name only."
+        path, _, query = rest.rpartition(" ")[0].partition("?")
+        if method != "GET" or path != PATH:
+            return "404 Not Found", "There is nothing here."
+        try:
+            given = parse_qs(query, max_num_fields=32)
+        except ValueError:
+            return "400 Bad Request", "This is not the answer that is waited for."
+        state = given.get("state", [])
+        if len(state) != 1 or not self._state or not secrets.compare_digest(state[0].encode(), self._state.encode()):
+            return "400 Bad Request", "This is not the answer that is waited for."
+        return self._resolve(given)
+
+    def _resolve(self, given: dict[str, list[str]]) -> tuple[str, str]:
+        done = self._redirect
+        if done is None or done.done():
+            return "400 Bad Request", "This answer was given before."
+        codes, errors = given.get("code", []), given.get("error", [])
+        if errors or len(codes) != 1:
+            kind = errors[0] if len(errors) == 1 and errors[0] in _KNOWN_ERRORS else "no code came back"
+            done.set_exception(ServerFault("unauthorized", f"the authorization was declined ({kind})"))
+            return "200 OK", "Not authorized. You can close this page."
+        done.set_result((codes[0], given["state"][0], given["iss"][0] if "iss" in given else None))
+        return "200 OK", "Authorized. You can close this page and go back to the terminal."
+
+
+def _bound(port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        why = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
+        raise RequestError(f"port {port} of {HOST} can't be listened on: {why}", advice="choose another one") from None
+    made.setblocking(False)
+    return made

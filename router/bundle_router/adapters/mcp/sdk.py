@@ -1,0 +1,264 @@
+"""The one place that speaks to the `mcp` SDK (2.x): messages, eras, streams. Loaded at the first connection.
+
+Rules:
+1. Lists and calls are asked for below the SDK's typed layer: its validation refuses a whole list for one bad tool,
+   lists again before the result of an unlisted tool is given out, and throws away content that misses its schema.
+2. What leaves here carries the SDK's own stamp for the era that was negotiated, and no trace baggage: the sessions'
+   loop runs everything in a context that holds at most the caller's span.
+3. The client declares no capabilities (roots, sampling, elicitation) of its own, and an agent's client's only where the
+   server's entry passes `input` on: a server that asks for what was not declared is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import mcp_types as types
+
+# The negotiation that `Client(mode="auto")` runs. It is not exported, and writing it again would mean keeping up with
+# its corner cases (a probe that timed out here and succeeded there); mcp is pinned below 3.
+from mcp.client._probe import negotiate_auto
+from mcp.client.session import ClientSession
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import (
+    ListenNotSupportedError,
+    ResourceUpdated,
+    SubscriptionLost,
+    ToolsListChanged,
+    listen,
+)
+from mcp.shared.dispatcher import CallOptions
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from bundle_router.adapters.mcp.exchange import EXCHANGE
+from bundle_router.adapters.mcp.hearing import hear_log, is_finer, progress_to
+from bundle_router.core.tools.transport.passage import Client
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.mcp.http import Client as HttpClient
+
+_COURTESY_S: Final = 2.0
+Streams = tuple[Any, Any]
+"""What the SDK's dispatcher reads from and writes to."""
+
+
+class RawDispatcher(JSONRPCDispatcher):
+    """The SDK's dispatcher, which says when it has ended."""
+
+    def __init__(self, read_stream: Any, write_stream: Any) -> None:
+        super().__init__(read_stream, write_stream)
+        self.ended = anyio.Event()
+
+    async def run(self, *args: Any, **named: Any) -> None:
+        try:
+            await super().run(*args, **named)
+        finally:
+            self.ended.set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether requests in flight have been told that the connection is gone. True a little before `ended`."""
+        return self._closed
+
+
+class RawSession(ClientSession):
+    """A session whose requests return the server's result as it came."""
+
+    def __init__(self, dispatcher: RawDispatcher, *, name: str, version: str, on_change: Callable[[], None]) -> None:
+        super().__init__(
+            dispatcher=dispatcher,
+            client_info=types.Implementation(name=name, version=version),
+            message_handler=self._heard,
+        )
+        self.dispatcher = dispatcher
+        self._on_change = on_change
+        self._followed: dict[str, list[Callable[[], None]]] = {}
+        self._level_set = ""  # of its log, in the handshake era
+
+    async def _heard(self, message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._on_change()
+        elif isinstance(message, types.ResourceUpdatedNotification):
+            for updated in self._followed.get(str(message.params.uri), ()):
+                updated()
+        elif isinstance(message, types.LoggingMessageNotification):
+            exchange = EXCHANGE.get()
+            if exchange is not None and exchange.client is not None:
+                hear_log(exchange.client, message.params.model_dump(by_alias=True, mode="json", exclude_none=True))
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        schema: Mapping[str, Any] | None = None,
+        client: Client | None = None,
+    ) -> dict[str, Any]:
+        """Sends a request, stamped for the era, and gives its result unread. Raises MCPError.
+
+        `schema` is the called tool's, whose annotations name arguments that a modern server wants as headers too.
+        `client` is the agent's, in whose name the request is made.
+        """
+        opts: CallOptions = {}
+        data: dict[str, Any] = {"method": method, "params": params}
+        self._stamp(data, opts)
+        if client is not None:
+            await self._speak_for(client, data, opts)
+        if schema is not None and self.is_modern and find_invalid_x_mcp_header(schema) is None:
+            named = mcp_param_headers(x_mcp_header_map(schema), params.get("arguments") or {})
+            opts.setdefault("headers", {}).update(named)
+        return await self.dispatcher.send_raw_request(method, data["params"], opts)
+
+    async def _speak_for(self, client: Client, data: dict[str, Any], opts: CallOptions) -> None:
+        """Says what the client can give and wants to hear. In the handshake era a session has said that it can give
+        nothing, and the level of its log is everybody's: it is only ever made finer."""
+        if client.progress and client.heard is not None:
+            opts["on_progress"] = progress_to(client.heard)
+        if self.is_modern:
+            meta = {**data["params"].get("_meta", {}), types.CLIENT_CAPABILITIES_META_KEY: dict(client.capabilities)}
+            if client.log_level:
+                meta[types.LOG_LEVEL_META_KEY] = client.log_level
+            data["params"] = {**data["params"], **client.given, "_meta": meta}
+            return
+        logs = self.server_capabilities is not None and self.server_capabilities.logging is not None
+        if client.log_level and logs and is_finer(client.log_level, self._level_set):
+            self._level_set = client.log_level
+            await self.dispatcher.send_raw_request("logging/setLevel", {"level": client.log_level}, {})
+
+    @property
+    def is_modern(self) -> bool:
+        return self.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def announces_changes(self) -> bool:
+        capabilities = self.server_capabilities
+        return bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
+
+    async def follow_resource(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
+        """As `Connection.follow`. Raises MCPError."""
+        if self.is_modern:
+            try:
+                async with listen(self, resource_subscriptions=[uri]) as subscription:
+                    begun()
+                    async for event in subscription:
+                        if isinstance(event, ResourceUpdated) and str(event.uri) == uri:
+                            updated()
+            except (SubscriptionLost, ListenNotSupportedError, TimeoutError) as lost:
+                raise MCPError(types.INTERNAL_ERROR, "the server does not tell of its resources' changes") from lost
+            return
+        ears = self._followed.setdefault(uri, [])
+        ears.append(updated)
+        try:
+            await self.dispatcher.send_raw_request("resources/subscribe", {"uri": uri}, {})
+            begun()
+            await self.dispatcher.ended.wait()
+        finally:
+            ears.remove(updated)
+            if not ears:
+                self._followed.pop(uri, None)
+                with anyio.move_on_after(_COURTESY_S, shield=True):
+                    await self._unsubscribe(uri)
+
+    async def _unsubscribe(self, uri: str) -> None:
+        try:
+            await self.dispatcher.send_raw_request("resources/unsubscribe", {"uri": uri}, {})
+        except MCPError:
+            return  # it is gone, or does not know it: either way it tells us no more
+
+    async def follow_changes(self) -> None:
+        """Calls `on_change` for every change a modern server announces, until the server ends that."""
+        try:
+            async with listen(self, tools_list_changed=True) as subscription:
+                async for event in subscription:
+                    if isinstance(event, ToolsListChanged):
+                        self._on_change()
+        except (MCPError, SubscriptionLost, ListenNotSupportedError, TimeoutError):
+            return
+
+
+async def negotiate(session: RawSession) -> None:
+    """Finds the era: `server/discover` first, the handshake when the server does not know it."""
+    await negotiate_auto(session)
+
+
+def open_http(url: str, client: HttpClient, max_event_bytes: int) -> AbstractAsyncContextManager[Streams]:
+    """Streamable HTTP over a client that the caller owns."""
+    return streamable_http_client(url, http_client=client, max_sse_event_size=max_event_bytes)
+
+
+@asynccontextmanager
+async def open_sse(url: str, make_client: Callable[[], HttpClient]) -> AsyncIterator[Streams]:
+    """The transport MCP has given up, for servers that have nothing else. It closes the client it is made."""
+
+    def factory(headers: Any = None, timeout: Any = None, auth: Any = None) -> HttpClient:
+        del headers, timeout, auth  # the client brings its own
+        return make_client()
+
+    async with sse_client(url, httpx_client_factory=factory) as streams:
+        yield streams
+
+
+def pipe() -> tuple[Any, Any, Any, Any]:
+    """Streams for a transport of our own: (we write, the session reads), (the session writes, we read)."""
+    ours_out, theirs_in = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    theirs_out, ours_in = anyio.create_memory_object_stream[SessionMessage](0)
+    return ours_out, theirs_in, theirs_out, ours_in
+
+
+def parse_line(line: bytes) -> SessionMessage | None:
+    """The message on a line, or None when it is none. Invalid UTF-8 and lone surrogates are replaced, not fatal."""
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValidationError:
+        pass
+    if not line.lstrip().startswith(b"{"):
+        return None
+    try:
+        value = json.loads(line.decode("utf-8", "replace"))
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        # Not as JSON once more: pydantic's parser reads 200 levels, and one tool's deep schema costs that tool alone.
+        return SessionMessage(types.jsonrpc_message_adapter.validate_python(json.loads(text), by_name=False))
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_chatter(message: SessionMessage) -> bool:
+    """A notification nobody here listens to, such as a log line: dropped before it costs a task."""
+    inner = message.message
+    return isinstance(inner, types.JSONRPCNotification) and inner.method in (
+        "notifications/message",
+        "notifications/progress",
+        "notifications/resources/updated",
+        "notifications/resources/list_changed",
+        "notifications/prompts/list_changed",
+    )
+
+
+def line_of(message: SessionMessage) -> bytes:
+    """The message as one line."""
+    return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace") + b"\n"
+
+
+__all__ = [
+    "MCPError",
+    "RawDispatcher",
+    "RawSession",
+    "SessionMessage",
+    "Streams",
+    "is_chatter",
+    "line_of",
+    "negotiate",
+    "open_http",
+    "open_sse",
+    "parse_line",
+    "pipe",
+]

@@ -1,0 +1,271 @@
+"""Tool servers behind the `ToolServers` port, for callers on any event loop and thread.
+
+Rules:
+1. Connections live on one loop in a thread of their own (see `loop`); what is here only hands over, except for a fresh
+   list and the check of arguments, which are answered on the spot.
+2. Nothing is contacted, started or imported before it is needed.
+3. After `close` nothing is left: no process, no socket, no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final
+
+from bundle_router.adapters.mcp import wires
+from bundle_router.adapters.mcp.authorization import Authorization
+from bundle_router.adapters.mcp.faults import RpcError, ServerFault
+from bundle_router.adapters.mcp.guards import CircuitOpen
+from bundle_router.adapters.mcp.loop import LoopThread
+from bundle_router.adapters.mcp.processes import leftovers
+from bundle_router.adapters.mcp.quiet import Quiet
+from bundle_router.adapters.mcp.results import MAX_MESSAGE
+from bundle_router.adapters.mcp.schemas import Checker
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.errors import RequestError, ToolFailure
+from bundle_router.ports import EVERYONE, Answer, Clock, Diagnostics, Listing, RawResult, Scope, ServerStatus
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.mcp.hub import Hub
+
+LOOK_AGAIN_S: Final = 2.0
+"""How long it holds that a server is, or is not, authorized: tokens run out, and a person may log in elsewhere."""
+SchemaOf = Callable[[str, str], Mapping[str, Any] | None]
+"""The schema that a tool's arguments are checked against, by server and tool: the pinned one, say."""
+
+
+class McpSessions:
+    """Create one per process with `bundle_router.adapters.mcp.open_mcp_sessions`."""
+
+    def __init__(
+        self,
+        servers: Mapping[str, Server],
+        *,
+        bounds: Bounds,
+        clock: Clock,
+        diagnostics: Diagnostics,
+        environ: Mapping[str, str],
+        development: bool,
+        workspace: str,
+        client: tuple[str, str],
+        schema_of: SchemaOf | None,
+        authorization: Authorization,
+    ) -> None:
+        self._servers = dict(servers)
+        self._bounds = bounds
+        self._clock = clock
+        self._diagnostics = diagnostics
+        self._environ = environ
+        self._development = development
+        self._workspace = workspace
+        self._client = client
+        self._schema_of = schema_of
+        self._authorization = authorization
+        self._checker = Checker()
+        self._hub: Hub | None = None
+        self._making = threading.Lock()
+        self._thread = LoopThread("bundle-router-mcp", self._context)
+        self._quiet = Quiet(lambda: self._thread.ident, diagnostics.event)
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        schema = self._schema_of(server, tool) if self._schema_of is not None else None
+        if schema is None and self._hub is not None:
+            entry = self._hub.lists.known(server, "")
+            schema = entry.schemas.get(tool) if entry is not None else None
+        return () if schema is None else self._checker.check(server, tool, schema, dict(arguments))
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        workspace: str,
+        timeout_s: float,
+        within: str = ".",
+        scope: Scope = EVERYONE,
+        files: tuple[str, ...] = (),
+    ) -> RawResult:
+        del (
+            workspace,
+            within,
+            files,
+        )  # a server has the folder it was started in; what is in the arguments is its own affair
+        entry = self._entry(server)
+        limit_s = timeout_s if entry.timeout_s is None else min(timeout_s, entry.timeout_s)
+
+        async def work() -> RawResult:
+            return await self._made().call(entry, tool, arguments, scope, limit_s)
+
+        return await self._thread.run(work)
+
+    async def ask(
+        self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
+    ) -> Answer:
+        entry = self._entry(server)
+        limit_s = timeout_s if entry.timeout_s is None else min(timeout_s, entry.timeout_s)
+
+        async def work() -> Answer:
+            return await self._made().ask(entry, method, params, scope, limit_s)
+
+        return await self._thread.run(work)
+
+    async def follow(
+        self, server: str, uri: str, updated: Callable[[], None], *, scope: Scope = EVERYONE
+    ) -> Callable[[], None]:
+        entry = self._entry(server)
+
+        async def work() -> Callable[[], None]:
+            end = await self._made().following.begin(entry, scope, uri, updated)
+            loop = asyncio.get_running_loop()
+
+            def end_there() -> None:
+                with contextlib.suppress(RuntimeError):  # the sessions are closed, and so is this
+                    loop.call_soon_threadsafe(end)
+
+            return end_there
+
+        try:
+            return await self._thread.run(work)
+        except ServerFault as fault:
+            raise ToolFailure(f"server {server!r} can't be heard: {fault.detail}", code=fault.kind) from fault
+        except RpcError as error:
+            raise ToolFailure(f"server {server!r} refused: {error.message[:MAX_MESSAGE]}", code="rpc_error") from error
+
+    # --- lists -------------------------------------------------------------------------------------------------------
+
+    async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
+        entry = self._entry(server)
+        if self._hub is not None and not fresh:
+            listing = self._hub.lists.fresh(server, scope.principal)
+            if listing is not None:
+                return listing
+
+        async def work() -> Listing:
+            return await self._made().definitions(entry, scope, fresh=fresh)
+
+        try:
+            return await self._thread.run(work)
+        except ServerFault as fault:
+            code = fault.kind if fault.kind == "timeout" else "unavailable"
+            raise ToolFailure(f"server {server!r} gave no list of its tools: {fault.detail}", code=code) from fault
+        except CircuitOpen as circuit:
+            message = f"server {server!r} kept failing and is left alone for {circuit.again_in_s:.0f} s"
+            raise ToolFailure(message, code="circuit_open") from circuit
+
+    @property
+    def changes(self) -> int:
+        return self._hub.lists.changes if self._hub is not None else 0
+
+    def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
+        entry = self._hub.lists.known(server, scope.principal) if self._hub is not None else None
+        return entry.listing if entry is not None else None
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]:
+        """As things stand for a principal; contacts nobody."""
+        return tuple(self._status(server, scope) for server in self._servers.values() if server.transport != "local")
+
+    def _status(self, server: Server, scope: Scope) -> ServerStatus:
+        refused = wires.refusal(server, development=self._development)
+        reason = refused.detail if refused is not None else self._missing(server, scope)
+        command = (server.command or "", *server.args) if server.transport == "stdio" else ()
+        again_s = LOOK_AGAIN_S if server.auth is not None else None
+        hub = self._hub
+        if hub is None:
+            return ServerStatus(server.name, server.transport, reason=reason, command=command, again_s=again_s)
+        open_now = hub.pool.open_connections(server.name)
+        running, waiting = hub.guards.counts(server.name)
+        breaker = hub.guards.breaker(server.name)
+        retry_in_s = breaker.opens_again_in_s(self._clock.monotonic_ns())
+        circuit = "closed" if breaker.open_until_ns is None else "open" if retry_in_s else "half_open"
+        if not reason and circuit == "open":
+            reason = f"it kept failing and is left alone for {retry_in_s:.0f} s"
+        listing = self.known(server.name)
+        return ServerStatus(
+            server=server.name,
+            transport=server.transport,
+            connections=len(open_now),
+            pids=tuple(connection.pid for connection in open_now if connection.pid),
+            running=running,
+            waiting=waiting,
+            circuit=circuit,
+            retry_in_s=retry_in_s,
+            tools=None if listing is None else len(listing.tools),
+            reason=reason,
+            last_error=hub.last_error(server.name),
+            command=command,
+            again_s=again_s,
+        )
+
+    def _missing(self, server: Server, scope: Scope) -> str:
+        absent = [name for name in server.env_names if not self._environ.get(name)]
+        if absent:
+            return f"its credential {absent[0]} is not set"
+        return self._authorization.missing(server, scope)
+
+    # --- the ends ----------------------------------------------------------------------------------------------------
+
+    async def close_run(self, run_id: str) -> None:
+        hub = self._hub
+        if hub is not None:
+            await self._thread.run(lambda: hub.close_run(run_id))
+
+    async def close(self) -> None:
+        with self._making:
+            hub, self._hub = self._hub, None
+        if hub is not None:
+            await self._thread.run(hub.close)
+            self._quiet.detach()
+        await asyncio.to_thread(self._thread.close)
+
+    # --- within ------------------------------------------------------------------------------------------------------
+
+    def _entry(self, server: str) -> Server:
+        entry = self._servers.get(server)
+        if entry is None:
+            raise RequestError(f"there is no server {server!r}", advice="see config/servers.toml")
+        return entry
+
+    def _made(self) -> Hub:
+        """The hub, made on first use, on its loop: the import of the SDK takes a second."""
+        with self._making:
+            if self._hub is None:
+                from bundle_router.adapters.mcp.hub import Hub
+
+                self._quiet.attach()
+                self._report_leftovers()
+                hub = Hub(
+                    self._servers,
+                    bounds=self._bounds,
+                    clock=self._clock,
+                    diagnostics=self._diagnostics,
+                    environ=self._environ,
+                    development=self._development,
+                    workspace=self._workspace,
+                    client=self._client,
+                    authorization=self._authorization,
+                    check=self._checker.check,
+                )
+                self._hub = hub
+            return self._hub
+
+    def _report_leftovers(self) -> None:
+        if self._development:
+            for left in leftovers():
+                self._diagnostics.event(
+                    "warning", "server.left_behind", server=left.server, pid=left.pid, command=left.command
+                )
+
+    def _context(self) -> Context:
+        from bundle_router.adapters.mcp.tracing import trace_only
+
+        return trace_only(Context())

@@ -1,0 +1,168 @@
+"""The stdio transport: our own, as the SDK's has no bounds, stops at invalid UTF-8 and leaves grandchildren behind.
+
+Rules:
+1. A line over the cap ends the connection: nobody knows which call it was the answer to.
+2. What is no message (noise, half a line of JSON) is skipped, counted, and reported at most once a second.
+3. Standard error is read all the time, so a server can't block on it; its end is kept for the report of a crash.
+4. Until it has ended, a server that is told to end is still listened to, so that it does not block on writing; one
+   that said too much is not.
+5. A server that has exited is gone, even if something it left running still holds its standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+
+from bundle_router.adapters.mcp import sdk
+from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.processes import Command, Process, start
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
+
+_CHUNK: Final = 65_536
+_DRAIN_S: Final = 0.2
+"""How long what an exited server wrote may take to be read, and the exit of one that went silent to be known."""
+
+Report = Callable[..., None]
+"""`report(level, name, **fields)`: where the operator hears of it."""
+
+
+class Pipes:
+    """One server's process and the two tasks that carry its lines."""
+
+    def __init__(self, process: Process, bounds: Bounds, report: Report) -> None:
+        self.process = process
+        self.fault: ServerFault | None = None
+        self.skipped = 0
+        self._bounds = bounds
+        self._report = report
+        self._said = b""
+        self._told_at = 0.0
+
+    async def read(self, session: Any) -> None:
+        """Lines to messages, until the output or the process ends; then the session is told."""
+        reading = asyncio.ensure_future(self._read_lines(session))
+        exiting = asyncio.ensure_future(self.process.exited.wait())
+        try:
+            await asyncio.wait((reading, exiting), return_when=asyncio.FIRST_COMPLETED)
+            if self.fault is None:
+                await asyncio.wait((reading, exiting), timeout=_DRAIN_S)
+        finally:
+            for task in (reading, exiting):
+                task.cancel()
+            await asyncio.gather(reading, exiting, return_exceptions=True)
+            self._settle()
+            session.close()
+
+    async def _read_lines(self, session: Any) -> None:
+        lines = LineBuffer(self._bounds.max_message_bytes)
+        while chunk := await self.process.stdout.read(_CHUNK):
+            try:
+                found = lines.feed(chunk)
+            except LineTooLong as error:
+                self.fault = ServerFault("too_large", f"the server sent {error}")
+                return
+            for line in found:
+                message = sdk.parse_line(line)
+                if message is None:
+                    self._skip(line)
+                elif not sdk.is_chatter(message):
+                    with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                        await session.send(message)
+
+    def _skip(self, line: bytes) -> None:
+        self.skipped += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at >= 1.0 or not self._told_at:
+            self._told_at = now
+            shown = line[:200].decode("utf-8", "replace")
+            self._report("warning", "server.noise", skipped=self.skipped, line=shown)
+
+    def _settle(self) -> None:
+        if self.fault is not None:
+            return
+        process = self.process
+        if process.failed:
+            self.fault = ServerFault("not_started", f"the server can't be started: {process.failed}")
+        elif process.status is not None:
+            ended = f"signal {-process.status}" if process.status < 0 else f"status {process.status}"
+            self.fault = ServerFault("connection_lost", f"the server's process ended ({ended})")
+        else:
+            self.fault = ServerFault("connection_lost", "the server closed its output")
+
+    async def read_errors(self) -> None:
+        while chunk := await self.process.stderr.read(_CHUNK):
+            self._said = (self._said + chunk)[-self._bounds.max_stderr_bytes :]
+
+    async def write(self, session: Any) -> None:
+        """Messages to lines. Ends when the session or the server's input does."""
+        with contextlib.suppress(OSError, anyio.ClosedResourceError):
+            async for message in session:
+                self.process.stdin.write(sdk.line_of(message))
+                await self.process.stdin.drain()
+
+    @property
+    def last_words(self) -> str:
+        return self._said.decode("utf-8", "replace").strip()
+
+
+@asynccontextmanager
+async def open_stdio(command: Command, bounds: Bounds, report: Report) -> AsyncIterator[tuple[sdk.Streams, Pipes]]:
+    """Starts the server and gives its streams. On the way out the server is ended, even if the caller is cancelled."""
+    process = await _started(command, bounds)
+    pipes = Pipes(process, bounds, report)
+    to_session, session_reads, session_writes, from_session = sdk.pipe()
+    loop = asyncio.get_running_loop()
+    tasks = [
+        loop.create_task(pipes.read(to_session)),
+        loop.create_task(pipes.read_errors()),
+        loop.create_task(pipes.write(from_session)),
+    ]
+    try:
+        yield (session_reads, session_writes), pipes
+    finally:
+        streams = (to_session, session_reads, session_writes, from_session)
+        await _to_the_end(loop.create_task(_stop(pipes, tasks, streams, bounds)))
+
+
+async def _started(command: Command, bounds: Bounds) -> Process:
+    """Starts it; a caller that is cancelled meanwhile leaves nothing half started behind."""
+    starting = asyncio.get_running_loop().create_task(start(command))
+    try:
+        await _to_the_end(starting)
+    except asyncio.CancelledError:
+        if not starting.cancelled() and starting.exception() is None:
+            await _to_the_end(asyncio.get_running_loop().create_task(starting.result().stop(bounds.close_s)))
+        raise
+    return starting.result()
+
+
+async def _to_the_end(task: asyncio.Task[Any]) -> None:
+    """Waits for the task even if cancelled, once or twice; the cancellation comes after."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+async def _stop(pipes: Pipes, tasks: list[asyncio.Task[None]], streams: tuple[Any, ...], bounds: Bounds) -> None:
+    for stream in streams:
+        stream.close()
+    if tasks[0].done():
+        pipes.process.stop_listening()
+    try:
+        await pipes.process.stop(bounds.close_s)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

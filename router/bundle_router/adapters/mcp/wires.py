@@ -1,0 +1,137 @@
+"""From a server's entry to its way: which transport, with which command or headers, and whether it is permitted at all.
+
+Rules:
+1. What the config can't grant itself is refused here: stdio outside of development mode, SSE that is not marked legacy.
+2. References to the environment are resolved when a connection is made, and held by that connection alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.processes import DEFAULT_PATH, Command
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.core.tools.transport.references import MissingReference, resolved
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.mcp.http import OneOrigin, TcpPool
+    from bundle_router.adapters.mcp.stdio import Pipes
+
+
+def refusal(server: Server, *, development: bool) -> ServerFault | None:
+    """Why the server may not be connected to, whatever its state."""
+    if not server.enabled:
+        return ServerFault("not_permitted", "it is switched off")
+    if server.transport == "stdio" and not development:
+        return ServerFault("not_permitted", "it runs a local process (stdio), which needs development mode")
+    if server.transport == "sse" and not server.legacy:
+        return ServerFault("not_permitted", "transport 'sse' needs legacy = true")
+    if server.transport == "local":
+        return ServerFault("not_permitted", "it is not a tool server")
+    return None
+
+
+def command_of(server: Server, environ: Mapping[str, str], workspace: str, bounds: Bounds) -> Command:
+    """The process that a stdio server is. Raises ServerFault."""
+    return Command(
+        server=server.name,
+        argv=(server.command or "", *server.args),
+        env=_resolved(server.env, environ),
+        cwd=workspace,
+        path=environ.get("PATH") or DEFAULT_PATH,
+        polite_s=bounds.polite_s,
+        term_s=bounds.term_s,
+    )
+
+
+def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
+    """The headers of an HTTP server. Raises ServerFault."""
+    headers = {name: value.strip() for name, value in _resolved(server.headers, environ).items()}
+    for name, value in headers.items():
+        if not value.isascii() or not value.isprintable():
+            raise ServerFault("credential_missing", f"the value for header {name} can't be sent in one")
+    return headers
+
+
+def _resolved(pairs: tuple[tuple[str, str], ...], environ: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return resolved(pairs, environ)
+    except MissingReference as missing:
+        raise ServerFault("credential_missing", str(missing)) from missing
+
+
+class StdioWire:
+    """A process has no state that others could see, as it is nobody else's; it is all the run's own."""
+
+    stateful = True
+
+    def __init__(self, pipes: Pipes) -> None:
+        self._pipes = pipes
+
+    @property
+    def fault(self) -> ServerFault | None:
+        return self._pipes.fault
+
+    @property
+    def pid(self) -> int:
+        return self._pipes.process.pid
+
+    def settled(self) -> None:
+        return
+
+
+@dataclass(slots=True)
+class HttpWire:
+    transport: OneOrigin
+    pid: int = 0
+    fault: ServerFault | None = None
+
+    @property
+    def stateful(self) -> bool:
+        return self.transport.stateful
+
+    def settled(self) -> None:
+        self.transport.ready = True
+
+
+@asynccontextmanager
+async def stdio_wire(
+    command: Command, bounds: Bounds, report: Callable[..., None]
+) -> AsyncIterator[tuple[Any, StdioWire]]:
+    from bundle_router.adapters.mcp.stdio import open_stdio
+
+    async with open_stdio(command, bounds, report) as (streams, pipes):
+        wire = StdioWire(pipes)
+        try:
+            yield streams, wire
+        finally:
+            if wire.fault is not None and wire.fault.kind in ("connection_lost", "not_started"):
+                report("warning", "server.ended", reason=wire.fault.detail, last_words=pipes.last_words[-500:])
+
+
+@asynccontextmanager
+async def http_wire(
+    server: Server, headers: Mapping[str, str], bounds: Bounds, pool: TcpPool, auth: Any
+) -> AsyncIterator[tuple[Any, HttpWire]]:
+    from bundle_router.adapters.mcp import sdk
+    from bundle_router.adapters.mcp.http import OneOrigin, open_client
+
+    url = server.url or ""
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ServerFault("not_permitted", "its address is neither http nor https")
+    transport = OneOrigin(url, headers, bounds.max_message_bytes, pool)
+    if server.transport == "sse":
+        async with sdk.open_sse(url, lambda: open_client(transport, auth)) as streams:
+            yield streams, HttpWire(transport)
+        return
+    async with (
+        open_client(transport, auth) as client,
+        sdk.open_http(url, client, bounds.max_message_bytes) as streams,
+    ):
+        yield streams, HttpWire(transport)

@@ -1,0 +1,106 @@
+"""Pin files on disk: `<root>/<server>.json`, usually under `bundles/pins/`, committed like code.
+
+Rules:
+1. A file is replaced whole or not at all: written beside, synced, renamed. A reader never sees half of one.
+2. Only regular files are read, up to `MAX_BYTES`: a link could lead to another server's pins.
+3. The file's name is the server's, and so is the name inside it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from bundle_router.core.models import SERVER_NAME
+from bundle_router.core.tools.pins import Pins, pins_from_text, pins_to_text
+from bundle_router.errors import CorruptPins, RequestError, StorageError
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+class PinFiles:
+    """The pin files in one folder. The folder need not exist until something is written."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def path(self, server: str) -> Path:
+        """Where the server's pins are. Raises RequestError for what is no server's name."""
+        if not SERVER_NAME.fullmatch(server):
+            raise RequestError(f"{server[:80]!r} is not a server's name")
+        return self._root / f"{server}.json"
+
+    def read(self, server: str) -> Pins | None:
+        """The server's pins, or None when it has none. Raises CorruptPins when there is a file that is none."""
+        path = self.path(server)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CorruptPins(f"{path}: can't be read ({error.strerror})") from error
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise CorruptPins(f"{path}: is not a regular file")
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise CorruptPins(f"{path}: is larger than {MAX_BYTES:,} bytes")
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CorruptPins(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
+        pins = pins_from_text(text, str(path))
+        if pins.server != server:
+            raise CorruptPins(f"{path}: holds the pins of server {pins.server!r}")
+        return pins
+
+    def read_all(self, servers: Mapping[str, object]) -> dict[str, Pins]:
+        """The pins of those of the given servers that have any. Raises CorruptPins at the first that has bad ones."""
+        found = {name: self.read(name) for name in sorted(servers)}
+        return {name: pins for name, pins in found.items() if pins is not None}
+
+    def stamp(self, servers: Iterable[str]) -> tuple[object, ...]:
+        """Changes when a pin file of the servers does: what the file system says of each, without reading any. A file
+        that was written twice to the same size within one tick of its clock may look as before; `write` never does."""
+        found: list[tuple[int, int, int] | None] = []
+        for name in servers:
+            try:
+                status = os.stat(self.path(name), follow_symlinks=False)  # noqa: PTH116 - a third of the time
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        return tuple(found)
+
+    def write(self, pins: Pins) -> Path:
+        """Replaces the server's pin file; returns where it is. Raises StorageError, and then nothing has changed."""
+        path = self.path(pins.server)
+        beside: str | None = None
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            descriptor, beside = tempfile.mkstemp(prefix=f".{pins.server}.", suffix=".tmp", dir=self._root)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(pins_to_text(pins).encode("ascii"))
+                os.fchmod(descriptor, 0o644)
+                file.flush()
+                os.fsync(descriptor)
+            Path(beside).replace(path)
+            beside = None
+            self._sync_folder()
+        except OSError as error:
+            raise StorageError(f"{path}: can't be written ({error.strerror})", kind="io_error") from error
+        finally:
+            if beside is not None:
+                Path(beside).unlink(missing_ok=True)
+        return path
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,280 @@
+"""The base ranking (bm25s) and the stemmer (PyStemmer): the only module that imports either, or numpy.
+
+Why bm25s: on 3,598 tools it answers in 0.02 ms (tantivy 0.28 ms), and ranks better from one weighted document (R@1
+0.848) than tantivy from a sum over fields (0.664). It rebuilds in 0.08 s what tantivy updates in 0.01 s, but with the
+scores of a fresh build, which tantivy's statistics do not give until its segments are merged. What bm25s lacks, a
+weight for each query term, is the loop in `_Matrix.scores`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bundle_router.core.search.index import COLLECTIONS, Collection, Document, Hit
+from bundle_router.core.search.text import Stem
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+K1: Final = 3.0
+"""Saturation. Documents repeat a term by the weight of its field (2 for a description), hence twice the usual 1.5."""
+B: Final = 0.6
+FORMAT: Final = "bundle-router.index/2"
+_MASKS: Final = 64
+
+
+@cache
+def _library() -> Any:
+    import bm25s  # 0.1 s with numpy
+
+    # It sets its own logger to DEBUG, so that every root handler would print how each index is built.
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    return bm25s
+
+
+@cache
+def english_stemmer() -> Stem:
+    """Snowball's English stemmer. Words in other scripts come back as they are."""
+    import Stemmer
+
+    local = threading.local()
+
+    def stem(word: str) -> str:
+        # A Stemmer object must not be shared between threads.
+        try:
+            found: str = local.stemmer.stemWord(word)
+        except AttributeError:
+            local.stemmer = Stemmer.Stemmer("english")
+            found = local.stemmer.stemWord(word)
+        return found
+
+    return stem
+
+
+class LexicalIndex:
+    """An `Index` in memory, or memory-mapped from a folder. See the protocol for what it promises."""
+
+    def __init__(self, revision: str, matrices: Mapping[Collection, _Matrix], source: _Source) -> None:
+        self._revision = revision
+        self._matrices = matrices
+        self._source = source
+
+    @classmethod
+    def build(cls, documents: Iterable[Document], *, revision: str) -> LexicalIndex:
+        """Indexes the documents; the last one of an id and collection counts."""
+        return cls._of({(doc.collection, doc.id): doc for doc in documents}, revision)
+
+    @classmethod
+    def _of(cls, documents: Mapping[tuple[Collection, str], Document], revision: str) -> LexicalIndex:
+        ordered = [documents[key] for key in sorted(documents)]
+        matrices = {name: _Matrix.build([doc for doc in ordered if doc.collection == name]) for name in COLLECTIONS}
+        return cls(revision, matrices, _Source(tuple(ordered)))
+
+    @property
+    def revision(self) -> str:
+        return self._revision
+
+    def updated(
+        self, *, add: Iterable[Document] = (), remove: Iterable[tuple[Collection, str]] = (), revision: str
+    ) -> LexicalIndex:
+        """A new index with some documents replaced, for when one server changed. No other text is analysed again."""
+        documents = {(doc.collection, doc.id): doc for doc in self._source.documents}
+        for key in remove:
+            documents.pop(key, None)
+        documents.update({(doc.collection, doc.id): doc for doc in add})
+        touched = {doc.collection for doc in add} if isinstance(add, Sequence) else set(COLLECTIONS)
+        touched |= {key[0] for key in remove} if isinstance(remove, Sequence) else set(COLLECTIONS)
+        ordered = [documents[key] for key in sorted(documents)]
+        matrices = {
+            name: _Matrix.build([doc for doc in ordered if doc.collection == name]) if name in touched else kept
+            for name, kept in self._matrices.items()
+        }
+        return LexicalIndex(revision, matrices, _Source(tuple(ordered)))
+
+    def search(
+        self, collection: Collection, weights: Mapping[str, float], *, k: int, within: frozenset[str] | None = None
+    ) -> Sequence[Hit]:
+        return self._matrices[collection].search(weights, k, within)
+
+    def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
+        return self._matrices[collection].rarity(terms)
+
+    def knows(self, collection: Collection, term: str) -> bool:
+        return term in self._matrices[collection].columns
+
+    def save(self, folder: Path) -> None:
+        """Writes the index into an empty or new folder; `index.json` is written last, so half an index is none.
+
+        It holds a checksum of every file that is read with it: bytes that rotted would rank, or break every search.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, matrix in self._matrices.items():
+            matrix.save(folder / name)
+        lines = "".join(json.dumps([doc.collection, doc.id, doc.terms]) + "\n" for doc in self._source.documents)
+        (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
+        check = hashlib.sha256(lines.encode()).hexdigest()
+        meta = {
+            "format": FORMAT,
+            "revision": self._revision,
+            "k1": K1,
+            "b": B,
+            "documents": f"sha256:{check}",
+            "files": _checksums(folder),
+        }
+        (folder / "index.json").write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, *, revision: str) -> LexicalIndex | None:
+        """The saved index, memory-mapped; None when there is none, or it is of another revision, format or setting."""
+        try:
+            meta = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+            wanted = {"format": FORMAT, "revision": revision, "k1": K1, "b": B}
+            if not isinstance(meta, dict) or {key: meta.get(key) for key in wanted} != wanted:
+                return None
+            if meta.get("files") != _checksums(folder):
+                return None
+            matrices = {name: _Matrix.load(folder / name) for name in COLLECTIONS}
+        except (OSError, ValueError, KeyError):
+            return None  # a cache: whatever is wrong with it, it is built again
+        return cls(revision, matrices, _Source(folder=folder, check=meta.get("documents", "")))
+
+
+def _checksums(folder: Path) -> list[list[str | int]]:
+    """Of the files in the collections' folders, by name. Against accidents, so of the fast kind."""
+    files = sorted(file for name in COLLECTIONS for file in (folder / name).iterdir())
+    return [[str(file.relative_to(folder)), zlib.crc32(file.read_bytes())] for file in files]
+
+
+class _Source:
+    """The indexed documents, which only an update needs: read from the saved folder when it comes to that."""
+
+    def __init__(self, documents: tuple[Document, ...] | None = None, *, folder: Path | None = None, check: str = ""):
+        self._documents, self._folder, self._check = documents, folder, check
+
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        if self._documents is None:
+            folder = self._folder or Path()
+            lines = (folder / "documents.jsonl").read_text(encoding="utf-8")
+            if f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}" != self._check:
+                raise ValueError(f"{folder}: the saved documents do not match index.json; build the index anew")
+            rows = (json.loads(line) for line in lines.splitlines())
+            self._documents = tuple(Document(id_, name, tuple(terms)) for name, id_, terms in rows)
+        return self._documents
+
+
+@dataclass(eq=False)
+class _Matrix:
+    """One collection: bm25s' matrix of scores (a column a term, rows in id order) and the rarity of each term."""
+
+    ids: list[str]
+    columns: Mapping[str, int]
+    data: NDArray[np.float32]
+    rows: NDArray[np.int32]
+    starts: NDArray[np.int32]
+    idf: NDArray[np.float32]
+    bm25: Any = None
+    _positions: dict[str, int] = field(init=False)
+    _masks: OrderedDict[frozenset[str], NDArray[np.int64]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._positions = {id_: position for position, id_ in enumerate(self.ids)}
+        self._masks = OrderedDict()
+
+    @classmethod
+    def build(cls, documents: Sequence[Document]) -> _Matrix:
+        bm25s = _library()
+        ids = [doc.id for doc in documents]
+        ranker = bm25s.BM25(method="lucene", k1=K1, b=B)
+        # bm25s can't index nothing: a collection without terms gets one row that no query can reach.
+        terms = [list(doc.terms) for doc in documents] if any(doc.terms for doc in documents) else [["\0"]]
+        vocabulary = {term: column for column, term in enumerate(sorted({t for row in terms for t in row}))}
+        numbers = [[vocabulary[term] for term in row] for row in terms]
+        ranker.index((numbers, vocabulary), show_progress=False, create_empty_token=False)
+        return cls._of(ids, ranker)
+
+    @classmethod
+    def _of(cls, ids: list[str], ranker: Any) -> _Matrix:
+        import numpy as np
+
+        starts = ranker.scores["indptr"]
+        holders = np.diff(starts).astype(np.float64)
+        total = max(len(ids), 1)
+        idf = np.log1p((total - holders + 0.5) / (holders + 0.5)).astype(np.float32)
+        scores = ranker.scores
+        return cls(ids, ranker.vocab_dict, scores["data"], scores["indices"], starts, idf, ranker)
+
+    def save(self, folder: Path) -> None:
+        self.bm25.save(folder, show_progress=False)
+        (folder / "ids.json").write_text(json.dumps(self.ids), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> _Matrix:
+        bm25s = _library()
+        ids = json.loads((folder / "ids.json").read_text(encoding="utf-8"))
+        return cls._of(ids, bm25s.BM25.load(folder, mmap=True))
+
+    def rarity(self, terms: Iterable[str]) -> Sequence[float]:
+        unseen = math.log1p((max(len(self.ids), 1) + 0.5) / 0.5)
+        columns = self.columns
+        return [float(self.idf[columns[term]]) if term in columns else unseen for term in terms]
+
+    def scores(self, weights: Mapping[str, float]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """For every document: the weighted sum of its BM25 scores, and of the rarity of the terms it holds."""
+        import numpy as np
+
+        total = np.zeros(max(len(self.ids), 1), np.float32)
+        matched = np.zeros_like(total)
+        starts, rows, data, idf, columns = self.starts, self.rows, self.data, self.idf, self.columns
+        for term, weight in weights.items():
+            column = columns.get(term)
+            if column is None or weight <= 0.0:
+                continue
+            where = slice(starts[column], starts[column + 1])
+            total[rows[where]] += data[where] * np.float32(weight)
+            matched[rows[where]] += idf[column] * np.float32(weight)
+        return total, matched
+
+    def search(self, weights: Mapping[str, float], k: int, within: frozenset[str] | None) -> Sequence[Hit]:
+        import numpy as np
+
+        if k <= 0 or not self.ids or (within is not None and not within):
+            return ()
+        total, matched = self.scores(weights)
+        positions = self._mask(within) if within is not None else None
+        pool = total if positions is None else total[positions]
+        if len(pool) == 0:
+            return ()
+        floor = np.partition(pool, len(pool) - k)[len(pool) - k] if len(pool) > k else np.float32(0)
+        # Rows stand in id order, so a stable sort settles ties by id, also at the cut.
+        chosen = np.flatnonzero((pool >= floor) & (pool > 0))
+        chosen = chosen[np.argsort(-pool[chosen], kind="stable")[:k]]
+        rows = chosen if positions is None else positions[chosen]
+        ids = self.ids
+        scores, sums = total[rows].tolist(), matched[rows].tolist()
+        return [Hit(ids[row], score, part) for row, score, part in zip(rows.tolist(), scores, sums, strict=True)]
+
+    def _mask(self, within: frozenset[str]) -> NDArray[np.int64]:
+        """Rows of the permitted documents, in id order. Kept for the sets seen last: steps ask with the same few."""
+        import numpy as np
+
+        known = self._masks.get(within)
+        if known is None:
+            rows = sorted(self._positions[id_] for id_ in within if id_ in self._positions)
+            known = np.array(rows, dtype=np.int64)
+            self._masks[within] = known
+            while len(self._masks) > _MASKS:
+                self._masks.popitem(last=False)
+        return known

@@ -1,0 +1,127 @@
+r"""Shows a text as its reader would see it: without escapes (`%3A`, `\"`, `\u003d`), line folds, and base64.
+
+A view is a decoded text that knows where each of its bytes came from, so that what is found in the view can be cut
+out of the original. Work is bounded by the caller, who counts the bytes of the views it asks for.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.adapters.redaction.automata import pattern
+
+ESCAPED: Final = r"""%[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])"""
+"""Occurs in every text that `unescaped` would change in a way that matters."""
+FORM: Final = r"=[\w.*~%-]*\+"
+"""A parameter of a form, where `+` stands for a space."""
+_GROUP: Final = r"[CDI-Za-f][AC-HQS-Xgi-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_-]"
+BASE64_TEXT: Final = rf"(?:{_GROUP}){{4}}"
+"""Base64 of printable ASCII. Its high bits leave each place of a group of four few characters, which tells it from
+digests, identifiers and pictures, and says where the groups begin."""
+BASE64_RUN: Final = r"[A-Za-z0-9+/_-]{16,}"
+FOLDED: Final = r"[A-Za-z0-9+/_-]{48,}(?:\r?\n|\\n)[ \t]*[A-Za-z0-9+/_-]{4}"
+
+WRITTEN: Final = r"[\t\n\r -~]{12,}"
+
+_ESCAPE: Final = re.compile(rb'%([0-9A-Fa-f]{2})|\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))')
+_SIMPLE: Final = {98: b"\b", 102: b"\f", 110: b"\n", 114: b"\r", 116: b"\t"}
+_FOLD: Final = re.compile(rb"(?<=[A-Za-z0-9+/_-]{48})(?:\r?\n|\\n)[ \t]*(?=[A-Za-z0-9+/_-]{4})")
+_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Decoded bytes, and `origin`: the span of the original that a span of these bytes came from."""
+
+    data: bytes
+    origin: Callable[[int, int], tuple[int, int]]
+
+
+def _replaced(data: bytes, regex: re.Pattern[bytes], replacement: Callable[[re.Match[bytes]], bytes]) -> View:
+    """`data` with each match replaced. A byte of a replacement comes from its whole match."""
+    pieces: list[bytes] = []
+    decoded_at, decoded_end, original_at, original_end = array("q"), array("q"), array("q"), array("q")
+    length = last = 0
+    for match in regex.finditer(data):
+        start, end = match.span()
+        new = replacement(match)
+        pieces += (data[last:start], new)
+        length += start - last
+        decoded_at.append(length)
+        length += len(new)
+        decoded_end.append(length)
+        original_at.append(start)
+        original_end.append(end)
+        last = end
+    pieces.append(data[last:])
+
+    def origin_of(position: int) -> tuple[int, int]:
+        index = bisect_right(decoded_at, position) - 1
+        if index < 0:
+            return position, position + 1
+        if position < decoded_end[index]:
+            return original_at[index], original_end[index]
+        moved = original_end[index] + position - decoded_end[index]
+        return moved, moved + 1
+
+    return View(b"".join(pieces), lambda start, end: (origin_of(start)[0], origin_of(end - 1)[1]))
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    percent, unicode, simple = match.groups()
+    if percent:
+        return bytes.fromhex(percent.decode())
+    if unicode:
+        return chr(int(unicode, 16)).encode("utf-8", "surrogatepass")
+    return _SIMPLE.get(simple[0], simple)
+
+
+def unescaped(data: bytes) -> View:
+    """Without one level of URL and JSON escapes."""
+    return _replaced(data, _ESCAPE, _unescape)
+
+
+def unescaped_form(data: bytes) -> View:
+    """The same, with `+` read as a space."""
+    return unescaped(data.replace(b"+", b" "))
+
+
+def unfolded(data: bytes) -> View:
+    """With the lines of folded base64 joined."""
+    return _replaced(data, _FOLD, lambda match: b"")
+
+
+def base64_decoded(data: bytes) -> Iterator[View]:
+    """The written text in each run of base64, of either alphabet.
+
+    A run may be glued to a path or a name, so its groups begin where text comes out, not where the run does.
+    """
+    for spans in pattern(BASE64_RUN).spans(data):
+        start, end = spans[0]
+        run = data[start:end]
+        places = {found[0][0] % 4 for found in pattern(BASE64_TEXT).spans(run)}
+        run = run.translate(_URL_SAFE)
+        for offset in sorted(places):
+            yield from _written(run, offset, start + offset)
+
+
+def _written(run: bytes, offset: int, at: int) -> Iterator[View]:
+    """What is written text in one decoding of a run."""
+    length = len(run) - offset
+    whole = length - length % 4
+    # A last group of two or three characters still holds one or two bytes; one character holds none.
+    tail = run[offset + whole :] + b"=" * (4 - length % 4) if length % 4 > 1 else b""
+    decoded = binascii.a2b_base64(run[offset : offset + whole] + tail)
+    for spans in pattern(WRITTEN).spans(decoded):
+        first, last = spans[0]
+
+        def origin(start: int, end: int, first: int = first) -> tuple[int, int]:
+            return at + (first + start) * 4 // 3, min(at + length, at + -(-(first + end) * 4 // 3))
+
+        yield View(decoded[first:last], origin)

@@ -1,0 +1,267 @@
+"""Finds secrets: gitleaks' rules, our own shapes, and the values of named environment variables.
+
+1. One pass of one automaton (every rule's *probe*) says which rules could match. Nearly every text ends there.
+2. Only those rules run, when one of their keywords is in the text, each compiled when it is first needed.
+3. A hit is then held against the rule's entropy, allowlists and check, so that honest text stays as it is.
+4. What is found is a span of bytes and a label; nothing is changed here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bundle_router.adapters.redaction import encodings, environment
+from bundle_router.adapters.redaction.automata import PatternSet, literal, pattern
+from bundle_router.adapters.redaction.names import IN_TEXT
+from bundle_router.adapters.redaction.shapes import SHAPES, Shape, confirmed
+
+QUOTES: Final = b"\"'`"
+PROOF: Final = b"ghp_" + b"0aB1" * 9
+"""A token that every automaton must find: RE2 reports one that ran out of memory as one that found nothing."""
+MAX_LAYERS: Final = 3
+"""How many encodings deep a secret is looked for."""
+NAMED_STRUCTURE: Final = rf'''(?i)"{IN_TEXT}"\s*(?::\s*[\[0-9-]|[,}}])'''
+"""A JSON text in which a secret's name is followed by what only `redact_value` takes out: numbers, lists, pairs."""
+
+
+class Hit(NamedTuple):
+    """A secret: its span in bytes, the rank of its rule (the lowest names it where hits overlap), and its label."""
+
+    start: int
+    end: int
+    rank: int
+    label: str
+
+
+class Keywords:
+    """Which keywords of the rules occur in a text, whatever their case. Compiled when a probe first matches."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._words = sorted(set(words))
+
+    @cached_property
+    def _set(self) -> PatternSet:
+        return PatternSet([literal(word) for word in self._words])
+
+    def within(self, data: bytes) -> frozenset[str]:
+        return frozenset(self._words[index] for index in self._set.matching(data.lower()) or ())
+
+
+class Text:
+    """One text that some probe matched."""
+
+    def __init__(self, data: bytes, keywords: Keywords) -> None:
+        self.data = data
+        self._keywords = keywords
+
+    @cached_property
+    def keywords(self) -> frozenset[str]:
+        return self._keywords.within(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a rule lets pass: a whole secret or a part of the match that fits a regex, a secret with a stop word."""
+
+    target: str
+    regexes: tuple[str, ...]
+    stopwords: str
+    """One regex for all of them; empty when there are none."""
+
+    def covers(self, secret: bytes, match: bytes) -> bool:
+        if self.target == "secret":
+            if any(pattern(regex).fullmatch(secret) for regex in self.regexes):
+                return True
+        elif any(pattern(regex).search(match) for regex in self.regexes):
+            return True
+        return bool(self.stopwords) and pattern(self.stopwords).search(secret.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class GitleaksRule:
+    id: str
+    regex: str
+    group: int | None
+    entropy: float
+    keywords: frozenset[str]
+    allow: tuple[Allowance, ...]
+    rank: int
+
+    def hits(self, text: Text) -> Iterator[Hit]:
+        if self.keywords.isdisjoint(text.keywords):
+            return
+        data = text.data
+        for spans in pattern(self.regex).spans(data):
+            start, end = self._secret(spans)
+            while end - start > 1 and data[start] in QUOTES and data[start] == data[end - 1]:
+                start, end = start + 1, end - 1
+            if start < end and self._stands(data[start:end], data[spans[0][0] : spans[0][1]]):
+                yield Hit(start, end, self.rank, self.id)
+
+    def _secret(self, spans: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+        if self.group is not None:
+            return spans[self.group]
+        return next((span for span in spans[1:] if span[0] < span[1]), spans[0])
+
+    def _stands(self, secret: bytes, match: bytes) -> bool:
+        if self.entropy and entropy(secret) <= self.entropy:
+            return False
+        if self.id == "generic-api-key" and not any(48 <= byte <= 57 for byte in secret):
+            return False  # gitleaks asks for a digit in code, not in its rules
+        return not any(allowance.covers(secret, match) for allowance in self.allow)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRule:
+    shape: Shape
+    rank: int
+
+    def hits(self, text: Text) -> Iterator[Hit]:
+        shape, data = self.shape, text.data
+        for spans in pattern(shape.regex).spans(data):
+            name = spans[shape.name]
+            if shape.name and not confirmed(shape, data[name[0] : name[1]]):
+                continue
+            for group, (start, end) in enumerate(spans):
+                if group in (0, shape.name) or start < 0:
+                    continue
+                for first, last in self._secrets(data, start, end):
+                    if shape.check(data[first:last]):
+                        yield Hit(first, last, self.rank, shape.id)
+
+    def _secrets(self, data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+        if not self.shape.inner:
+            yield start, end
+            return
+        for spans in pattern(self.shape.inner).spans(data[start:end]):
+            first, last = spans[1]
+            if first >= 0:
+                yield start + first, start + last
+
+
+class KnownRule:
+    """The values of named environment variables. They name a hit before any rule does."""
+
+    def __init__(self, values: environment.Values) -> None:
+        self._values = values
+        self.regex = values.regex
+        self.labels = values.labels
+
+    def hits(self, text: Text) -> Iterator[Hit]:
+        for start, end, label in self._values.found(text.data):
+            yield Hit(start, end, 0, label)
+
+
+def entropy(secret: bytes) -> float:
+    """Shannon entropy in bits per byte."""
+    size = len(secret)
+    return -sum(n / size * log2(n / size) for n in map(secret.count, set(secret)))
+
+
+def _loaded() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(Path(__file__).with_name("gitleaks.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def _allowances(entries: list[dict[str, Any]]) -> tuple[Allowance, ...]:
+    return tuple(
+        Allowance(entry["target"], tuple(entry["regexes"]), "|".join(map(literal, entry["stopwords"])))
+        for entry in entries
+    )
+
+
+Finder = Callable[[Text], Iterator[Hit]]
+
+
+class RuleBook:
+    """Every rule, behind one probe. Built once per process and set of known values (label by value); safe to share by
+    threads."""
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        loaded = _loaded()
+        probes: list[str] = list(loaded["probes"])
+        finders: dict[int, list[Finder]] = {}
+        shared = _allowances(loaded["allow"])
+        for rank, entry in enumerate(loaded["rules"], start=1):
+            rule = GitleaksRule(
+                id=entry["id"],
+                regex=entry["regex"],
+                group=entry["group"],
+                entropy=entry["entropy"],
+                keywords=frozenset(entry["keywords"]),
+                allow=_allowances(entry["allow"]) + (shared if entry["assignment"] else ()),
+                # What only looks random has the least to say about what it is.
+                rank=rank if entry["id"] != "generic-api-key" else 10_000,
+            )
+            for probe in entry["probes"]:
+                finders.setdefault(probe, []).append(rule.hits)
+        for rank, shape in enumerate(SHAPES, start=1_000):
+            finders[len(probes)] = [ShapeRule(shape, rank).hits]
+            probes.append(shape.probe or shape.regex)
+        values = KnownRule(environment.Values(known))
+        if values.labels:
+            finders[len(probes)] = [values.hits]
+            probes.append(values.regex)
+        probes.append(NAMED_STRUCTURE)
+        self._finders = finders
+        self._keywords = Keywords(word for entry in loaded["rules"] for word in entry["keywords"])
+        self._escaped, self._form, self._folded, self._base64 = range(len(probes), len(probes) + 4)
+        self._set = PatternSet([*probes, encodings.ESCAPED, encodings.FORM, encodings.FOLDED, encodings.BASE64_TEXT])
+        if not self._set.matching(PROOF):
+            raise RuntimeError("the redaction automaton does not find a known token; it may lack memory")
+        self.labels = frozenset(
+            [rule["id"] for rule in loaded["rules"]] + [shape.id for shape in SHAPES] + list(values.labels)
+        )
+
+    def suspicious(self, data: bytes) -> bool:
+        """Whether any probe matches. False: there is nothing to redact. True: there may be."""
+        return self._set.matching(data) is not None
+
+    def hits(self, data: bytes) -> list[Hit]:
+        """Every secret in the text, in no order; they may overlap."""
+        return list(self._search(data, MAX_LAYERS, _Budget(16 * len(data) + 65_536)))
+
+    def _search(self, data: bytes, layers: int, budget: _Budget) -> Iterator[Hit]:
+        candidates = self._set.matching(data)
+        if candidates is None:
+            return
+        text = Text(data, self._keywords)
+        for probe in candidates:
+            for finder in self._finders.get(probe, ()):
+                yield from finder(text)
+        if layers:
+            for view in self._views(data, candidates):
+                if not budget.spend(len(view.data)):
+                    return
+                for hit in self._search(view.data, layers - 1, budget):
+                    start, end = view.origin(hit.start, hit.end)
+                    yield Hit(start, end, hit.rank, hit.label)
+
+    def _views(self, data: bytes, candidates: list[int]) -> Iterator[encodings.View]:
+        if self._escaped in candidates:
+            yield encodings.unescaped(data)
+        if self._form in candidates:
+            yield encodings.unescaped_form(data)
+        if self._folded in candidates:
+            yield encodings.unfolded(data)
+        if self._base64 in candidates:
+            yield from encodings.base64_decoded(data)
+
+
+class _Budget:
+    """How many decoded bytes one text may cost: nested encodings multiply, and the text may be an attacker's."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def spend(self, size: int) -> bool:
+        self._left -= size
+        return self._left >= 0

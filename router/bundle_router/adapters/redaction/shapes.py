@@ -1,0 +1,145 @@
+"""The shapes of secrets that gitleaks' rules miss: headers, cookies, URL user info, query parameters, named values.
+
+Each shape is an RE2 regex over bytes with the secret in a group, and a check that keeps honest text unharmed where
+the regex alone can't. A shape stands in its plain spelling only: `encodings` shows it texts without their escapes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.adapters.redaction.names import IN_TEXT, is_secret_name
+
+Check = Callable[[bytes], bool]
+
+PLACEHOLDER_WORDS: Final = frozenset(
+    b"string str text number integer boolean bool null none nil true false undefined required optional default value "
+    b"bearer basic digest token password passwd secret authorization authentication header headers example changeme "
+    b"aws4-hmac-sha256 negotiate".split()
+)
+_REFERENCE = re.compile(rb"(?:\w+[ \t]+)?(?:\$\{?\w+(?:[.:-][^}]*)?\}?|\$\(.*|\{\{?.*\}?\}|<[^<>]*>|%\w+%|[*.xX]+)")
+_MADE = r"[A-Za-z0-9._~+/=|:%!@#^&*-]"
+
+
+def is_value(value: bytes) -> bool:
+    """Not a reference (`${NAME}`, `<token>`, `***`) and not a word that stands where a value would."""
+    return value.lower() not in PLACEHOLDER_WORDS and not _REFERENCE.fullmatch(value)
+
+
+def is_token(value: bytes) -> bool:
+    """Looks made, not written: a digit, mixed case, or longer than a word."""
+    if not is_value(value):
+        return False
+    letters = value.replace(b"-", b"").replace(b"_", b"").replace(b".", b"").replace(b"/", b"")
+    return not letters.isalpha() or len(value) >= 16 or not (letters.islower() or letters.istitle())
+
+
+def is_long_token(value: bytes) -> bool:
+    """A token with a digit: for places where prose is as likely."""
+    return is_value(value) and any(48 <= byte <= 57 for byte in value)
+
+
+def is_basic(value: bytes) -> bool:
+    """Base64 of `user:password`."""
+    try:
+        return b":" in base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
+    except binascii.Error:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`probe` matches wherever `regex` does (the same by default). Every group that took part is a secret, except
+    `name`: a group that must pass `is_secret_name`. With `inner`, the groups are regions and its groups the secrets."""
+
+    id: str
+    regex: str
+    check: Check = is_value
+    name: int = 0
+    inner: str = ""
+    probe: str = ""
+
+
+# Printable ASCII that can stand in a URL's user info; passwords with a raw `@` or `:` are met often enough.
+_USER = r"[!$%&()*+,.0-9;=A-Z\[\]^_a-z{|}~-]"
+_USER_OR_SIGN = r"[!$%&()*+,.0-9;=A-Z\[\]^_a-z{|}~:@-]"
+_OPERATOR = r"""["']?\s*(?:=>|[:=,])\s*[bru]?["']?"""
+_SCHEMES = (
+    r"(?:bearer|basic|token|api-?key|negotiate|ntlm|dpop|key|bot|sso-key|oauth2?|jwt|splunk|genie-?key|private-token)"
+)
+_QUOTED_NAME = r"""["'`](IN_TEXT)["'`]\s*(?:=>|[:=])\s*[bru]?""".replace("IN_TEXT", IN_TEXT)
+_WEAK_PARAMETER = r"key|code|token|sig|signature|auth|hash|hmac|se?ssion(?:_?id)?|sid|assertion|ticket|x-amz-credential"
+_PARAMETER = (
+    r"[\w.-]*(?:access|refresh|id|auth|session|security|bearer|api|csrf|xsrf)[_-]?token|[\w.-]*api[_-]?key"
+    r"|[\w.-]*secret|passw(?:or)?d|pwd|pass|authorization|x-(?:amz|goog)-signature|[\w-]*private[_-]?key"
+)
+
+SHAPES: Final = (
+    Shape(
+        "authorization-header",
+        rf"""(?i)authorization{_OPERATOR}{_SCHEMES}[ \t:=]+(?:token=)?["']?({_MADE}{{4,}})""",
+        is_token,
+    ),
+    Shape(
+        "authorization-header",
+        rf"""(?i)authorization["']?\s*(?:=>|[:=])\s*[bru]?["']?({_MADE}{{8,}})(?:["'\s,;)}}\]\\]|$)""",
+        is_token,
+    ),
+    Shape(
+        "authorization-header",
+        rf"""(?i)authorization{_OPERATOR}(?:digest|aws4-hmac-\w+|oauth|hawk|mac|signature|eg1-hmac-\w+|scram-[\w-]+"""
+        rf"""|sharedkey(?:lite)?|sharedaccesssignature)[ \t]+([^\r\n]+)""",
+        inner=r"""(?i)(?:^[\w.-]+:|\b(?:response|signature|mac|hash|nonce|cnonce|credential|sig|oauth_(?:token|signature"""
+        r"""|nonce|consumer_key)|data|access_token|client_token)["']?\s*=\s*["']?)([^\s"',;&\\]+)""",
+    ),
+    Shape("bearer-token", r"(?i)\bbearer[ \t]+([A-Za-z0-9._~+/-]{16,}=*)", is_long_token),
+    Shape("router-token", r"\b(brk_[A-Za-z0-9_-]{43})"),
+    Shape("basic-credentials", r"(?i)\bbasic[ \t]+([A-Za-z0-9+/]{8,}={0,2})", is_basic),
+    Shape(
+        "cookie",
+        r"""(?i)(?:\b(?:set-)?cookie2?["']?\s*(?:=>|[:=,])\s*[bru]?["']?|--cookie[= \t]+["']?)"""
+        r"""([\w!#$%&'*+.^`|~-]+=[^"'\r\n]*)""",
+        inner=r"(?:^|;)\s*(?:(?i:expires|path|domain|max-age|samesite|version|priority)=[^;]*|[^=;\s]+=([^;\s]+))",
+    ),
+    Shape("url-credentials", rf"[A-Za-z][A-Za-z0-9+.-]*://{_USER}*:({_USER_OR_SIGN}+)@"),
+    Shape("url-credentials", rf"[A-Za-z][A-Za-z0-9+.-]*://({_USER}{{16,}})@", is_long_token),
+    Shape("url-credentials", rf"\b[\w.-]+:({_USER}{{4,}})@(?:(?:tcp|unix)\(|[\w.-]+:\d{{2,5}}\b)"),
+    Shape("url-parameter", rf"""(?i)[?&;#](?:{_PARAMETER})=([^&\s"'<>#\\;`]{{3,}})"""),
+    Shape("url-parameter", rf"""(?i)[?&](?:{_WEAK_PARAMETER})=([^&\s"'<>#\\;`]{{12,}})""", is_long_token),
+    Shape("named-secret", rf"""(?i){_QUOTED_NAME}"((?:[^"\\]|\\.)+)\"""", name=1),
+    Shape("named-secret", rf"""(?i){_QUOTED_NAME}'((?:[^'\\]|\\.)+)'""", name=1),
+    Shape(
+        "environment-assignment",
+        r"""\b([A-Z0-9_]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY"""
+        r"""|CREDENTIALS?))=(?:"([^"\r\n]{4,})"|'([^'\r\n]{4,})'|([^\s"'`;&|()<>\\]{4,}))""",
+        name=1,
+    ),
+    Shape(
+        "password-assignment",
+        r"""(?i)\b[\w.-]*(?:passw(?:or)?d|passphrase|\bpwd|accountkey|sharedaccesskey)[ \t]*(?:=|:[ \t])[ \t]*["']?"""
+        r"""([^\s"'`,;&|()<>{}\[\]\\]{6,})""",
+        is_token,
+    ),
+    Shape(
+        "command-line-secret",
+        r"""(?i)(?:^|[\s"'])--?(?:[\w-]*(?:password|passwd|passphrase|token|secret|api-?key|access-?key))"""
+        r"""(?:=|[ \t]+|["'],\s*["'])["']?([^\s"'`,;&|()<>{}\[\]\\]{4,})""",
+        is_token,
+    ),
+    Shape(
+        "private-key",
+        # The end may have been cut off: then everything that can belong to the key goes.
+        r"""(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----((?:[A-Za-z0-9+/=\s:,.\\]|-[A-Za-z0-9 ])*)""",
+        lambda value: bool(value.strip()),
+    ),
+)
+
+
+def confirmed(shape: Shape, name: bytes) -> bool:
+    """Whether the name group of a shape's match names a secret."""
+    return is_secret_name(name.decode("latin-1"))

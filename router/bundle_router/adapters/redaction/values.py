@@ -1,0 +1,130 @@
+"""Walks JSON values without recursion: collects their strings, and rebuilds them with the secrets taken out.
+
+What stands under the name of a secret goes whole when it is a string, a number, or a list of these. An object there
+is walked as usual: it may be a schema that describes the field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from bundle_router.adapters.redaction.names import is_header_name, is_secret_name
+
+MAX_DEPTH: Final = 500
+"""Levels that are walked. Deeper values are replaced: what was not looked at is not shown."""
+TOO_DEEP: Final = "too-deep"
+
+_LEAVES: Final = (list, tuple, int, float, type(None))
+_REFERENCE = re.compile(r"(?:\w+ )?\$\{?\w+\}?")
+"""`${GITHUB_TOKEN}`, `Bearer $TOKEN`: says where a secret comes from, and holds none."""
+
+
+def plain_strings(value: Any) -> list[str] | None:
+    """Every string of the value, keys included; None when a name in it says that a secret follows.
+
+    None also when it is nested too deeply.
+    """
+    strings: list[str] = []
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for node in level:
+            if isinstance(node, str):
+                strings.append(node)
+            elif _is_object(node):
+                for key, item in node.items():
+                    if isinstance(key, str):
+                        strings.append(key)
+                        if is_secret_name(key) and _goes_whole(item):
+                            return None
+                if _named_value(node) is not None:
+                    return None
+                below.extend(node.values())
+            elif isinstance(node, (list, tuple)):
+                if _is_header_pair(node):
+                    return None
+                below.extend(node)
+        if not below:
+            return strings
+        level = below
+    return None
+
+
+def rebuilt(value: Any, redact: Callable[[str], str], named: str, is_placeholder: Callable[[str], bool]) -> Any:
+    """A copy of the value with `redact` applied to every string and `named` in place of every named secret."""
+    root: list[Any] = [None]
+    tuples: list[tuple[list[Any] | dict[Any, Any], Any, list[Any]]] = []
+    work: list[tuple[Any, list[Any] | dict[Any, Any], Any, bool, int]] = [(value, root, 0, False, 0)]
+    while work:
+        node, into, at, secret, depth = work.pop()
+        if depth > MAX_DEPTH:
+            into[at] = f"[redacted:{TOO_DEEP}]"
+        elif isinstance(node, str):
+            kept = not secret or not node or is_placeholder(node) or _REFERENCE.fullmatch(node)
+            into[at] = redact(node) if kept else named
+        elif _is_object(node):
+            into[at] = _opened_object(node, redact, work, depth, secret)
+        elif isinstance(node, (list, tuple)):
+            items: list[Any] = [None] * len(node)
+            into[at] = items
+            if isinstance(node, tuple):
+                tuples.append((into, at, items))
+            pair = _is_header_pair(node)
+            work.extend((item, items, i, secret or (pair and i == 1), depth + 1) for i, item in enumerate(node))
+        else:
+            into[at] = named if secret and _is_number(node) else node
+    for into, at, items in reversed(tuples):
+        into[at] = tuple(items)
+    return root[0]
+
+
+def _opened_object(
+    node: Mapping[Any, Any],
+    redact: Callable[[str], str],
+    work: list[tuple[Any, list[Any] | dict[Any, Any], Any, bool, int]],
+    depth: int,
+    secret: bool,
+) -> dict[Any, Any]:
+    """The object with its keys redacted and its values put to work. Keys that became equal are told apart."""
+    opened: dict[Any, Any] = {}
+    named = "value" if secret else _named_value(node)
+    for key, item in node.items():
+        new = redact(key) if isinstance(key, str) else key
+        base, count = new, 1
+        while new in opened:
+            count += 1
+            new = f"{base}#{count}"
+        opened[new] = None
+        goes = (isinstance(key, str) and is_secret_name(key)) or key == named
+        work.append((item, opened, new, goes and not isinstance(item, Mapping), depth + 1))
+    return opened
+
+
+def _is_object(node: Any) -> bool:
+    # Asking an abstract class about a number costs more than the rest of the walk.
+    return isinstance(node, dict) or (not isinstance(node, _LEAVES) and isinstance(node, Mapping))
+
+
+def _goes_whole(item: Any) -> bool:
+    return bool(item) and (isinstance(item, (str, list, tuple)) or _is_number(item))
+
+
+def _is_number(item: Any) -> bool:
+    return isinstance(item, (int, float)) and not isinstance(item, bool)
+
+
+def _named_value(node: Mapping[Any, Any]) -> str | None:
+    """`value` when the object has the form `{"name": "Authorization", "value": "…"}`."""
+    if "value" in node:
+        for field in ("name", "key", "header"):
+            name = node.get(field)
+            if isinstance(name, str) and is_secret_name(name):
+                return "value"
+    return None
+
+
+def _is_header_pair(node: list[Any] | tuple[Any, ...]) -> bool:
+    """`["Authorization", "Bearer …"]`, the form of header lists."""
+    return len(node) == 2 and isinstance(node[0], str) and isinstance(node[1], str) and is_header_name(node[0])

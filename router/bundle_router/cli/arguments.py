@@ -1,0 +1,128 @@
+"""Arguments that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from bundle_router.cli.local import add_local, local_servers
+from bundle_router.core.config.source import FILE_NAMES
+from bundle_router.core.models import Step, StepPolicy, Trust
+from bundle_router.errors import RequestError
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", help="config folder, laid over the shipped one (default: ./config if there is one)")
+    add_local(parser)
+
+
+def config_folder(arguments: argparse.Namespace) -> str | None:
+    """The config folder that was named, or `config` where it exists; None stands for the shipped config alone."""
+    if arguments.config is not None:
+        return str(arguments.config)
+    return "config" if any(Path("config", name).is_file() for name in FILE_NAMES) else None
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", default="runs", help="folder of run directories (default: runs)")
+
+
+def add_workspace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--workspace", default=None, help="root that local tools are confined to (default: this folder)"
+    )
+
+
+def add_development(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--development", action="store_true", help="permit servers that are started as processes (stdio)"
+    )
+
+
+def add_opening(parser: argparse.ArgumentParser) -> None:
+    """What a config file can't grant itself."""
+    add_development(parser)
+    parser.add_argument(
+        "--pins",
+        choices=("required", "trusted-may-skip"),
+        default="required",
+        help="whether trusted servers may be used unpinned, with --development only (default: required)",
+    )
+
+
+def opening(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `Router.open` takes from the command line and never from a file."""
+    return {"local": local_servers(arguments), "development": arguments.development, "pins": arguments.pins}
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+ADDRESS = ("workflow", "role", "step")
+
+
+def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """The options that say where the workflow stands."""
+    for name in ADDRESS:
+        parser.add_argument(f"--{name}", required=required)
+    parser.add_argument("--goal", default="", help="what the step is to achieve")
+    parser.add_argument("--constraint", action="append", default=[], help="may be given several times")
+    parser.add_argument("--allow", action="append", help="the step's own policy: a pattern it may have at most")
+    parser.add_argument("--deny", action="append", default=[], help="the step's own policy: a pattern it may not have")
+    parser.add_argument(
+        "--trust", choices=get_args(Trust), help="the step's own policy: the least trust its tools' servers must have"
+    )
+    parser.add_argument("--max-bundles", type=int)
+    parser.add_argument("--max-tools", type=int)
+    parser.add_argument("--max-tokens", type=int)
+
+
+def step_from(arguments: argparse.Namespace, run_id: str, **more: Any) -> Step:
+    """The step that the options describe. Raises RequestError with what is wrong, in the options' words."""
+    try:
+        policy = None
+        if arguments.allow is not None or arguments.deny or arguments.trust is not None:
+            policy = StepPolicy(
+                allow=None if arguments.allow is None else tuple(arguments.allow),
+                deny=tuple(arguments.deny),
+                trust=arguments.trust,
+            )
+        return Step(
+            run_id=run_id,
+            workflow=arguments.workflow,
+            role=arguments.role,
+            step=arguments.step,
+            goal=arguments.goal,
+            constraints=tuple(arguments.constraint),
+            policy=policy,
+            max_bundles=arguments.max_bundles,
+            max_tools=arguments.max_tools,
+            max_tokens=arguments.max_tokens,
+            **more,
+        )
+    except ValidationError as wrong:
+        raise RequestError(sentences(wrong)) from None
+
+
+def sentences(wrong: ValidationError) -> str:
+    """What a pydantic error says, one line a problem, without its links."""
+    errors = wrong.errors(include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in errors)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object given on the command line. Raises RequestError."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise RequestError(
+            f"the arguments are not JSON: {wrong}", advice='write e.g. \'{"path": "README.md"}\''
+        ) from None
+    if not isinstance(value, dict):
+        raise RequestError("the arguments must be a JSON object", advice='write e.g. \'{"path": "README.md"}\'')
+    return value

@@ -1,0 +1,49 @@
+"""`bundle-router call`: one tool call on a run, recorded."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from bundle_router.cli.arguments import (
+    add_config,
+    add_json,
+    add_opening,
+    add_runs,
+    add_workspace,
+    config_folder,
+    json_object,
+    opening,
+)
+from bundle_router.cli.output import print_json, say
+
+SUMMARY = "call a tool that a run's current decision shows"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tool", help="canonical name: server.tool")
+    parser.add_argument("arguments", nargs="?", default="{}", help="a JSON object (default: {})")
+    parser.add_argument("--run", required=True, help="run id")
+    add_config(parser)
+    add_runs(parser)
+    add_workspace(parser)
+    add_opening(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.wiring import Router
+
+    given = json_object(arguments.arguments)
+    given_by = {"runs": arguments.runs, "workspace": arguments.workspace, **opening(arguments)}
+    with Router.open(config_folder(arguments), **given_by) as router:
+        result = router.call_sync(arguments.run, arguments.tool, given)
+    if arguments.json:
+        print_json(asdict(result))
+    else:
+        say(result.text)
+        for artifact in result.artifacts:
+            say(f"artifact {artifact.uri} {artifact.mime_type} {artifact.bytes:,} bytes")
+    if result.ok:
+        return 0
+    return 3 if result.outcome in ("denied", "invalid_arguments") else 4

@@ -1,0 +1,179 @@
+"""`bundle-router eval`: case files, the golden tests of a config, and labelled sets, the measure of its routing."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bundle_router.cli.arguments import add_config, add_json, config_folder
+from bundle_router.cli.local import local_servers
+from bundle_router.cli.output import print_json, say, table
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.config.source import ConfigFile, from_bytes
+from bundle_router.errors import RequestError
+from bundle_router.review.cases import Case, Mismatch, line_of, read_cases, run_case
+
+if TYPE_CHECKING:
+    from bundle_router.core.search.memory import Memory
+    from bundle_router.review.evaluation import LabelledRow, Measures
+
+SUMMARY = "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)"
+LABELLED: Final = ".jsonl"
+FORMS: Final = """\
+a case file, *.toml: steps, and what they must get (bundles in this order)
+  [[cases]]
+  name = "reviewers read"
+  workflow = "feature"
+  role = "reviewer"
+  step = "review"
+  bundles = ["repo.readonly", "docs.fetch"]
+  # where it matters: route, source, left_out, goal, constraints, capabilities
+
+a labelled set, *.jsonl: what was asked for, and the bundles (and tools) needed
+  {"goal": "why does slugify drop emoji", "bundles": ["repo.readonly"]}
+  {"goal": "what the docs say", "bundles": ["docs.fetch"], "tools": ["docs.fetch"]}
+
+Exit: 0 all cases hold, 1 some do not. A labelled set has figures and no verdict.
+"""
+MAX_LABELLED_BYTES: Final = 256 * 1024 * 1024
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", type=Path, help="case files (TOML) and labelled sets (JSON Lines)")
+    parser.add_argument(
+        "--share",
+        type=float,
+        action="append",
+        metavar="SHARE",
+        help="error when the surest share of steps is answered unasked; may be given several times (default: 0.5, 0.8)",
+    )
+    add_config(parser)
+    add_json(parser)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = FORMS
+
+
+def load_file(path: Path) -> ConfigFile:
+    """A case file as text. Raises RequestError."""
+    try:
+        return from_bytes(path.name, str(path), path.read_bytes(), "project")
+    except OSError as error:
+        raise RequestError(f"{path} can't be read: {error.strerror}") from None
+
+
+def load_labelled(path: Path) -> tuple[LabelledRow, ...]:
+    """The rows of a labelled set. Raises RequestError that says which file, which line and what."""
+    from bundle_router.review.evaluation import read_labelled
+
+    try:
+        if path.stat().st_size > MAX_LABELLED_BYTES:
+            raise RequestError(f"{path} is larger than {MAX_LABELLED_BYTES:,} bytes")
+        return read_labelled(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"{path} can't be read: {error.strerror}") from None
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise RequestError(f"{path}: {error}", advice="`bundle-router eval --help` shows a line of one") from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status 1 when a case fails. A labelled set has no right answer to fail: its figures are for people."""
+    from bundle_router.wiring import load_remembering
+
+    shares = tuple(arguments.share or (0.5, 0.8))
+    if not all(0.0 < share <= 1.0 for share in shares):
+        raise RequestError("a --share lies between 0 and 1", advice="write e.g. --share 0.5")
+    catalog, memory = load_remembering(config_folder(arguments), local=local_servers(arguments))
+    sets = [(path, load_labelled(path)) for path in arguments.files if path.suffix == LABELLED]
+    files = [load_file(path) for path in arguments.files if path.suffix != LABELLED]
+    results = [
+        (file, number, case, run_case(case, catalog)) for file in files for number, case in enumerate(read_cases(file))
+    ]
+    failed = [(file, number, wrong) for file, number, _, wrong in results if wrong]
+    measured = _measure_all(sets, catalog, memory, shares) if sets else []
+    if arguments.json:
+        cases = [_row(file, case, wrong) for file, _, case, wrong in results]
+        print_json({"cases": cases, "failed": len(failed), "sets": [_set_json(*one) for one in measured]})
+        return 1 if failed else 0
+    for file, number, wrong in failed:
+        for mismatch in wrong:
+            say(f"{file.display_path}:{line_of(file, number, mismatch.step - 1)}: {mismatch}")
+    if files:
+        say(f"{len(results) - len(failed)} passed, {len(failed)} failed")
+    for one in measured:
+        _show_set(*one)
+    return 1 if failed else 0
+
+
+def _row(file: ConfigFile, case: Case, wrong: tuple[Mismatch, ...]) -> dict[str, object]:
+    return {"file": file.display_path, "name": case.name, "passed": not wrong, "differences": [str(m) for m in wrong]}
+
+
+# --- labelled sets -------------------------------------------------------------------------------------------------
+
+
+def _measure_all(
+    sets: list[tuple[Path, tuple[LabelledRow, ...]]],
+    catalog: Catalog,
+    memory: Memory | None,
+    shares: tuple[float, ...],
+) -> list[tuple[Path, Measures, tuple[str, ...]]]:
+    """Each set's figures under the config, with what was learned and accepted, and the bundles it does not have."""
+    from bundle_router.review.evaluation import measure, rank_row, unknown_ids
+    from bundle_router.wiring import make_search_for
+
+    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows], memory)
+    done = []
+    for path, rows in sets:
+        ranked, elapsed = [], []
+        for row in rows:
+            started = time.perf_counter()
+            ranked.append(rank_row(row, catalog, search, memory))
+            elapsed.append((time.perf_counter() - started) * 1e3)
+        done.append((path, measure(ranked, elapsed, catalog, shares=shares), unknown_ids(rows, catalog)))
+    return done
+
+
+def _set_json(path: Path, found: Measures, unknown: tuple[str, ...]) -> dict[str, Any]:
+    """Lists of rows, never objects keyed by data."""
+    return {
+        **asdict(found),
+        "file": str(path),
+        "unknown_bundles": list(unknown),
+        "recall": [{"k": k, "value": value} for k, value in found.recall],
+        "settled": [{"by": by, "steps": number} for by, number in found.settled],
+        "errors": [{"share": share, "error": error} for share, error in found.errors],
+    }
+
+
+def _show_set(path: Path, found: Measures, unknown: tuple[str, ...]) -> None:
+    steps = found.rows + found.abstain
+    say()
+    for ids, said in ((unknown, "not in this config"), (found.unpickable, "not for search to pick there")):
+        if ids:
+            say(f"note: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}: {said}, so never found by it")
+    rows: list[tuple[str, str]] = [(f"recall@{k}, bundles", _number(value)) for k, value in found.recall]
+    rows += [
+        ("MRR, bundles", _number(found.mrr)),
+        ("nDCG@10, bundles", _number(found.bundle_ndcg)),
+        ("nDCG@10, tools", _number(found.tool_ndcg)),
+        (f"abstention, AUROC ({found.abstain} need nothing)", _number(found.abstention)),
+        ("shown all they need, unasked", _share(found.served)),
+        ("shown by search unasked", f"{found.shown_unasked:.1%}"),
+        ("  of these wrong", _share(found.wrong_unasked)),
+        *((f"error, surest {share:.0%} answered unasked", _share(error)) for share, error in found.errors),
+        ("tokens shown per step", f"{found.tokens:,.0f} of {found.all_tokens:,}"),
+        ("time per step, median", f"{found.ms:.2f} ms"),
+    ]
+    table(("measure", "value>"), rows, title=f"{path}: {steps} steps of {found.groups} groups")
+    say("settled by: " + ", ".join(f"{by} {number}" for by, number in found.settled))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"

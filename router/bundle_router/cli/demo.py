@@ -1,0 +1,147 @@
+"""`bundle-router demo`: the main job, on a copy of the repository you stand in."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shlex
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bundle_router.cli.arguments import add_config, add_runs, config_folder
+from bundle_router.cli.demo_mcp import run_mcp
+from bundle_router.cli.local import local_servers
+from bundle_router.cli.output import heading, say, table
+from bundle_router.cli.route import new_run_id
+from bundle_router.cli.wording import heard
+from bundle_router.core.models import LocalTool
+from bundle_router.demo.repository import Repository, copy_of, make
+from bundle_router.demo.scripted import config_with_model, is_installed, server
+from bundle_router.demo.workflow import Taken, run_open_questions
+from bundle_router.demo.workflow import run as run_workflow
+
+SUMMARY = "run a small workflow end to end and show what happened"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mcp", action="store_true", help="real tool servers from npm and PyPI instead, where installed"
+    )
+    add_config(parser)
+    add_runs(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.wiring import load_catalog
+
+    if arguments.mcp:
+        return run_mcp(arguments.runs)
+    run_id = f"demo-{new_run_id()}"
+    local = local_servers(arguments)
+    load_catalog(config_folder(arguments), local=local)  # what is wrong with it is said of the user's own files
+    with ExitStack() as clean_up:
+        folder = Path(clean_up.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-demo-")))
+        repository = copy_of(Path.cwd(), folder / "copy") or make(folder / "slug")
+        model = clean_up.enter_context(server())
+        (folder / "config").mkdir()
+        own = config_folder(arguments)
+        config = config_with_model(Path(own) if own else None, folder / "config", model.base_url)
+        mapped, asked = asyncio.run(_run(config, arguments.runs, run_id, repository, local))
+    _show(mapped, repository)
+    _show_asked(asked)
+    _point_on(arguments.runs, run_id)
+    return 0
+
+
+async def _run(
+    config: Path, runs: str, run_id: str, repository: Repository, local: Mapping[str, Sequence[LocalTool]]
+) -> tuple[list[Taken], list[Taken]]:
+    """The steps that routes cover, and those that they don't. What asks models loads meanwhile, in a thread."""
+    from bundle_router.wiring import Router
+
+    async with Router.open(config, runs=runs, workspace=repository.root, local=local) as router:
+        warming = asyncio.create_task(router.warm_up())
+        mapped = [taken async for taken in run_workflow(router, run_id, repository)]
+        asked = [taken async for taken in run_open_questions(router, f"{run_id}-spike", warming)]
+    return mapped, asked
+
+
+def _show(taken: list[Taken], repository: Repository) -> None:
+    made = "a small repository made for this"
+    whence = made if repository.made else f"a copy of the repository {repository.origin}"
+    heading(f"A feature in {len(taken)} steps, on {whence}")
+    say()
+    rows = []
+    for item in taken:
+        e = item.decision.exposure
+        shown = ", ".join(_bundle(c.id, c.reason) for c in item.decision.bundles) or "none"
+        who = f"{item.planned.role}{' (sub-agent)' if item.planned.sub_agent else ''}"
+        rows.append(
+            (who, item.planned.step, item.decision.source, shown, f"{e.tools} of {e.all_tools}", f"{e.tokens:,}")
+        )
+    table(("role", "step", "source", "bundles", "tools>", "tokens>"), rows)
+    say()
+    table(("role", "call", "outcome", "ms>", "what came back"), [row for item in taken for row in _calls(item)])
+    say()
+    left_out = [(i.planned.role, r.tool or r.id, r.code, r.detail) for i in taken for r in i.decision.left_out]
+    if left_out:
+        table(("role", "left out", "code", "why"), left_out)
+        say()
+
+
+def _show_asked(taken: list[Taken]) -> None:
+    heading(f"{len(taken)} steps that no route covers: search, then a model (here a scripted one), then the fallback")
+    if not is_installed():
+        say("The extra bundle-router[model] is not installed, so no model was asked.")
+    for item in taken:
+        decision = item.decision
+        say()
+        say(f"{item.planned.role}, {item.planned.step}: {item.planned.goal!r}")
+        shown = ", ".join(_bundle(c.id, c.reason) for c in decision.bundles) or "none"
+        say(f"  {decision.source}{' (degraded)' if decision.degraded else ''}: {shown}")
+        for line in (decision.justification, *heard(decision.search, decision.model)):
+            for part in textwrap.wrap(line, 110, initial_indent="  ", subsequent_indent="    "):
+                say(part)
+    say()
+
+
+def _bundle(id_: str, reason: str) -> str:
+    return id_ if reason == "mapped" else f"{id_} ({reason})"
+
+
+def _calls(item: Taken) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for result in item.results:
+        outcome = result.outcome if result.ok or not result.code else f"{result.outcome}: {result.code}"
+        came = f"{len(result.text):,} characters"
+        for artifact in result.artifacts:
+            size = f" {artifact.width}x{artifact.height}" if artifact.width else ""
+            came += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes"
+        rows.append((item.planned.role, result.tool, outcome, f"{result.elapsed_ms:.0f}", came))
+    return rows
+
+
+def _point_on(runs: str, run_id: str) -> None:
+    heading(f"Everything above is on disk: {Path(runs, run_id)}")
+    say()
+    elsewhere = "" if runs == "runs" else f" --runs {runs}"
+    step = "--workflow feature --role reviewer --step review"
+    command = _command()
+    say("Try next:")
+    say(f"  {command} runs show {run_id}{elsewhere}")
+    say(f"  {command} explain --tool workspace.exec {step}")
+    say(f"  {command} runs show {run_id}-spike{elsewhere}")
+
+
+def _command() -> str:
+    """This program as it can be typed here: by its name where that leads to it, else as it was started."""
+    typed = Path(sys.argv[0])
+    found = shutil.which("bundle-router")
+    if typed.name != "bundle-router" or (found is not None and Path(found).resolve() == typed.resolve()):
+        return "bundle-router"
+    return shlex.quote(str(typed))

@@ -1,0 +1,204 @@
+"""`bundle-router demo --mcp`: real tool servers from npm and PyPI, reviewed, pinned, called, in trouble, and gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bundle_router import Result
+from bundle_router.cli.output import heading, say, table
+from bundle_router.cli.reviewing import Review, remote_servers, review
+from bundle_router.cli.route import new_run_id
+from bundle_router.core.models import Decision, Step
+from bundle_router.core.tools.admission import admit
+from bundle_router.core.tools.exposure import Toolset
+from bundle_router.core.tools.pins import approve
+from bundle_router.demo import trouble
+from bundle_router.demo.page import serving
+from bundle_router.demo.repository import make
+from bundle_router.demo.servers import INSTALL, DemoServer, Missing, find_servers, write_config
+from bundle_router.errors import NotInstalled
+
+
+def run_mcp(runs: str) -> int:
+    """Gives the exit status. Raises NotInstalled where no server is found."""
+    with tempfile.TemporaryDirectory(prefix="bundle-router-demo-") as name, serving() as page_url:
+        folder = Path(name).resolve()
+        repository = make(folder / "slug")
+        known = find_servers(repository.root, repository.image, page_url, folder / "scratch")
+        servers = [server for server in known if isinstance(server, DemoServer)]
+        if not servers:
+            raise NotInstalled("no tool server that the demo knows is installed", advice="\n  ".join(INSTALL))
+        rows = _pin(folder / "config", servers)
+        _show_review(servers, rows)
+        _show_missing([server for server in known if isinstance(server, Missing)])
+        run_id = f"demo-mcp-{new_run_id()}"
+        decision, toolset, results = asyncio.run(_run(folder / "config", runs, run_id, repository.root, servers))
+        _show_run(decision, toolset, results)
+        _show_images(runs, run_id, results)
+        _show_change(folder / "config", runs, run_id, repository.root, servers[0])
+        survived = _trouble(folder / "in-trouble", runs, f"{run_id}-trouble", repository.root, servers[0])
+        _show_trouble(survived)
+    left = _show_end(runs, run_id)
+    good = all(row.admitted is not None for row in rows) and all(result.ok for result in results)
+    return 0 if good and all(row.well for row in survived) and not left else 4
+
+
+def _pin(config: Path, servers: Sequence[DemoServer]) -> list[Review]:
+    """Writes a config with these servers, asks them what they list, and approves it as it is."""
+    from bundle_router.wiring import local_cards, open_pins, read_catalog
+
+    write_config(config, servers)
+    catalog, pins = read_catalog(config, local_cards()[1])
+    asked = remote_servers(catalog, [server.name for server in servers])
+    rows = review(catalog, pins, asked, development=True)
+    for row in rows:
+        if row.admitted is not None:
+            open_pins(config).write(approve(row.server, row.admitted))
+    return rows
+
+
+async def _run(
+    config: Path, runs: str, run_id: str, workspace: Path, servers: list[DemoServer]
+) -> tuple[Decision, Toolset, list[Result]]:
+    from bundle_router.wiring import Router
+
+    async with Router.open(config, runs=runs, workspace=workspace, development=True) as router:
+        decision = await router.route(Step(run_id=run_id, workflow="demo", role="agent", step="look"))
+        toolset = await router.tools(run_id)
+        direct = {tool.name for tool in toolset.active}
+        results = []
+        for server in servers:
+            for tool, given in server.calls:
+                name = f"{server.name}.{tool}"
+                if name in direct:
+                    results.append(await router.call(run_id, name, given))
+                else:
+                    results.append(await router.call(run_id, "call_tool", {"name": name, "arguments": dict(given)}))
+    return decision, toolset, results
+
+
+def _trouble(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer) -> list[trouble.Survived]:
+    _pin(config, [trouble.server(), well])
+    return asyncio.run(trouble.survive(config, runs, run_id, workspace, well))
+
+
+def _show_review(servers: list[DemoServer], rows: list[Review]) -> None:
+    heading(f"{len(servers)} real servers, started, reviewed and pinned (you would read this first: `pin`)")
+    say()
+    packages = {server.name: server.package for server in servers}
+    lines = []
+    for row in rows:
+        tools = row.admitted.tools if row.admitted is not None else ()
+        tokens = sum(tool.card.tokens for tool in tools)
+        said = row.error or ", ".join(light.tool for light in row.lights) or "-"
+        lines.append((row.server.name, packages[row.server.name], row.server.trust, len(tools), f"{tokens:,}", said))
+    table(("server", "from", "trust", "tools>", "tokens>", "warning light"), lines)
+    say()
+
+
+def _show_missing(missing: list[Missing]) -> None:
+    if not missing:
+        return
+    say("Skipped:")
+    for server in missing:
+        say(f"  {server.name} ({server.package}): {server.why}")
+    say("To have them:")
+    for command in INSTALL:
+        say(f"  {command}")
+    say()
+
+
+def _show_run(decision: Decision, toolset: Toolset, results: list[Result]) -> None:
+    heading("One step: its bundles, what its agent is shown of them, and what its calls gave")
+    say()
+    say(f"bundles: {', '.join(decision.bundle_ids)}")
+    shown = ", ".join(tool.name for tool in toolset.active) or "none"
+    say(f"shown directly: {shown}; behind call_tool: {', '.join(toolset.meta) or 'none'}")
+    say(f"{toolset.tokens:,} tokens in the array, of {toolset.all_tokens:,} for every tool there is")
+    say()
+    table(("call", "outcome", "ms>", "what came back"), [_line(result) for result in results])
+    say()
+
+
+def _show_images(runs: str, run_id: str, results: list[Result]) -> None:
+    """Where the pictures lie, so that a person can look at them."""
+    rows = [
+        (result.tool, f"{a.mime_type} {a.width}x{a.height}", f"{a.bytes:,}", a.sha256)
+        for result in results
+        for a in result.artifacts
+        if a.width
+    ]
+    if rows:
+        heading(f"The images among it, one file each: {Path(runs, run_id, 'artifacts', 'sha256')}/<2 digits>/<sha256>")
+        say()
+        table(("from", "what it is", "bytes>", "sha256"), rows)
+        say()
+
+
+def _line(result: Result) -> tuple[object, ...]:
+    came = " ".join(result.text.split())[:60]
+    for artifact in result.artifacts:
+        size = f" {artifact.width}x{artifact.height}" if artifact.width else ""
+        came += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes, {artifact.uri[:27]}…"
+    return result.tool, _outcome(result), f"{result.elapsed_ms:.0f}", came
+
+
+def _outcome(result: Result | None) -> str:
+    if result is None:
+        return ""
+    return result.outcome if result.ok or not result.code else f"{result.outcome}: {result.code}"
+
+
+def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: DemoServer) -> None:
+    """A tool that was approved with other words than it has now, as after a bad release: it is not called."""
+    from bundle_router.wiring import Router, local_cards, open_pins, read_catalog
+
+    files, (tool, given) = open_pins(config), server.calls[0]
+    pins, entry = files.read(server.name), read_catalog(config, local_cards()[1])[0].servers[server.name]
+    if pins is None:
+        return
+    definitions = pins.definitions()
+    for definition in definitions:
+        if definition["name"] == tool:
+            definition["description"] = "What a person read and approved."
+    files.write(approve(entry, admit(entry, definitions, pins.instructions)))
+    with Router.open(config, runs=runs, workspace=workspace, development=True) as router:
+        router.route_sync(Step(run_id=f"{run_id}-changed", workflow="demo", role="agent", step="look"))
+        result = router.call_sync(f"{run_id}-changed", f"{server.name}.{tool}", given)
+    heading(f"The same call, where {server.name}.{tool} was approved with another description than it has")
+    say()
+    table(("call", "outcome", "ms>", "what came back"), [_line(result)])
+    say()
+
+
+def _show_trouble(rows: list[trouble.Survived]) -> None:
+    heading("A server in trouble, and another that is called at the same time")
+    say()
+    table(
+        ("its trouble", "outcome", "ms>", "what the agent is told", "its next call", "the other server", "ms>"),
+        [_survived(row) for row in rows],
+    )
+    say()
+
+
+def _survived(row: trouble.Survived) -> tuple[object, ...]:
+    _, outcome, elapsed, came = _line(row.result)
+    other = f"{row.beside.elapsed_ms:.0f}" if row.beside is not None else ""
+    return row.what, outcome, elapsed, came, _outcome(row.after), _outcome(row.beside), other
+
+
+def _show_end(runs: str, run_id: str) -> int:
+    """Gives how many processes are left."""
+    from bundle_router.adapters.mcp.supervision import descendants
+
+    left = descendants(os.getpid())
+    say(f"Processes left behind: {len(left) or 'none'}")
+    elsewhere = "" if runs == "runs" else f" --runs {runs}"
+    say(f"Everything above is on disk: {Path(runs, run_id)}")
+    say("Try next:")
+    say(f"  bundle-router runs show {run_id}{elsewhere}")
+    return len(left)

@@ -1,0 +1,104 @@
+"""`bundle-router explain`: the whole chain of tests for one tool or bundle, at a step or in a recorded decision."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from bundle_router.cli.arguments import ADDRESS, add_config, add_json, add_runs, add_step, config_folder, step_from
+from bundle_router.cli.local import local_servers
+from bundle_router.cli.output import heading, print_json, say, table
+from bundle_router.cli.wording import heard
+from bundle_router.core.models import Step
+from bundle_router.errors import RequestError
+from bundle_router.review.explain import Explanation, explain
+
+SUMMARY = "say why a tool or bundle is, or is not, shown at a step"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument("--tool", help="canonical name: server.tool")
+    target.add_argument("--bundle", help="bundle id")
+    add_step(parser, required=False)
+    parser.add_argument("--run", help="explain a recorded decision of this run, under the config it was taken with")
+    parser.add_argument("--seq", type=int, help="which of its decisions (default: the last)")
+    add_config(parser)
+    add_runs(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    step, explanation = _recorded(arguments) if arguments.run is not None else _now(arguments)
+    if arguments.json:
+        print_json({**asdict(explanation), "shown": explanation.shown})
+    else:
+        _show(step, explanation)
+    return 0
+
+
+def _target(arguments: argparse.Namespace) -> str:
+    return f"tool:{arguments.tool}" if arguments.tool is not None else f"bundle:{arguments.bundle}"
+
+
+def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
+    """The step that the options describe, under the config as it is."""
+    from bundle_router.wiring import Router
+
+    missing = [f"--{name}" for name in ADDRESS if getattr(arguments, name) is None]
+    if missing:
+        raise RequestError(f"explain needs {', '.join(missing)}", advice="or --run, for a recorded decision")
+    step = step_from(arguments, "explain")
+    with Router.open(config_folder(arguments), local=local_servers(arguments)) as router:
+        return step, router.explain(step, _target(arguments))
+
+
+def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
+    """A decision as it was taken: its config, its facts, and what search and the model said then."""
+    from bundle_router.adapters.archive import Archive
+    from bundle_router.core.records.records import activation_from, catalog_from, facts_from, reply_from
+    from bundle_router.core.records.records import step_from as recorded_step
+
+    archive = Archive(arguments.runs)
+    record = _decision(list(archive.records(arguments.run)), arguments.run, arguments.seq)
+    step = recorded_step(record)
+    explanation = explain(
+        catalog_from(archive.catalog(arguments.run, record["catalog_revision"])),
+        facts_from(record),
+        activation_from(record["activation"]["before"]),
+        step,
+        _target(arguments),
+        lambda _: reply_from(record),
+    )
+    return step, explanation
+
+
+def _decision(records: list[dict[str, Any]], run_id: str, seq: int | None) -> dict[str, Any]:
+    decided = [record for record in records if record.get("type") == "route.decided"]
+    found: dict[str, Any] | None = next((record for record in reversed(decided) if seq in (None, record["seq"])), None)
+    if found is None:
+        have = ", ".join(str(record["seq"]) for record in decided) or "none"
+        raise RequestError(
+            f"run {run_id!r} has no decision" + ("" if seq is None else f" {seq}"), advice=f"its decisions: {have}"
+        )
+    return found
+
+
+def _show(step: Step, explanation: Explanation) -> None:
+    where = f"{step.workflow} / {step.role} / {step.step}"
+    heading(f"{explanation.target} at {where}: {'shown' if explanation.shown else 'not shown'}")
+    route = f"route {explanation.route!r}" if explanation.route else "no route"
+    degraded = " (degraded)" if explanation.degraded else ""
+    unheard = explanation.asks and explanation.search is None and explanation.model is None
+    say(f"{route}, source {explanation.source}{degraded}" + (", search or a model would be asked" if unheard else ""))
+    if not unheard:
+        say(explanation.justification)
+    for line in heard(explanation.search, explanation.model):
+        say(line)
+    for chain in explanation.chains:
+        say()
+        name = f"{chain.tool} in {chain.bundle}" if chain.tool else chain.bundle
+        verdict = f"shown as {chain.reason}" if chain.shown else f"{chain.code}: {chain.detail}"
+        heading(f"{name}: {verdict}")
+        table(("test", "passed", "detail"), [(c.code, "yes" if c.passed else "no", c.detail) for c in chain.checks])

@@ -1,0 +1,107 @@
+"""`bundle-router import`: the MCP settings of another program as servers and a first set of bundles."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from bundle_router.cli.arguments import add_config, add_json, config_folder
+from bundle_router.cli.local import local_servers
+from bundle_router.cli.output import print_json, say
+from bundle_router.core.catalog import Card
+from bundle_router.errors import ConfigError, RequestError
+from bundle_router.review.imports import Imported, import_clients
+
+SUMMARY = "take over MCP servers from .mcp.json, Claude Code or Desktop, Cursor, VS Code or Codex; all untrusted"
+MAX_BYTES = 8 * 1024 * 1024
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="e.g. .mcp.json, ~/.cursor/mcp.json, ~/.codex/config.toml")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be added, and write nothing")
+    add_config(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.adapters.text_files import replace_texts
+    from bundle_router.wiring import local_cards, read_catalog
+
+    config = config_folder(arguments)
+    _, cards = local_cards(local_servers(arguments))
+    catalog, pins = read_catalog(config, cards)
+    source = Path(arguments.file)
+    made = import_clients(
+        _text_of(source),
+        source.name,
+        servers=catalog.servers,
+        bundles=catalog.bundles,
+        tools={name: sorted(known.names) for name, known in pins.items()},
+    )
+    folder = Path(config or "config")
+    texts = {folder / "servers.toml": made.servers, folder / "bundles.toml": made.bundles}
+    whole = {path: _present(path) + text for path, text in texts.items() if text}
+    _refuse_invalid(config, whole, cards)
+    if not arguments.dry_run:
+        replace_texts(whole)
+    if arguments.json:
+        print_json({
+            "servers": made.names, "variables": made.variables, "notes": made.notes,
+            "written": [] if arguments.dry_run else [str(path) for path in whole],
+            "text": {path.name: texts[path] for path in whole},
+        })  # fmt: skip
+        return 0
+    _show(made, {path: texts[path] for path in whole}, dry_run=arguments.dry_run)
+    return 0
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise RequestError(f"{path} is larger than {MAX_BYTES:,} bytes")
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise RequestError(f"{path} can't be read: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
+def _present(path: Path) -> str:
+    if not path.exists():
+        return ""
+    text = _text_of(path)
+    return text if text.endswith("\n") or not text else text + "\n"
+
+
+def _refuse_invalid(config: str | None, whole: dict[Path, str], cards: Mapping[str, Card]) -> None:
+    """What can't be read back is not written. Raises ConfigError."""
+    from bundle_router.adapters.config_files import read_config
+    from bundle_router.core.config import from_bytes
+    from bundle_router.review.lint import check
+    from bundle_router.tools.workspace.grammar import problems as check_binary
+
+    added = [from_bytes(path.name, str(path), text.encode(), "project") for path, text in whole.items()]
+    names = {file.name for file in added}
+    kept = [f for f in read_config(config) if f.layer != "project" or f.name not in names]
+    problems = [p for p in check([*kept, *added], cards=cards, check_binary=check_binary) if p.level == "error"]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _show(made: Imported, texts: dict[Path, str], *, dry_run: bool) -> None:
+    for path, text in texts.items():
+        say(f"{'would be added to' if dry_run else 'added to'} {path}:")
+        for line in text.rstrip().splitlines():
+            say(f"  {line}")
+    for note in made.notes:
+        say(f"note: {note}")
+    if made.variables:
+        say(f"set in the environment: {', '.join(made.variables)}")
+    if not made.names:
+        say("nothing to add")
+    elif not dry_run:
+        say(f"next: bundle-router pin --development {' '.join(made.names)}")
+        say("then name its tools in bundles.toml and map the bundles in routes.toml and policy.toml")

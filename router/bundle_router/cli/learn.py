@@ -1,0 +1,348 @@
+"""`bundle-router learn`: what past runs teach, what it would change, and accepting it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bundle_router.cli.arguments import add_config, add_json, add_runs, config_folder
+from bundle_router.cli.local import local_servers
+from bundle_router.cli.output import heading, print_json, say, table
+from bundle_router.core.catalog import Catalog
+from bundle_router.errors import CorruptRun, NotInstalled, RequestError, RouterError
+from bundle_router.review.learning.labels import MAX_STEPS
+from bundle_router.review.learning.proposals import AFTER
+from bundle_router.review.learning.steps import Correction, PastStep, past_steps
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.archive import Archive
+    from bundle_router.core.search.ranking import Search
+    from bundle_router.review.learning.learned import Learned
+    from bundle_router.review.learning.report import Learning
+
+SUMMARY = (
+    "learn from past runs: show what they teach and what that does to the newest of them; accept it, or label steps"
+)
+EPILOG = """Nothing takes effect unaccepted. `--accept` writes learned/memory.json and learned/calibration.json in the
+config folder, which the next `Router.open` reads, and learned/proposals.toml, which nothing reads. Delete a file to go
+back. `bundle-router learn label RUN SEQ --needed ID` records a reviewer's word about one decision."""
+LEAST_VERSION = 8
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    _add_own(parser)
+    verbs = parser.add_subparsers(dest="learn_verb", metavar="label")
+    label = verbs.add_parser("label", help="say what a step needed", description="Say what a recorded step needed.")
+    label.add_argument("run_id", metavar="run", help="run id")
+    label.add_argument("seq", type=int, help="the decision's number, as `runs show` prints it")
+    label.add_argument("--needed", action="append", default=[], metavar="BUNDLE", help="may be given several times")
+    label.add_argument("--not-needed", action="append", default=[], metavar="BUNDLE", help="may be given several times")
+    label.add_argument("--by", default=None, help="who says so (default: the user)")
+    add_runs(label)
+    add_json(label)
+
+
+def _add_own(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--calibrate", action="store_true", help="fit thresholds too (takes 300 labels)")
+    parser.add_argument(
+        "--accept",
+        nargs="?",
+        const="",
+        metavar="VERSION",
+        help="put what was learned in force; with the VERSION that was printed, only if it is still that",
+    )
+    parser.add_argument(
+        "--proposals", type=Path, metavar="FILE", help="write the proposals there, as TOML to copy from"
+    )
+    parser.add_argument(
+        "--after", type=int, default=AFTER, help=f"propose a route after so many equal answers (default: {AFTER})"
+    )
+    add_config(parser)
+    add_runs(parser)
+    add_json(parser)
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was read of the runs. `unread`: runs that could not be learned from, and why."""
+
+    steps: list[PastStep] = field(default_factory=list)
+    catalogs: dict[str, Catalog] = field(default_factory=dict)
+    unread: list[tuple[str, str]] = field(default_factory=list)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.learn_verb == "label":
+        return _label(arguments)
+    from bundle_router.adapters.archive import Archive
+    from bundle_router.adapters.learned import load_learned
+    from bundle_router.review.learning.report import learn
+    from bundle_router.wiring import load_catalog
+
+    if arguments.after < 1:
+        raise RequestError("--after must be at least 1")
+    folder = config_folder(arguments)
+    if arguments.accept is not None and folder is None:
+        raise RequestError("there is no config folder to keep it in", advice="make one with `bundle-router init`")
+    catalog = load_catalog(folder, local=local_servers(arguments))
+    now = load_learned(folder).fitted_to(catalog)
+    catalog = now.applied_to(catalog)
+    read = _read_runs(Archive(arguments.runs))
+    search, missing = _search(catalog, [step.request.text for step in read.steps])
+    learning = learn(
+        read.steps, read.catalogs, catalog, search, now, calibrating=arguments.calibrate, after=arguments.after
+    )
+    written = _write(arguments, folder, learning, catalog)
+    if arguments.json:
+        unread = [{"run_id": run_id, "why": why} for run_id, why in read.unread]
+        print_json({**learning.to_json(), "search": missing or "ready", "unread": unread, "written": written})
+    else:
+        _show(learning, read, missing)
+        _show_end(learning, written, accepted=arguments.accept is not None)
+    return 0
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+def _read_runs(archive: Archive) -> _Read:
+    """The newest runs first, until there is enough; then in the order they were opened."""
+    read = _Read()
+    runs = archive.runs()
+    if sys.stderr.isatty() and len(runs) > 100:
+        print(f"reading {len(runs)} runs…", file=sys.stderr)
+    for summary in runs:
+        if len(read.steps) >= MAX_STEPS:
+            break
+        try:
+            read.steps[:0] = _read_run(archive, summary.run_id, read.catalogs)
+        except RouterError as error:
+            read.unread.append((summary.run_id, error.message))
+    return read
+
+
+def _read_run(archive: Archive, run_id: str, catalogs: dict[str, Catalog]) -> list[PastStep]:
+    """Raises CorruptRun, StorageError, UnknownRun. A run that was tampered with teaches nothing."""
+    from bundle_router.adapters.labels import read_labels
+    from bundle_router.core.records.records import catalog_from
+
+    report = archive.verify(run_id)
+    if report.broken is not None or report.problems:
+        raise CorruptRun(report.broken.detail if report.broken is not None else report.problems[0])
+    try:
+        steps = past_steps(archive.records(run_id), read_labels(archive.path(run_id)))
+        for revision in {step.catalog_revision for step in steps} - catalogs.keys():
+            catalogs[revision] = catalog_from(archive.catalog(run_id, revision))
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise CorruptRun(f"a record is not what its type says: {type(wrong).__name__}: {wrong}") from None
+    return steps
+
+
+def _search(catalog: Catalog, requests: list[str]) -> tuple[Search | None, str]:
+    from bundle_router.wiring import make_search_for
+
+    try:
+        return make_search_for(catalog, requests), ""
+    except NotInstalled as error:
+        return None, error.message
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def _write(arguments: argparse.Namespace, folder: str | None, learning: Learning, catalog: Catalog) -> list[str]:
+    from bundle_router.adapters.learned import FOLDER, PROPOSALS, save_learned, write_text
+    from bundle_router.review.learning.report_text import proposals_toml
+
+    written: list[Path] = []
+    text = proposals_toml(learning.proposals, catalog)
+    if arguments.accept is not None and folder is not None:
+        _check_version(arguments.accept, learning.version)
+        if learning.changes:
+            written += save_learned(folder, learning.then)
+        if learning.proposals.count:
+            written.append(write_text(Path(folder, FOLDER, PROPOSALS), text))
+    if arguments.proposals is not None:
+        written.append(write_text(arguments.proposals, text))
+    return [str(path) for path in written]
+
+
+def _check_version(wanted: str, version: str) -> None:
+    """Accepting what was printed, not what the logs have come to since."""
+    if wanted and (len(wanted) < LEAST_VERSION or not version.startswith(wanted)):
+        raise RequestError(
+            f"what the logs teach now is version {version}, not {wanted!r}: nothing was accepted",
+            advice="look at it again with `bundle-router learn`, then accept that version",
+        )
+
+
+# --- showing -------------------------------------------------------------------------------------------------------
+
+
+def _show(learning: Learning, read: _Read, missing: str) -> None:
+    kinds = ", ".join(f"{number} {kind}" for kind, number in learning.labelled.by_kind)
+    heading(f"{learning.runs} runs, {learning.steps} steps, {len(learning.labelled.steps)} of them labelled")
+    say(f"labels: {kinds}")
+    labelled = learning.labelled
+    say(
+        f"left out: {labelled.over_quota} over a run's quota, {labelled.obsolete} obsolete, "
+        f"{labelled.unrankable} that policy does not let search pick"
+    )
+    for run_id, why in read.unread:
+        say(f"not learned from: {run_id}: {why}")
+    if missing:
+        say(f"{missing}: no memory, no calibration and no examples")
+    say()
+    _show_fits(learning)
+    _show_proposals(learning)
+
+
+def _show_fits(learning: Learning) -> None:
+    rows = list(_fit_rows(learning))
+    if rows:
+        table(("on steps it was not learned from", "steps>", "now>", "then>"), rows)
+        say()
+    if learning.memory is not None:
+        say(f"memory: {'on' if learning.memory.memory is not None else 'not proposed'}: {learning.memory.why}")
+        if learning.memory.recall:
+            say(f"past steps are compared {learning.memory.recall}")
+    if learning.calibration is not None:
+        on = learning.calibration.calibration is not None
+        say(f"calibration: {'fitted' if on else 'not proposed'}: {learning.calibration.why}")
+    elif learning.memory is not None:
+        say("calibration: not asked for (--calibrate)")
+
+
+def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
+    memory, calibration = learning.memory, learning.calibration
+    if memory is not None and memory.replay.trials:
+        replay = memory.replay
+        after = replay.after if memory.memory is not None else replay.before
+        if memory.memory is not None and memory.memory.recollection is not None and replay.recall is not None:
+            after = replay.recall.after
+        yield "replay, run by run: quality (mean of first and MRR)", replay.labels, _three(replay.before), _three(after)
+    if memory is not None and memory.before.steps:
+        before, after_ = memory.before, memory.after
+        yield "newest runs: right bundle first", before.steps, _three(before.first), _three(after_.first)
+        yield "newest runs: mean reciprocal rank", before.steps, _three(before.mrr), _three(after_.mrr)
+    if calibration is not None and calibration.enough:
+        before_, after__ = calibration.before, calibration.after
+        yield "settled by search alone", before_.steps, _percent(before_.share), _percent(after__.share)
+        yield "  of these wrong", "", _percent(before_.error), _percent(after__.error)
+        for effect, settled in calibration.by_effect:
+            yield f"  bundles that {effect}: settled", settled.steps, "", _percent(settled.share)
+            yield "    of these wrong", "", "", _percent(settled.error)
+
+
+def _show_proposals(learning: Learning) -> None:
+    proposals = learning.proposals
+    say()
+    if not proposals.count:
+        say("proposals: none")
+    if proposals.routes:
+        rows = [(f"{r.workflow} / {r.role} / {r.step}", " ".join(r.bundles), f"{r.same} of {r.answers}", r.runs, r.used)
+                for r in proposals.routes]  # fmt: skip
+        table(("route to promote", "bundles", "answers>", "runs>", "used>"), rows)
+    if proposals.examples:
+        rows_ = [(e.bundle, e.text, e.runs, e.rank or "not found") for e in proposals.examples]
+        table(("example to add", "text", "runs>", "ranked now>"), rows_)
+    if proposals.trims:
+        rows__ = [(t.bundle, "all of it" if t.whole else " ".join(t.tools), t.steps, t.runs, t.tokens)
+                  for t in proposals.trims]  # fmt: skip
+        table(("bundle to trim", "shown and never called", "steps>", "runs>", "tokens>"), rows__)
+    if proposals.count:
+        say("as TOML to copy from: --proposals FILE")
+
+
+def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None:
+    say()
+    for path in written:
+        say(f"written: {path}")
+    now, then = _named(learning.now), _named(learning.then)
+    if not learning.changes:
+        say(f"in force, and staying so: {now}")
+    elif accepted:
+        say(f"in force from the next start on: {then} (it was: {now})")
+    else:
+        say(f"in force: {now}; proposed: {then}")
+        say(f"to accept exactly this: bundle-router learn --accept {learning.version}, with the same options")
+
+
+def _named(learned: Learned) -> str:
+    return ", ".join(f"{name} {version[:19]}" for name, version in learned.revisions) or "nothing"
+
+
+def _three(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+# --- a reviewer's word ---------------------------------------------------------------------------------------------
+
+
+def _label(arguments: argparse.Namespace) -> int:
+    from bundle_router.adapters.archive import Archive
+    from bundle_router.adapters.labels import append_label
+
+    needed, not_needed = tuple(arguments.needed), tuple(arguments.not_needed)
+    if not needed and not not_needed:
+        raise RequestError("nothing to say about the step", advice="give --needed BUNDLE or --not-needed BUNDLE")
+    both = sorted({*needed} & {*not_needed})
+    if both:
+        raise RequestError(f"{both[0]!r} can't be needed and not needed")
+    archive = Archive(arguments.runs)
+    record = _decision(archive, arguments.run_id, arguments.seq)
+    _check_ids(archive, record, (*needed, *not_needed))
+    correction = Correction(
+        decision_id=record["decision_id"],
+        needed=needed,
+        not_needed=not_needed,
+        by=_user() if arguments.by is None else arguments.by[:200],
+        time=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+    )
+    path = append_label(archive.path(arguments.run_id), correction)
+    if arguments.json:
+        print_json({"file": str(path), **correction.model_dump(mode="json", by_alias=True)})
+    else:
+        say(f"labelled decision {correction.decision_id} in {path}")
+    return 0
+
+
+def _decision(archive: Archive, run_id: str, seq: int) -> dict[str, Any]:
+    for record in archive.records(run_id):
+        if record["seq"] == seq and record.get("type") == "route.decided":
+            return record
+    raise RequestError(
+        f"run {run_id!r} has no decision {seq}", advice=f"`bundle-router runs show {run_id}` numbers its decisions"
+    )
+
+
+def _check_ids(archive: Archive, record: dict[str, Any], ids: tuple[str, ...]) -> None:
+    """Bundles are those of the config that the decision was taken under."""
+    from bundle_router.core.models.spelling import Suggester
+    from bundle_router.core.records.records import catalog_from
+
+    catalog = catalog_from(archive.catalog(record["run_id"], record["catalog_revision"]))
+    for id_ in ids:
+        if catalog.bundle(id_) is None:
+            hint = Suggester().did_you_mean(id_, catalog.bundles)
+            raise RequestError(f"the decision's config has no bundle {id_!r}", advice=hint)
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -1,0 +1,118 @@
+"""`--local NAME=module:TOOLS`: an engine's own local tools, for the verbs that read its config.
+
+A config file names a local server and never code; this names code, and stands on the operator's command line, which
+says what runs anyway. Rules:
+
+1. The module is imported as the engine imports it. Installed modules come first and this folder last, so that a file
+   lying here can't take the place of a library.
+2. What is wrong is a bad request, in one line; a defect in the module is named with its kind, not swallowed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from bundle_router.core.models import SERVER_NAME, TOOL_NAME, LocalTool
+from bundle_router.errors import RequestError
+
+_FORM: Final = "write --local NAME=module:TOOLS, such as --local tickets=our_engine.tools:TOOLS"
+
+
+def add_local(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--local",
+        action="append",
+        default=[],
+        metavar="NAME=module:TOOLS",
+        help="local tools of your own, as Router.open(local=...) takes them: a list of LocalTool in a module; "
+        "imports that module; may be given several times",
+    )
+
+
+def local_servers(arguments: argparse.Namespace) -> dict[str, Sequence[LocalTool]]:
+    """The local servers that the options name. Imports their modules. Raises RequestError."""
+    servers: dict[str, Sequence[LocalTool]] = {}
+    for given in arguments.local:
+        name, module, attribute = _parts(given)
+        if name in servers:
+            raise RequestError(f"--local {name}=... is given twice", advice="give a server all of its tools at once")
+        servers[name] = _tools(given, _import(given, module), attribute)
+    return servers
+
+
+def _parts(given: str) -> tuple[str, str, str]:
+    name, equals, place = given.partition("=")
+    module, colon, attribute = place.partition(":")
+    if not (equals and colon and module and attribute):
+        raise RequestError(f"--local {given!r} does not say which tools", advice=_FORM)
+    if not SERVER_NAME.fullmatch(name):
+        raise RequestError(
+            f"--local {given!r}: {name!r} is not a server name",
+            advice="lower case letters, digits, '-' and '_', as in servers.toml",
+        )
+    return name, module, attribute
+
+
+def _import(given: str, module: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name is not None and (module == missing.name or module.startswith(f"{missing.name}.")):
+            raise RequestError(
+                f"--local {given!r}: there is no module {missing.name!r}",
+                advice="looked among the installed ones and in this folder; is its environment active?",
+            ) from None
+        raise _defect(given, module, missing) from missing
+    except (Exception, SystemExit) as defect:
+        raise _defect(given, module, defect) from defect
+
+
+def _defect(given: str, module: str, defect: BaseException) -> RequestError:
+    said = f"{type(defect).__name__}: {defect}" if str(defect) else type(defect).__name__
+    return RequestError(
+        f"--local {given!r}: module {module!r} can't be imported: {said}",
+        advice=f"`python -c 'import {module}'` shows where",
+    )
+
+
+def _tools(given: str, module: ModuleType, attribute: str) -> Sequence[LocalTool]:
+    found: Any = getattr(module, attribute, None)
+    if found is None:
+        lists = sorted(name for name, value in vars(module).items() if _is_tools(value))
+        has = f"it has {', '.join(lists)}" if lists else "it holds no list of LocalTool"
+        raise RequestError(f"--local {given!r}: module {module.__name__!r} has no {attribute!r}", advice=has)
+    if not _is_tools(found):
+        wrong = next((item for item in found if not isinstance(item, LocalTool)), None) if _is_row(found) else found
+        said = "it is empty" if _is_row(found) and not found else f"it holds {_kind(wrong)}" if _is_row(found) else ""
+        raise RequestError(
+            f"--local {given!r}: {attribute!r} is not a list of LocalTool: {said or f'it is {_kind(found)}'}",
+            advice="TOOLS = [LocalTool(name=..., description=..., arguments=..., run=...)]",
+        )
+    for tool in found:
+        if not TOOL_NAME.fullmatch(tool.name):
+            raise RequestError(
+                f"--local {given!r}: {tool.name[:80]!r} is not a tool's name",
+                advice="letters, digits, '_', '-' and '.', at most 128",
+            )
+    return tuple(found)
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _is_tools(value: Any) -> bool:
+    return _is_row(value) and len(value) > 0 and all(isinstance(item, LocalTool) for item in value)
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"something of type {type(value).__name__}"

@@ -1,0 +1,96 @@
+"""`bundle-router login`: a person authorizes a tool server, once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+
+from bundle_router.cli.arguments import add_config, add_json, config_folder
+from bundle_router.cli.local import local_servers
+from bundle_router.cli.output import print_json, say
+from bundle_router.cli.reviewing import remote_servers
+from bundle_router.core.catalog import Catalog, Server
+from bundle_router.core.tools.shaping import visible
+from bundle_router.errors import RequestError, ToolFailure
+
+SUMMARY = "authorize a tool server that has auth = 'oauth', in your browser"
+MAX_TIMEOUT_S = 3_600.0
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    from bundle_router.wiring import LOGIN_S
+
+    parser.add_argument("server", metavar="SERVER", help="a server of servers.toml")
+    parser.add_argument("--principal", default="", help="whose authorization it is to be (default: everybody's)")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port on 127.0.0.1 that the browser comes back to (default: any free one)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=LOGIN_S, metavar="S", help=f"seconds to wait (default: {LOGIN_S:g})"
+    )
+    parser.add_argument("--forget", action="store_true", help="forget the authorization that is kept, and end there")
+    add_config(parser)
+    add_json(parser)
+    parser.epilog = (
+        "Prints an address on standard error and opens nothing by itself. On another machine than your browser's, "
+        "choose a --port and forward it (ssh -L PORT:127.0.0.1:PORT). Tokens are kept in "
+        "$XDG_DATA_HOME/bundle-router/tokens, for you alone to read, and renewed while their issuer permits."
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.wiring import load_catalog, log_in, log_out
+
+    catalog = load_catalog(config_folder(arguments), local=local_servers(arguments))
+    server = _server(catalog, arguments.server)
+    if arguments.forget:
+        gone = log_out(server, arguments.principal)
+        _say(arguments, server, "forgotten" if gone else "nothing was kept", {"forgotten": gone})
+        return 0
+    if not 0 < arguments.timeout <= MAX_TIMEOUT_S:
+        raise RequestError(f"--timeout is out of range: it is above 0 and at most {MAX_TIMEOUT_S:g} seconds")
+    done = log_in(
+        catalog,
+        server,
+        principal=arguments.principal,
+        show=_show,
+        port=arguments.port,
+        timeout_s=arguments.timeout,
+    )
+    facts = {"authorized": done.kept, "asked": done.asked, "tools": done.tools}
+    if not done.kept:
+        if done.asked:
+            raise ToolFailure(
+                f"server {server.name!r} was authorized, but its tokens could not be kept",
+                code="unauthorized",
+                advice="see that $XDG_DATA_HOME, or ~/.local/share, can be written to",
+            )
+        _say(arguments, server, "it asks for no authorization; auth = 'oauth' can go", facts)
+        return 0
+    said = "authorized" if done.asked else "authorized before (--forget to begin anew)"
+    _say(arguments, server, f"{said}; it lists {done.tools} tools", facts)
+    return 0
+
+
+def _server(catalog: Catalog, name: str) -> Server:
+    server = remote_servers(catalog, [name])[0]
+    if server.auth is None:
+        raise RequestError(
+            f"server {name!r} has no auth = 'oauth'", advice="add it to its entry in servers.toml, if it is to have it"
+        )
+    if not server.enabled:
+        raise RequestError(f"server {name!r} is switched off", advice="see 'enabled' in servers.toml")
+    return server
+
+
+def _show(url: str) -> None:
+    """The address goes to the person and nowhere else: to open it is up to them."""
+    print(f"Open this address in your browser, and come back here:\n\n  {visible(url)}\n", file=sys.stderr, flush=True)
+
+
+def _say(arguments: argparse.Namespace, server: Server, sentence: str, facts: Mapping[str, object]) -> None:
+    if arguments.json:
+        print_json({"server": server.name, "principal": arguments.principal, **facts})
+    else:
+        say(f"{server.name}: {sentence}")

@@ -1,0 +1,156 @@
+"""What people and programs read: plain lines, tables, JSON. Nothing is printed that could steer a terminal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from bundle_router.core.tools.shaping import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+NARROW: Final = 6
+"""Characters that a column of names has at least on a terminal; one of prose has twice that."""
+GAP: Final = 2
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, indented for a terminal and on one line for a pipe."""
+    indent = 2 if sys.stdout.isatty() else None
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=True, default=str) + "\n")
+
+
+def say(text: str = "") -> None:
+    """A line of text, controls and invisible characters escaped."""
+    sys.stdout.write(visible(text) + "\n")
+
+
+def console() -> Console:
+    """Colour and boxes on a terminal; plain text, never wrapped, in a pipe."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    return Console(
+        highlight=False, soft_wrap=not terminal, width=None if terminal else 10_000, emoji=False, markup=False
+    )
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+    """A table: boxed and coloured on a terminal, without its empty columns; aligned columns in a pipe.
+
+    A column named `…>` is right-aligned."""
+    heads = [name.removesuffix(">") for name in columns]
+    right = [name.endswith(">") for name in columns]
+    cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        _plain_table(heads, right, cells, title)
+        return
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    told = [i for i in range(len(heads)) if any(row[i] for row in cells)] or list(range(len(heads)))
+    out = console()
+    widths = _widths([[heads[i], *(row[i] for row in cells)] for i in told], out.width)
+    for i, width in zip(told, widths, strict=True):
+        justify: Literal["right", "left"] = "right" if right[i] else "left"
+        made.add_column(Text(heads[i], style="bold"), justify=justify, overflow="fold", width=width)
+    for row in cells:
+        made.add_row(*(Text(row[i], style=_style(row[i])) for i in told))
+    out.print(made)
+
+
+def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
+    """What each column gets of a terminal's width: ids, names and numbers, which people copy, stay whole as far as
+    there is room, the first before the others; what is left goes to all that would like more."""
+    names = [i for i, column in enumerate(columns) if not any(" " in cell for cell in column[1:])]
+    full = [max(map(len, column)) for column in columns]
+    have = [min(full[i], NARROW) if i in names else _word(column) for i, column in enumerate(columns)]
+    room = width - GAP * len(columns) - sum(have)
+    for i in names:
+        if full[i] - have[i] <= room:
+            room -= full[i] - have[i]
+            have[i] = full[i]
+    while room > 0 and (short := [i for i in range(len(columns)) if have[i] < full[i]]):
+        for i in short[:room]:
+            have[i] += 1
+        room -= len(short[:room])
+    return have
+
+
+def _word(column: Sequence[str]) -> int:
+    """How wide prose has to be for its words to stay whole, as far as they are words."""
+    return min(2 * NARROW, max((len(word) for cell in column for word in cell.split()), default=1))
+
+
+_GOOD = frozenset(("ok", "yes", "mapping", "mapped", "identical"))
+_BAD = frozenset(("denied", "tool_error", "timeout", "policy_denied", "capability_missing", "no", "changed", "broken"))
+
+
+def _style(cell: str) -> str:
+    return "green" if cell in _GOOD else "red" if cell in _BAD else ""
+
+
+def _plain_table(heads: Sequence[str], right: Sequence[bool], cells: Sequence[Sequence[str]], title: str) -> None:
+    widths = [max(len(row[i]) for row in (heads, *cells)) for i in range(len(heads))]
+    if title:
+        sys.stdout.write(title + "\n")
+    for row in (heads, *cells):
+        line = "  ".join(
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(row, widths, right, strict=True)
+        )
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def excerpt(lead: str, text: str) -> str:
+    """`lead` and what fits of `text` beside it on one line: line ends become `⏎`, and what is cut off is counted."""
+    room = max(40, shutil.get_terminal_size((120, 24)).columns - len(lead) - 1)
+    flat = _flat(text)
+    if len(flat) <= room:
+        return lead + flat
+    tail = f" … ({len(text):,} characters)"
+    return lead + flat[: room - len(tail)].rstrip() + tail
+
+
+def _flat(text: str) -> str:
+    """On one line: line ends become `⏎`."""
+    return visible(text.strip().replace("\r\n", "\n").replace("\n", " ⏎ "))
+
+
+def say_whole(lead: str, text: str, *, under: int) -> None:
+    """`lead` and the whole of `text`: on a terminal in lines of its width, the later ones `under` spaces in; in a pipe
+    on one line."""
+    flat = _flat(text)
+    if not sys.stdout.isatty():
+        say(lead + flat)
+        return
+    width = max(40, shutil.get_terminal_size((120, 24)).columns - 1)
+    lines = textwrap.wrap(
+        flat, width, initial_indent=lead, subsequent_indent=" " * under, break_on_hyphens=False, tabsize=1
+    )
+    for line in lines or [lead]:
+        say(line)
+
+
+def say_json(value: Any) -> None:
+    """A JSON value for people: indented wherever it goes, controls and invisible characters escaped."""
+    for line in json.dumps(value, indent=2, ensure_ascii=False, default=str).split("\n"):
+        say(line)
+
+
+def heading(text: str) -> None:
+    """A line that stands out on a terminal."""
+    if sys.stdout.isatty():
+        from rich.text import Text
+
+        console().print(Text(visible(text), style="bold"))
+    else:
+        say(text)

@@ -1,0 +1,89 @@
+"""`bundle-router pin`: review what servers list, and approve it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bundle_router.cli.arguments import add_config, add_development, add_json, config_folder
+from bundle_router.cli.local import local_servers
+from bundle_router.cli.output import print_json, say
+from bundle_router.cli.reviewing import Review, json_of, lines_of, remote_servers, review
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.tools.pins import Pins, approve
+from bundle_router.errors import RequestError
+from bundle_router.review.imports import bundle_text
+
+SUMMARY = "show what tool servers list now against what was reviewed, and approve it"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("servers", nargs="*", metavar="SERVER", help="servers to review (default: all in use)")
+    parser.add_argument("--yes", action="store_true", help="approve without asking: you have read the differences")
+    parser.add_argument("--tool", action="append", metavar="NAME", help="approve only this tool; may be repeated")
+    parser.add_argument("--full", action="store_true", help="print the whole text of what was not reviewed")
+    add_development(parser)
+    add_config(parser)
+    add_json(parser)
+    parser.epilog = (
+        "Pins are written to bundles/pins/ beside the config folder: commit them. Exit: 0 all is pinned as it is now, "
+        "1 something was not approved, 4 a server could not be asked."
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.wiring import local_cards, open_pins, read_catalog
+
+    config = config_folder(arguments)
+    catalog, pins = read_catalog(config, local_cards(local_servers(arguments))[1])
+    servers = remote_servers(catalog, arguments.servers)
+    if arguments.tool and len(servers) != 1:
+        raise RequestError("--tool is for one server", advice="name the server")
+    rows = review(catalog, pins, servers, development=arguments.development)
+    files = open_pins(config)
+    written: dict[str, str] = {}
+    for row in rows:
+        if not arguments.json:
+            for line in lines_of(row, full=arguments.full):
+                say(line)
+        if row.admitted is not None and not row.clean and _approved(row, arguments):
+            written[row.server.name] = str(files.write(_approve(row, arguments.tool)))
+            if not arguments.json:
+                say(f"{row.server.name}: pinned in {written[row.server.name]}")
+                _show_bundle(row, catalog)
+    if arguments.json:
+        print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
+    elif not rows:
+        say("no server of this config is elsewhere: there is nothing to pin")
+    elif (
+        not arguments.yes and not sys.stdin.isatty() and any(row.admitted is not None and not row.clean for row in rows)
+    ):
+        say("nothing was approved: there is no terminal to ask on; --yes approves what you have read")
+    if any(row.admitted is None for row in rows):
+        return 4
+    return 0 if all(row.clean or row.server.name in written for row in rows) else 1
+
+
+def _show_bundle(row: Review, catalog: Catalog) -> None:
+    """A first bundle, where no bundle holds the server's tools yet."""
+    if row.admitted is None or any(row.server.name in bundle.servers for bundle in catalog.bundles.values()):
+        return
+    say("no bundle holds its tools yet; in bundles.toml, with the tools that you want:")
+    for line in bundle_text(row.server.name, [tool.card.tool for tool in row.admitted.tools]).splitlines():
+        say(f"  {line}")
+
+
+def _approve(row: Review, only: list[str] | None) -> Pins:
+    assert row.admitted is not None  # noqa: S101 - the caller's condition
+    return approve(row.server, row.admitted, row.pins, only)
+
+
+def _approved(row: Review, arguments: argparse.Namespace) -> bool:
+    if arguments.yes:
+        return True
+    if arguments.json or not sys.stdin.isatty():
+        return False
+    what = f"{len(arguments.tool)} tools" if arguments.tool else "all of it"
+    sys.stdout.write(f"Approve {what} of {row.server.name!r} as shown? [y/N] ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,174 @@
+"""What a person needs to know of tool servers before approving them: their lists now, against their pins."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bundle_router.core.catalog import Catalog, Server
+from bundle_router.core.tools.admission import Admitted, AdmittedTool
+from bundle_router.core.tools.admission.lookalikes import revealed
+from bundle_router.core.tools.pins import Comparison, Pins, compare, report_lines
+from bundle_router.core.tools.pins.lights import Light, lights
+from bundle_router.core.tools.warning_light import Finding, Neighbour
+from bundle_router.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One server as it is now. `admitted` and `comparison` are None where it could not be asked; `error` says why."""
+
+    server: Server
+    pins: Pins | None
+    admitted: Admitted | None = None
+    comparison: Comparison | None = None
+    lights: tuple[Light, ...] = ()
+    error: str = ""
+
+    @property
+    def command(self) -> str:
+        """What is started, or asked."""
+        return " ".join((self.server.command or "", *self.server.args)) or self.server.url or ""
+
+    @property
+    def clean(self) -> bool:
+        """Whether it was asked, and is as it was reviewed."""
+        return self.comparison is not None and self.pins is not None and self.comparison.clean
+
+
+def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
+    """The named servers, or all that are elsewhere, switched on, and have their credentials. Raises RequestError."""
+    if not names:
+        remote = [s for s in catalog.servers.values() if s.transport != "local" and s.enabled]
+        return [server for server in remote if all(os.environ.get(name) for name in server.env_names)]
+    found = []
+    for name in dict.fromkeys(names):
+        server = catalog.servers.get(name)
+        if server is None:
+            raise RequestError(f"there is no server {name!r}", advice="see servers.toml, or `bundle-router check`")
+        if server.transport == "local":
+            raise RequestError(f"{name!r} is local: its tools are the program's own, and are not pinned")
+        found.append(server)
+    return found
+
+
+def review(catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *, development: bool) -> list[Review]:
+    """Asks the servers, all at once, and compares. Starts processes (stdio) only with `development`; ends them."""
+    from bundle_router.wiring import admitted_now
+
+    if not servers:
+        return []
+
+    heard = dict(zip((s.name for s in servers), admitted_now(catalog, servers, development=development), strict=True))
+    admitted = {name: found for name, found in heard.items() if isinstance(found, Admitted)}
+    everyone = _neighbours(catalog, admitted)
+    rows = []
+    for server in servers:
+        known, found = pins.get(server.name), heard[server.name]
+        if isinstance(found, str):
+            rows.append(Review(server, known, error=found))
+            continue
+        comparison = compare(known, found, server)
+        rows.append(Review(server, known, found, comparison, tuple(lights(found, comparison, everyone))))
+    return rows
+
+
+def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> list[Neighbour]:
+    live = [tool.card for found in admitted.values() for tool in found.tools]
+    known = [card for card in catalog.cards.values() if card.server not in admitted]
+    return [Neighbour(card.server, card.tool, card.description) for card in (*live, *known)]
+
+
+# --- for people and programs ------------------------------------------------------------------------------------------
+
+
+def lines_of(one: Review, *, full: bool = False) -> Iterator[str]:
+    """The review for a terminal: what changed, field by field, and what the warning light saw. `full` adds the whole
+    text of tools that nobody has reviewed, in ASCII."""
+    if one.comparison is None or one.admitted is None:
+        yield f"{one.server.name}: can't be reviewed: {one.error}"
+        return
+    if one.clean:
+        yield f"{one.server.name}: as it was reviewed ({len(one.admitted.tools)} tools)"
+        return
+    if one.pins is None:
+        yield f"{one.server.name}: never reviewed; {one.command}"
+        if one.admitted.instructions:
+            yield "  its instructions, which no agent is shown:"
+            yield from (f"    | {line}" for line in one.admitted.instructions[:2_000].splitlines())
+        for tool in one.admitted.tools:
+            yield from _new_tool(tool)
+        for row in one.admitted.refused:
+            yield f"  refused  {one.server.name}.{row.name}  {row.code}: {row.detail}"
+    else:
+        yield from report_lines(one.comparison)
+    if full:
+        changed = {change.tool for change in one.comparison.tools if change.kind != "unchanged"}
+        for tool in one.admitted.tools:
+            if tool.card.tool in changed:
+                yield from json.dumps(json.loads(tool.definition), indent=1, ensure_ascii=True).splitlines()
+    yield from _warnings(one)
+
+
+def _warnings(one: Review) -> Iterator[str]:
+    """What warns: the server's own instructions once, whichever tools they stand over; then tool by tool."""
+    own = {finding: None for light in one.lights for finding in light.verdict.findings if _is_of_server(finding)}
+    if own:
+        yield f"  WARNING  {one.server.name}: its instructions speak to the model"
+        yield from (_finding(finding) for finding in own)
+    for light in one.lights:
+        found = [finding for finding in light.verdict.findings if not _is_of_server(finding)]
+        if found:
+            score = f"{light.verdict.score:g}"
+            yield f"  WARNING  {one.server.name}.{light.tool}: its text {light.verdict.charge} (score {score})"
+            yield from (_finding(finding) for finding in found)
+
+
+def _is_of_server(finding: Finding) -> bool:
+    return finding.where == "/instructions"
+
+
+def _finding(finding: Finding) -> str:
+    return f"    {finding.rule} at {finding.where}: {finding.meaning}: {finding.seen!r}"
+
+
+def _new_tool(tool: AdmittedTool) -> Iterator[str]:
+    """The description as it came, with what a reader can't see written out."""
+    definition = json.loads(tool.definition)
+    arguments = ", ".join(tool.card.input_schema()["properties"]) or "no arguments"
+    yield f"  new      {tool.card.name} ({arguments}; {tool.card.tokens:,} tokens)"
+    text = definition.get("description")
+    yield from (f"    | {line}" for line in revealed(text if isinstance(text, str) else "").splitlines()[:40])
+    yield from (f"    note: {note}" for note in tool.notes)
+
+
+def json_of(one: Review) -> dict[str, Any]:
+    """The review as JSON values."""
+    changes = one.comparison.tools if one.comparison is not None else ()
+    return {
+        "server": one.server.name,
+        "pinned": one.pins is not None,
+        "clean": one.clean,
+        "error": one.error,
+        "server_differences": _differences(one.comparison.server) if one.comparison is not None else [],
+        "tools": [
+            {"tool": c.tool, "kind": c.kind, "detail": c.detail, "differences": _differences(c.differences)}
+            for c in changes
+            if c.kind != "unchanged"
+        ],
+        "warnings": [
+            {
+                "tool": light.tool,
+                "score": light.verdict.score,
+                "findings": [{"rule": f.rule, "where": f.where, "seen": f.seen} for f in light.verdict.findings],
+            }
+            for light in one.lights
+        ],
+    }
+
+
+def _differences(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    return [{"path": row.path, "before": row.before, "after": row.after} for row in rows]

@@ -1,0 +1,114 @@
+"""`bundle-router route`: one decision, recorded."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from bundle_router.cli.arguments import (
+    add_config,
+    add_json,
+    add_opening,
+    add_runs,
+    add_step,
+    add_workspace,
+    config_folder,
+    opening,
+    step_from,
+)
+from bundle_router.cli.output import print_json, say, table
+from bundle_router.cli.wording import heard
+from bundle_router.core.models import Decision, Step
+from bundle_router.core.records.records import outcome_json
+from bundle_router.errors import RequestError
+
+if TYPE_CHECKING:
+    from bundle_router.wiring import Router
+
+SUMMARY = "decide what a step may see, and write it to the run directory"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    add_step(parser)
+    parser.add_argument("--run", help="run id (default: a new one)")
+    parser.add_argument("--parent-run", help="the run this one is a sub-agent of")
+    parser.add_argument("--no-inherit", action="store_true", help="a sub-agent that starts with nothing active")
+    parser.add_argument("--principal", default="", help="who asks")
+    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="may be given several times")
+    add_config(parser)
+    add_runs(parser)
+    add_workspace(parser)
+    add_opening(parser)
+    add_json(parser)
+
+
+def new_run_id() -> str:
+    """Sorts by time, and does not repeat."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.wiring import Router
+
+    step = step_from(
+        arguments,
+        arguments.run or new_run_id(),
+        parent_run_id=arguments.parent_run,
+        inherit=not arguments.no_inherit,
+        principal=arguments.principal,
+        labels=_labels(arguments.label),
+    )
+    given_by = {"runs": arguments.runs, "workspace": arguments.workspace, **opening(arguments)}
+    with Router.open(config_folder(arguments), **given_by) as router:
+        if wants_warm_up(router, step):
+            router.warm_up_sync()
+        decision = router.route_sync(step)
+    if arguments.json:
+        print_json({"decision": outcome_json(decision), **_identity(decision)})
+    else:
+        show(decision)
+        say(f"recorded in {arguments.runs}/{decision.run_id}/routing.jsonl as record {decision.seq}")
+    return 0
+
+
+def wants_warm_up(router: Router, step: Step) -> bool:
+    """Whether a model may be asked about the step: a process that ends with its answer has to wait until one can be."""
+    settings = router.catalog.settings
+    if not settings.model.names and settings.search.embeddings is None:
+        return False
+    found = router.explain(step, "bundle:")
+    return found.asks and (settings.search.embeddings is not None or found.source != "search")
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise RequestError(f"--label {text!r} has no name or no value", advice="write --label ticket=4711")
+        if name in labels:
+            raise RequestError(f"--label {name}=... is given twice")
+        labels[name] = value
+    return labels
+
+
+def _identity(decision: Decision) -> dict[str, object]:
+    names = ("run_id", "seq", "decision_id", "catalog_revision", "input_digest")
+    values = asdict(decision)
+    return {name: values[name] for name in names}
+
+
+def show(decision: Decision) -> None:
+    """A decision for people: what is shown and why, what is not and why not."""
+    say(f"{decision.source}{' (degraded)' if decision.degraded else ''}: {decision.justification}")
+    for line in heard(decision.search, decision.model):
+        say(line)
+    if decision.bundles:
+        table(("bundle", "reason", "evidence"), [(c.id, c.reason, c.evidence) for c in decision.bundles])
+    if decision.left_out:
+        table(("left out", "code", "detail"), [(r.tool or r.id, r.code, r.detail) for r in decision.left_out])
+    e = decision.exposure
+    say(f"{e.tools} of {e.all_tools} tools, {e.tokens:,} of {e.all_tokens:,} tokens")

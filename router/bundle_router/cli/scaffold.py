@@ -1,0 +1,29 @@
+"""`bundle-router init`: a config of your own, commented, with JSON Schemas that editors understand."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from bundle_router.cli.arguments import add_json
+from bundle_router.cli.output import print_json, say
+
+SUMMARY = "write a commented config and its JSON Schemas; never overwrites"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", nargs="?", default=".", help="where to write config/ and bundles/ (default: here)")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.adapters.config_files import scaffold
+
+    done = scaffold(arguments.folder)
+    if arguments.json:
+        print_json([asdict(item) for item in done])
+        return 0
+    for item in done:
+        say(f"{item.state:>7}  {item.path}{f'  ({item.note})' if item.note else ''}")
+    say("edit config/bundles.toml and config/routes.toml, then run `bundle-router check`")
+    return 0

@@ -1,0 +1,134 @@
+"""`bundle-router search`: what search makes of a request, without deciding anything.
+
+Bundles are ranked as `route()` ranks them for the first step of a run: with the memory and the thresholds in force, and
+with embeddings where the config names an embedder. Tools are ranked as `search_tools` ranks them: by words,
+and by their bundle with the memory in force.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pydantic import ValidationError
+
+from bundle_router.cli.arguments import ADDRESS, add_config, add_json, config_folder, sentences
+from bundle_router.cli.local import local_servers
+from bundle_router.cli.output import print_json, say, table
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.models import Facts, Step
+from bundle_router.core.search.memory import Memory
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.request import Request
+from bundle_router.errors import RequestError
+
+SUMMARY = "rank bundles, or tools, for a request"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("query", help="what is wanted, in words")
+    parser.add_argument("--tools", action="store_true", help="rank tools instead of bundles")
+    parser.add_argument("--limit", type=int, default=10, help="how many, at most (default: 10)")
+    for name in ADDRESS:
+        parser.add_argument(f"--{name}", help="rank only what policy permits there (all three, or none)")
+    add_config(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.core.search.corpus import request_of
+    from bundle_router.wiring import load_remembering, make_search, make_search_for
+
+    placed = _is_placed(arguments)
+    if not placed and not arguments.query.strip():
+        raise RequestError("the query is empty", advice="say in words what is wanted")
+    step = _step(arguments, placed)
+    catalog, memory = load_remembering(config_folder(arguments), local=local_servers(arguments))
+    request = request_of(step, ())
+    search = make_search(catalog) if arguments.tools else make_search_for(catalog, [request.text], memory)
+    if not placed:
+        request = Request(request.text)
+    permitted = _permitted(catalog, step) if placed else frozenset(search.corpus.members)
+    limit = max(arguments.limit, 0)
+    found = (
+        _tools(catalog, search, memory, request, permitted, limit)
+        if arguments.tools
+        else _bundles(catalog, search, memory, request, permitted, step, limit)
+    )
+    if arguments.json:
+        print_json(found)
+    else:
+        _show(found)
+    return 0
+
+
+def _is_placed(arguments: argparse.Namespace) -> bool:
+    """Whether a step is named, and not only a query."""
+    given = [name for name in ADDRESS if getattr(arguments, name) is not None]
+    if given and len(given) < len(ADDRESS):
+        raise RequestError("--workflow, --role and --step come together", advice="give all three, or none")
+    return bool(given)
+
+
+def _step(arguments: argparse.Namespace, placed: bool) -> Step:
+    address = {name: getattr(arguments, name) if placed else "search" for name in ADDRESS}
+    try:
+        return Step(run_id="search", goal=arguments.query, **address)
+    except ValidationError as wrong:
+        raise RequestError(sentences(wrong)) from None
+
+
+def _permitted(catalog: Catalog, step: Step) -> frozenset[str]:
+    """What policy permits at the step, were every capability present and every server up."""
+    from bundle_router.core.decide.decide import plan_for
+
+    verdicts = plan_for(catalog, step, ()).verdicts
+    names = frozenset(
+        {f"env:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_env}
+        | {f"binary:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_binary}
+    )
+    facts = Facts(capabilities=names)
+    return frozenset(id_ for id_ in catalog.bundles if verdicts.of(id_, facts).permitted)
+
+
+def _bundles(
+    catalog: Catalog,
+    search: Search,
+    memory: Memory | None,
+    request: Request,
+    permitted: frozenset[str],
+    step: Step,
+    limit: int,
+) -> dict[str, Any]:
+    from bundle_router.core.records.records import search_json
+    from bundle_router.core.search.sufficiency import judge
+
+    ranking = search.rank_bundles(request, permitted, memory)
+    rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.bundles[row.id].description}
+            for row in ranking.scored[:limit]]  # fmt: skip
+    judged = search_json(judge(catalog, step, ranking).use)
+    return {"kind": "bundles", "ranked": rows, "search": judged, "memory": memory.revision if memory else None}
+
+
+def _tools(
+    catalog: Catalog, search: Search, memory: Memory | None, request: Request, permitted: frozenset[str], limit: int
+) -> dict[str, Any]:
+    from bundle_router.core.search.ranking import Memories
+
+    held = frozenset(tool for id_ in permitted for tool in catalog.bundles[id_].tools)
+    held &= frozenset(search.corpus.servers)
+    rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.cards[row.id].description}
+            for row in search.rank_tools(request, held, Memories(bundles=memory), k=limit)]  # fmt: skip
+    return {"kind": "tools", "ranked": rows, "search": None, "memory": memory.revision if memory else None}
+
+
+def _show(found: dict[str, Any]) -> None:
+    rows = [(row["id"], f"{row['score']:.2f}", row["about"].partition("\n")[0][:80]) for row in found["ranked"]]
+    if rows:
+        table((found["kind"].removesuffix("s"), "score>", "what it is for"), rows)
+    else:
+        say("nothing")
+    if found["memory"] is not None:
+        say(f"with the memory in force, {found['memory'][:19]}")
+    if found["search"] is not None:
+        say(f"{found['search']['verdict']}: {found['search']['why']}")

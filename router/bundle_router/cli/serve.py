@@ -1,0 +1,113 @@
+"""`bundle-router serve --mcp-only`: runs as MCP servers on this machine, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from bundle_router.cli.arguments import (
+    ADDRESS,
+    add_config,
+    add_json,
+    add_opening,
+    add_runs,
+    add_step,
+    add_workspace,
+    config_folder,
+    opening,
+    step_from,
+)
+from bundle_router.cli.output import print_json, say
+from bundle_router.cli.route import new_run_id, wants_warm_up
+from bundle_router.core.models import RUN_ID, Step
+from bundle_router.errors import RequestError
+
+if TYPE_CHECKING:
+    from bundle_router.serving import Endpoint
+    from bundle_router.wiring import Router
+
+SUMMARY = "serve runs to agents as MCP servers, on this machine only"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mcp-only", action="store_true", help="the MCP endpoint alone: all there is so far")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one)")
+    parser.add_argument(
+        "--token-env", metavar="NAME", help="environment variable with the bearer token (default: a new one, on stderr)"
+    )
+    parser.add_argument("--run", help="run to name on standard output; with a step, the run it is routed for")
+    add_step(parser, required=False)
+    add_config(parser)
+    add_runs(parser)
+    add_workspace(parser)
+    add_opening(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.serving import key_from_env, new_key
+
+    if not arguments.mcp_only:
+        raise RequestError("this version serves MCP only", advice="add --mcp-only")
+    if arguments.run is not None and not RUN_ID.fullmatch(arguments.run):
+        raise RequestError(f"--run is not a run id: it must match {RUN_ID.pattern}")
+    step = _first_step(arguments)
+    key = key_from_env(arguments.token_env) if arguments.token_env else new_key()
+    if arguments.token_env:
+        del os.environ[arguments.token_env]  # what the tools start does not inherit it
+    asyncio.run(_serve(arguments, step, key))
+    return 0
+
+
+def _first_step(arguments: argparse.Namespace) -> Step | None:
+    """The step to route before serving; None where the options name none."""
+    given = [name for name in ADDRESS if getattr(arguments, name)]
+    if not given:
+        return None
+    if len(given) < len(ADDRESS):
+        missing = ", ".join(f"--{name}" for name in ADDRESS if name not in given)
+        raise RequestError(f"a step needs {missing}, too", advice="or leave all of them out to go on with runs on disk")
+    return step_from(arguments, arguments.run or new_run_id())
+
+
+async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> None:
+    from bundle_router.serving import serve_mcp
+    from bundle_router.wiring import Router
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    given = {"runs": arguments.runs, "workspace": arguments.workspace, **opening(arguments)}
+    async with Router.open(config_folder(arguments), **given) as router:
+        run_id = await _begun(router, step, arguments.run)
+        async with serve_mcp(router, key=key, port=arguments.port) as endpoint:
+            _announce(arguments, endpoint, run_id)
+            await stop.wait()
+
+
+async def _begun(router: Router, step: Step | None, run_id: str | None) -> str | None:
+    """The run to name: routed, or found on disk. Raises UnknownRun."""
+    if step is not None:
+        if wants_warm_up(router, step):
+            await router.warm_up()
+        return (await router.route(step)).run_id
+    if run_id is not None:
+        await router.decision_id(run_id)
+    return run_id
+
+
+def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | None) -> None:
+    """Where it is, on standard output; what opens it, on standard error and only if nobody knows it yet."""
+    if not arguments.token_env:
+        print(f"bearer token: {endpoint.key}", file=sys.stderr, flush=True)
+    url = endpoint.url(run_id or "RUN")
+    if arguments.json:
+        print_json({"url": url, "port": endpoint.port, "run_id": run_id, "pid": os.getpid()})
+    else:
+        say(f"serving {url} until interrupted")
+    sys.stdout.flush()

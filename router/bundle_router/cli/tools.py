@@ -1,0 +1,55 @@
+"""`bundle-router tools`: what a run's current decision shows."""
+
+from __future__ import annotations
+
+import argparse
+
+from bundle_router.cli.arguments import add_config, add_json, add_opening, add_runs, config_folder, opening
+from bundle_router.cli.output import print_json, say, table
+from bundle_router.core.tools.exposure import FORMATS
+
+SUMMARY = "list the tools that a run's current decision shows, and what they cost"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run", required=True, help="run id")
+    parser.add_argument("--format", choices=FORMATS, default="openai", help="form of the definitions with --json")
+    parser.add_argument("--native", action="store_true", help="with --json: leave deferred tools to the provider")
+    add_config(parser)
+    add_runs(parser)
+    add_opening(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.wiring import Router
+
+    with Router.open(config_folder(arguments), runs=arguments.runs, **opening(arguments)) as router:
+        toolset = router.tools_sync(arguments.run, format=arguments.format, native=arguments.native)
+    if arguments.json:
+        print_json(
+            {
+                "tools": toolset.tools,
+                "guidance": toolset.guidance,
+                "tokens": toolset.tokens,
+                "all_tokens": toolset.all_tokens,
+                "cap": toolset.cap,
+                "deferred": toolset.deferred,
+                "meta": toolset.meta,
+            }
+        )
+        return 0
+    table(
+        ("tool", "exposed as", "bundle", "tokens>"), [(t.name, t.exposed, t.bundle, t.tokens) for t in toolset.active]
+    )
+    beside = toolset.tokens - sum(tool.tokens for tool in toolset.active)
+    if beside:
+        say(f"and meta-tools, {beside:,} tokens")
+    say(
+        f"{len(toolset.active)} tools (cap {toolset.cap}), {toolset.tokens:,} tokens; all tools: {toolset.all_tokens:,}"
+    )
+    if toolset.deferred:
+        say(f"deferred, in the array once asked for: {', '.join(toolset.deferred)}")
+    if toolset.meta:
+        say(f"behind call_tool: {', '.join(toolset.meta)}")
+    return 0

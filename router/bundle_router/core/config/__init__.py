@@ -1,0 +1,30 @@
+"""Config: text in, a catalog or problems out. Pure: `bundle_router.adapters.config_files` reads the files.
+
+Two stages: `reading` takes each file for exactly what it says (`written` has the forms, `source` the caps before
+parsing, `positions` the line of every key), `resolve` lays the project's files over the shipped ones and checks them
+against each other. `lint` names what is legal but dead or risky. `schema` is the written form for editors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bundle_router.core.catalog import Card, Catalog
+from bundle_router.core.config.resolve import resolve
+from bundle_router.core.config.settings import CheckBinary, no_check
+from bundle_router.core.config.source import FILE_NAMES, ConfigFile, from_bytes
+from bundle_router.errors import ConfigError
+
+__all__ = ["FILE_NAMES", "CheckBinary", "ConfigFile", "from_bytes", "load"]
+
+
+def load(files: Sequence[ConfigFile], *, cards: Mapping[str, Card], check_binary: CheckBinary = no_check) -> Catalog:
+    """The catalog that the files describe. `cards` are the local tools' by canonical name; `check_binary` says what is
+    wrong with one `[[binaries]]` rule, a sentence each (its patterns are another engine's, which core doesn't know).
+
+    Raises ConfigError with every error of both stages, in file order.
+    """
+    resolved = resolve(files, cards, check_binary)
+    if resolved.report.has_errors:
+        raise ConfigError([problem for problem in resolved.report.problems() if problem.level == "error"])
+    return resolved.catalog

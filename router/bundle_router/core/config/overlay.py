@@ -1,0 +1,102 @@
+"""The project's files over the shipped ones: which entries count, before any of them is checked against the others.
+
+Rules:
+1. `servers.toml` and `bundles.toml` merge by id. A project's entry replaces the shipped one whole: half an entry from
+   each would be something nobody wrote.
+2. `router.toml` merges key by key.
+3. `routes.toml` and `policy.toml` of the project replace the shipped files whole. Routes are an order, and policies
+   unite; rows that come from somewhere else would change what a file means that does not show them.
+4. A file the project does not have is the shipped one. A file of the project that can't be read is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bundle_router.core.config.reading import Entry, Reading, read
+from bundle_router.core.config.report import Report
+from bundle_router.core.config.source import FILE_NAMES, ConfigFile
+from bundle_router.core.config.written.entries import (
+    WrittenBundle,
+    WrittenDocs,
+    WrittenPolicy,
+    WrittenRepo,
+    WrittenRoute,
+    WrittenServer,
+)
+from bundle_router.core.config.written.settings import RouterFile
+from bundle_router.core.models import BinaryRule
+
+_REPLACED_WHOLE = ("routes.toml", "policy.toml")
+
+
+@dataclass(slots=True)
+class Written:
+    """What the config says in all. `broken` holds the names of entries that are there and wrong, by key; `unread`
+    the names of files whose content is unknown, so that nothing can be said to be missing from them."""
+
+    servers: dict[str, Entry[WrittenServer]] = field(default_factory=dict)
+    bundles: dict[str, Entry[WrittenBundle]] = field(default_factory=dict)
+    routes: list[Entry[WrittenRoute]] = field(default_factory=list)
+    policies: list[Entry[WrittenPolicy]] = field(default_factory=list)
+    binaries: list[Entry[BinaryRule]] = field(default_factory=list)
+    docs: Entry[WrittenDocs] | None = None
+    repo: Entry[WrittenRepo] | None = None
+    sections: dict[str, list[Entry[Any]]] = field(default_factory=dict)
+    """The sections of `router.toml`, the shipped one first."""
+    broken: dict[str, set[str]] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
+
+    def known_servers(self) -> set[str]:
+        return {*self.servers, *self.broken.get("servers", ())}
+
+    def known_bundles(self) -> set[str]:
+        return {*self.bundles, *self.broken.get("bundles", ())}
+
+
+def in_order(files: Sequence[ConfigFile]) -> list[ConfigFile]:
+    """The files that count, shipped before project, in the order in which problems are reported."""
+    owned = {file.name for file in files if file.layer == "project"}
+    kept = [
+        file for file in files if file.layer == "project" or file.name not in _REPLACED_WHOLE or file.name not in owned
+    ]
+    order = {name: index for index, name in enumerate(FILE_NAMES)}
+    return sorted(kept, key=lambda file: (order.get(file.name, len(order)), file.layer == "project"))
+
+
+def gather(files: Sequence[ConfigFile], report: Report) -> Written:
+    """Reads all files and lays them over each other. `files` as `in_order` gives them."""
+    written = Written()
+    for file in files:
+        if file.name not in FILE_NAMES:
+            hint = report.suggester.did_you_mean(file.name, FILE_NAMES) or f"known files: {', '.join(FILE_NAMES)}"
+            report.add(
+                file, (), "is not a file of the config and is not read", hint, level="warning", rule="stray-file"
+            )
+            continue
+        reading = read(file, report)
+        if not reading.readable:
+            written.unread.add(file.name)
+        _lay_over(written, reading)
+    return written
+
+
+def _lay_over(written: Written, reading: Reading) -> None:
+    for key, names in reading.broken.items():
+        written.broken.setdefault(key, set()).update(names)
+    found = reading.entries
+    for name in reading.broken.get("servers", ()):
+        written.servers.pop(name, None)
+    for name in reading.broken.get("bundles", ()):
+        written.bundles.pop(name, None)
+    written.servers.update((entry.name, entry) for entry in found.get("servers", ()))
+    written.bundles.update((entry.name, entry) for entry in found.get("bundles", ()))
+    written.routes += found.get("routes", ())
+    written.policies += found.get("policies", ())
+    written.binaries += found.get("binaries", ())
+    written.docs = next(iter(found.get("docs", ())), written.docs)
+    written.repo = next(iter(found.get("repo", ())), written.repo)
+    for key in RouterFile.model_fields:
+        written.sections.setdefault(key, []).extend(found.get(key, ()))

@@ -1,0 +1,71 @@
+"""Collects what is wrong, and says where it stands once all of it is known.
+
+Rules:
+1. Everything is collected; nothing stops at the first problem. At most `MAX_PER_FILE` are kept a file: beyond that, the
+   rest are counted.
+2. Lines are looked up only for files with something to report.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from bundle_router.core.config.positions import Path, Positions, locate, show
+from bundle_router.core.config.source import ConfigFile
+from bundle_router.core.models.spelling import Suggester
+from bundle_router.errors import Problem
+
+MAX_PER_FILE: Final = 100
+
+
+class Report:
+    def __init__(self, files: Sequence[ConfigFile]) -> None:
+        self.suggester = Suggester()
+        self._order = {file.display_path: index for index, file in enumerate(files)}
+        self._positions: dict[str, Positions] = {}
+        self._problems: list[Problem] = []
+        self._counts: Counter[str] = Counter()
+        self._has_errors = False
+
+    @property
+    def has_errors(self) -> bool:
+        return self._has_errors
+
+    def add(
+        self, file: ConfigFile, path: Path, message: str, suggestion: str = "", *, level: str = "error", rule: str = ""
+    ) -> None:
+        """One problem with what stands at `path`, or should: a path that is not in the text gets its parent's line."""
+        self._has_errors = self._has_errors or level == "error"
+        self._counts[file.display_path] += 1
+        if self._counts[file.display_path] > MAX_PER_FILE:
+            return
+        if not path:
+            self._problems.append(Problem(file.display_path, 0, "", message, suggestion, level, rule))
+            return
+        positions = self._positions.get(file.display_path)
+        if positions is None:
+            positions = self._positions[file.display_path] = locate(file.text)
+        # `role = "x"` may be written for `role = ["x"]`: the element that was found wrong is then the key itself.
+        while path and isinstance(path[-1], int) and path not in positions:
+            path = path[:-1]
+        self._problems.append(
+            Problem(file.display_path, positions.line(path), show(path), message, suggestion, level, rule)
+        )
+
+    def add_unreadable(self, file: ConfigFile, problem: Problem) -> None:
+        """A problem with a file that is not TOML, so that no positions can be had."""
+        self._has_errors = True
+        self._counts[file.display_path] += 1
+        self._problems.append(problem)
+
+    def problems(self) -> list[Problem]:
+        """All of them, in file order and then by line."""
+        found = list(self._problems)
+        for path, count in self._counts.items():
+            if count > MAX_PER_FILE:
+                level = "error" if self._has_errors else "warning"
+                found.append(Problem(path, 0, "", f"and {count - MAX_PER_FILE} further problems", level=level))
+        unnumbered = len(self._order)
+        return sorted(found, key=lambda item: (self._order.get(item.file, unnumbered), item.line or 1 << 62))

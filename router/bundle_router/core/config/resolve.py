@@ -1,0 +1,60 @@
+"""Both stages, start to end: files in, a catalog or every problem out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bundle_router.core.catalog import Card, Catalog
+from bundle_router.core.config.bundles import BundleResolver
+from bundle_router.core.config.overlay import Written, gather, in_order
+from bundle_router.core.config.report import Report
+from bundle_router.core.config.rows import resolve_policies, resolve_routes
+from bundle_router.core.config.servers import check_prefixes, included, resolve_server
+from bundle_router.core.config.settings import CheckBinary, no_check, resolve_local, resolve_settings
+from bundle_router.core.config.source import ConfigFile
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What both stages came to. The catalog is to be used only when the report has no errors."""
+
+    files: tuple[ConfigFile, ...]
+    written: Written
+    catalog: Catalog
+    report: Report
+
+
+def resolve(files: Sequence[ConfigFile], cards: Mapping[str, Card], check_binary: CheckBinary = no_check) -> Resolved:
+    """Reads, lays over, resolves and cross-checks. `cards` are those of the local tools, by canonical name."""
+    ordered = in_order(files)
+    report = Report(ordered)
+    written = gather(ordered, report)
+    local_tools = tools_by_server(cards.values())
+    servers = {name: resolve_server(entry, local_tools, report) for name, entry in written.servers.items()}
+    check_prefixes(written.servers.values(), report)
+    resolver = BundleResolver(written, servers, local_tools, report)
+    bundles = resolver.resolve()
+    catalog = Catalog(
+        servers=servers,
+        bundles=bundles,
+        routes=resolve_routes(written, resolver, report),
+        policies=resolve_policies(written, resolver, local_tools, report),
+        settings=resolve_settings(written, resolver, report),
+        local=resolve_local(written, report, check_binary),
+        cards={
+            name: card
+            for name, card in cards.items()
+            if card.server in servers
+            and servers[card.server].transport == "local"
+            and included(servers[card.server], card.tool)
+        },
+    )
+    return Resolved(tuple(ordered), written, catalog, report)
+
+
+def tools_by_server(cards: Iterable[Card]) -> dict[str, set[str]]:
+    tools: dict[str, set[str]] = {}
+    for card in cards:
+        tools.setdefault(card.server, set()).add(card.tool)
+    return tools

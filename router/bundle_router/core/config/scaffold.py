@@ -1,0 +1,81 @@
+"""What `bundle-router init` writes: a config that changes nothing yet, and says what could be changed.
+
+Rules:
+1. What merges with the shipped config (servers, bundles, router) is there as comments, so that later versions' defaults
+   still arrive; uncommenting an entry takes it over. What replaces the shipped file whole (routes, policy) is there in
+   full, since an empty one would mean "nothing".
+2. The texts are the shipped files, so the two can't drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from bundle_router.core.config.schema import schema_texts
+
+_OVERLAID: Final[Mapping[str, str]] = {
+    "servers.toml": """\
+# Your servers, over the ones that come with Bundle Router.
+# An entry here replaces the shipped entry of the same name whole; every other shipped entry stays.
+# What follows are the shipped ones, commented out: lines that start with '#' and no space are theirs.
+""",
+    "bundles.toml": """\
+# Your bundles, over the ones that come with Bundle Router.
+# An entry here replaces the shipped entry of the same id whole; every other shipped entry stays.
+# What follows are the shipped ones, commented out: lines that start with '#' and no space are theirs.
+""",
+    "router.toml": """\
+# Your settings, over the ones that come with Bundle Router, key by key.
+# What follows are the shipped ones, commented out: to change one, take the '#' from it and from its [section].
+""",
+}
+_REPLACING: Final[Mapping[str, str]] = {
+    "routes.toml": "# Your routes. This file replaces the shipped one whole; as written it is the same.\n",
+    "policy.toml": "# Your policy. This file replaces the shipped one whole; as written it is the same.\n",
+}
+_BUNDLES_README: Final = """\
+# bundles/
+
+Reviewed content that goes with the bundles in `config/bundles.toml`: skills (`skill = "repo/SKILL.md"` names a file
+here), pins of tool definitions, vendored text. It is data: Bundle Router runs no code from this folder unless the
+program that opens it asks for that.
+"""
+
+
+_GITIGNORE: Final = """\
+# What runs of Bundle Router leave: records of what agents asked and saw.
+/runs/
+"""
+
+
+def ignores_runs(gitignore: str) -> bool:
+    """Whether some line of a .gitignore leaves the runs folder out."""
+    return any(line.strip().strip("/").removesuffix("/*") in ("runs", "**/runs") for line in gitignore.splitlines())
+
+
+def scaffold_texts(shipped: Mapping[str, str]) -> dict[str, str]:
+    """Path relative to the project's root → text. `shipped` maps the config files' names to their shipped texts."""
+    texts = {f"config/{name}": _overlaid(shipped[name], head) for name, head in _OVERLAID.items()}
+    texts |= {f"config/{name}": _headed(shipped[name], head) for name, head in _REPLACING.items()}
+    texts |= {f"config/{path}": text for path, text in schema_texts().items()}
+    texts["bundles/README.md"] = _BUNDLES_README
+    texts[".gitignore"] = _GITIGNORE
+    return dict(sorted(texts.items()))
+
+
+def _headed(text: str, head: str) -> str:
+    """The text with `head` after its first line, which names the schema."""
+    directive, _, rest = text.partition("\n")
+    return f"{directive}\n{head}#\n{rest}"
+
+
+def _overlaid(text: str, head: str) -> str:
+    directive, _, rest = text.partition("\n")
+    return f"{directive}\n{head}\n" + "\n".join(_commented(line) for line in rest.split("\n"))
+
+
+def _commented(line: str) -> str:
+    """`  "x",` → `  #"x",`: behind the indentation, so that a comment without a space is always one of these."""
+    code = line.lstrip()
+    return line if not code or code.startswith("#") else f"{line[: len(line) - len(code)]}#{code}"

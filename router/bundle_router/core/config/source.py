@@ -1,0 +1,123 @@
+"""One config file as text, and what is refused before any parser sees it.
+
+The standard TOML parser is trusted to be right, not to be cheap: a 40 KB line of dotted keys costs it 1.5 GB, a deep
+array its stack, a long run of hexadecimal digits quadratic time. Rules:
+
+1. Nothing is parsed before `guard` has passed it. What `guard` passes is parsed within 1 s and 200 MB.
+2. `guard` is one pass of one regular expression without backtracking. It reads strings and comments as TOML does, so
+   that what is in them counts as length and not as structure. Where it can't tell (an unterminated string) it stops
+   and says so: the parser would fail at the same place.
+3. Costs are counted in units of about 0.1 µs of the parser's time on a slow core, not in bytes: 8 MiB of comments are
+   cheap, 8 MiB of table headers are not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from bundle_router.errors import Problem
+
+MAX_BYTES: Final = 8 * 1024 * 1024
+MAX_KEY_DOTS: Final = 32
+"""Dots on one line, outside strings and comments."""
+MAX_NESTING: Final = 32
+MAX_BARE: Final = 4096
+"""Characters of a bare key, number or run of white space."""
+MAX_COST: Final = 4_500_000
+
+Layer = Literal["shipped", "project"]
+
+FILE_NAMES: Final = ("servers.toml", "bundles.toml", "routes.toml", "policy.toml", "router.toml")
+"""The files of a config, in the order in which problems are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A config file as it was read. `display_path` is how the user would type it.
+
+    `fault` is set, and `text` empty, when it could not be read as text at all.
+    """
+
+    name: str
+    display_path: str
+    text: str
+    layer: Layer = "project"
+    fault: Problem | None = None
+
+
+def from_bytes(name: str, display_path: str, data: bytes, layer: Layer) -> ConfigFile:
+    """Decodes UTF-8 (with or without a byte order mark). What can't be decoded becomes the file's `fault`."""
+
+    def broken(line: int, message: str, suggestion: str = "") -> ConfigFile:
+        return ConfigFile(name, display_path, "", layer, Problem(display_path, line, "", message, suggestion))
+
+    if len(data) > MAX_BYTES:
+        return broken(0, f"is larger than {MAX_BYTES // 1024 // 1024} MiB", "config files are written by people")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return broken(1, "is UTF-16", "save it as UTF-8")
+    if not data:
+        return broken(
+            0, "is empty: it may be half written", "delete it to use the shipped one, or write a comment in it"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return broken(line, f"byte 0x{data[error.start]:02x} is not UTF-8", "save it as UTF-8")
+    return ConfigFile(name, display_path, text.replace("\r\n", "\n"), layer)
+
+
+_TOKEN: Final = re.compile(
+    r'''
+      (?P<multi>   """ [^"\\]*+ (?: (?: \\[\s\S] | "(?!"") ) [^"\\]*+ )*+ """ "{0,2}
+                 | \'\'\' [^']*+ (?: '(?!'') [^']*+ )*+ \'\'\' '{0,2} )
+    | (?P<string>  (?!""") " [^"\\\n]*+ (?: \\. [^"\\\n]*+ )*+ "
+                 | (?!\'\'\') ' [^'\n]*+ ' )
+    | (?P<comment> \# [^\n]*+ )
+    | (?P<lines>   \n (?: [ \t]*+ \n )*+ )
+    | (?P<bare>    [^"'\#\n\[\]{}.,=]++ )
+    | (?P<mark>    [\[\]{}.,=] )
+    ''',
+    re.VERBOSE,
+)
+_COST: Final = {"[": 60, "]": 0, "{": 40, "}": 0, ".": 60, "=": 30, ",": 15}
+
+
+def guard(file: ConfigFile) -> Problem | None:
+    """The reason not to parse this file, or None. Takes time linear in the text."""
+    text = file.text
+    line, dots, depth, cost, position = 1, 0, 0, 0, 0
+
+    def refused(message: str, suggestion: str = "") -> Problem:
+        return Problem(file.display_path, line, "", message, suggestion)
+
+    while position < len(text):
+        token = _TOKEN.match(text, position)
+        if token is None:
+            return refused("a string that starts on this line does not end", "close it with the quote it began with")
+        start, position, kind = position, token.end(), token.lastgroup
+        cost += 5
+        if kind == "mark":
+            mark = text[start]
+            cost += _COST[mark]
+            dots += mark == "."
+            depth = max(0, depth + (mark in "[{") - (mark in "]}"))
+            if dots > MAX_KEY_DOTS:
+                return refused(f"more than {MAX_KEY_DOTS} dots in the keys of one line")
+            if depth > MAX_NESTING:
+                return refused(f"arrays and tables are nested more than {MAX_NESTING} deep")
+        elif kind == "lines":
+            line += text.count("\n", start, position)
+            cost += 2 * (position - start)
+            dots = 0
+        elif kind == "bare":
+            if position - start > MAX_BARE:
+                return refused(f"a key, number or gap of more than {MAX_BARE} characters")
+        else:
+            cost += (position - start) // 10 + 3 * text.count("\\", start, position)
+            line += text.count("\n", start, position) if kind == "multi" else 0
+        if cost > MAX_COST:
+            return refused("the file holds more than can be read in a second, up to this line", "split or shorten it")
+    return None

@@ -1,0 +1,136 @@
+"""Plain words for what a written form refuses: pydantic's errors, said so that a config editor can act on them."""
+
+from __future__ import annotations
+
+import types
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from bundle_router.core.config.positions import Path
+from bundle_router.core.models.spelling import Suggester
+
+_WANTED = {
+    "string_type": "text in quotes",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_parsing": "true or false",
+    "int_parsing": "a whole number",
+    "finite_number": "a finite number",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+}
+
+
+def describe(value: Any) -> str:
+    """What stands there now, briefly. Never prints more than some 60 characters of it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        # A hexadecimal number of any length is legal TOML, and Python refuses to print it in decimal.
+        return f"the number {value}" if abs(value) < 10**18 else "a very large number"
+    if isinstance(value, float):
+        return f"the number {value!r}"
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:57] + "...")
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    return "a table" if isinstance(value, dict) else "a date or time"
+
+
+def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) -> tuple[Path, str, str]:
+    """Key path, message and suggestion for one validation error of a form."""
+    path: Path = error["loc"]
+    if path and path[-1] == "[key]":
+        path = path[:-1]
+    kind, given, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        name = str(path[-1])
+        known = known_keys(form, path[:-1])
+        hint = suggester.did_you_mean(name, known) or _unquoted(path, given, known)
+        return path, f"unknown key {name[:80]!r}", hint or (f"known keys: {', '.join(known)}" if known else "")
+    if kind == "missing":
+        return path, "is missing", f"add {path[-1]!s} = ..."
+    if kind == "literal_error":
+        choices = _choices(str(context["expected"]))
+        hint = suggester.did_you_mean(given, choices) if isinstance(given, str) else ""
+        return path, f"must be one of {context['expected']}, not {describe(given)}", hint
+    if kind == "repeated":
+        return (*path, int(context["index"])), f"{context['item']} is listed twice", ""
+    if kind in _WANTED:
+        hint = f"write [{given!r}]" if _WANTED[kind] == "a list" and isinstance(given, str) and len(given) < 60 else ""
+        return path, f"must be {_WANTED[kind]}, not {describe(given)}", hint
+    return path, _bound(kind, given, context) or _plain(error["msg"]), ""
+
+
+def _bound(kind: str, given: Any, context: dict[str, Any]) -> str:
+    sides = {"greater_than": "more than", "greater_than_equal": "at least", "less_than": "less than"}
+    sides["less_than_equal"] = "at most"
+    if kind in sides:
+        limit = next(context[key] for key in ("gt", "ge", "lt", "le") if key in context)
+        return f"must be {sides[kind]} {limit:,}, not {describe(given)}"
+    if kind == "string_pattern_mismatch":
+        return f"{describe(given)} does not match /{context['pattern']}/"
+    if kind in ("too_short", "string_too_short"):
+        return "must not be empty"
+    if kind in ("too_long", "string_too_long"):
+        unit = "characters" if kind == "string_too_long" else "entries"
+        return f"must have at most {context['max_length']} {unit}"
+    return ""
+
+
+def _plain(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _choices(expected: str) -> list[str]:
+    return [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
+
+
+def _unquoted(path: Path, given: Any, known: tuple[str, ...]) -> str:
+    """What to write for a bundle's id without quotes, whose dots TOML reads as tables inside tables."""
+    if len(path) != 3 or path[0] != "bundles":
+        return ""
+    words = list(map(str, path[1:]))
+    while isinstance(given, dict) and given and not given.keys() & set(known):
+        word, given = next(iter(given.items()))
+        words.append(word)
+    if not isinstance(given, dict) or len(words) > 16:
+        return ""
+    return f'an id with dots needs quotes: [bundles."{".".join(words)}"]'
+
+
+def known_keys(form: type[BaseModel], path: Path) -> tuple[str, ...]:
+    """The keys that the table at `path` may have."""
+    annotation: Any = form
+    for part in path:
+        if _is_form(annotation):
+            field = annotation.model_fields.get(str(part))
+            if field is None:
+                return ()
+            annotation = field.annotation
+        else:
+            inner = [item for item in get_args(annotation) if item is not ...]
+            if not inner:
+                return ()
+            annotation = inner[-1]
+        annotation = _bare(annotation)
+    return tuple(annotation.model_fields) if _is_form(annotation) else ()
+
+
+def _is_form(annotation: Any) -> bool:
+    return isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel)
+
+
+def _bare(annotation: Any) -> Any:
+    while get_origin(annotation) in (Annotated, Union, types.UnionType):
+        annotation = next(item for item in get_args(annotation) if item is not type(None))
+    return annotation

@@ -1,0 +1,214 @@
+"""The sticky set of a run: what stays visible between steps, and what has to go.
+
+Rules:
+1. Only `apply` changes an activation, and it is called once per step, between steps. Nothing is evicted mid-step.
+2. The cap counts distinct tools: those a bundle shows, and those asked for. What one step itself needs may pass it,
+   nothing else may: neither what is visible at the step nor what stays after it holds more tools than
+   max(cap, what the step needs).
+3. What text may have had a hand in (`UNTRUSTED`) never moves what the operator's mapping brought in. It goes first,
+   however lately it was used; it doesn't push the other out; and being picked doesn't count as a use of what is there
+   by trust. So the trusted part of a set depends on the mapping, and on what was called and asked for, alone.
+4. Within one kind the least recently used goes first; equal use is broken by id. A bundle is used when a step needs it
+   and when one of its tools is called.
+5. Time is logical: `used` counts up from the highest in the set. No clock.
+6. A tool that was asked for stays until its bundle goes, or, between steps, until over `cap` were asked for after it.
+   `place` is given once, counting up, and kept: what is in the set keeps its order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from bundle_router.core.decide.history import from_messages as from_messages
+from bundle_router.core.models import Activation, Asked, Entry, Reason
+
+MAX_ASKED: Final = 128
+"""Tools one run may have asked for at a time. More are found and called all the same, but don't join the array."""
+
+UNTRUSTED: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union", "default"))
+"""Origins that text in an intent may have had a hand in. The declared default is one: it is shown when an answer was
+sought and not found, which text can bring about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a step made of an activation: what stays for later steps, and what left it (`evicted`, in that order).
+
+    `aside` stays and is not visible at this very step: what search or a model picked takes its room for once. A pick
+    for which no room is left besides is visible now and does not stay.
+    """
+
+    after: Activation
+    evicted: tuple[str, ...]
+    aside: frozenset[str] = frozenset()
+
+
+def _ordered(entries: Iterable[Entry]) -> Activation:
+    return Activation(tuple(sorted(entries, key=lambda entry: entry.id)))
+
+
+def _tick(activation: Activation) -> int:
+    return max((entry.used for entry in activation.entries), default=0) + 1
+
+
+def touch(activation: Activation, id_: str) -> Activation:
+    """The activation after a tool of bundle `id_` was called. An id that is not in the set changes nothing."""
+    tick = _tick(activation)
+    if all(entry.id != id_ for entry in activation.entries):
+        return activation
+    return Activation(tuple(replace(e, used=tick) if e.id == id_ else e for e in activation.entries))
+
+
+def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activation:
+    """The activation after tools of bundle `id_` were asked for. Where the bundle is not in the set nothing changes."""
+    entry = next((entry for entry in activation.entries if entry.id == id_), None)
+    if entry is None:
+        return activation
+    tick, known = _tick(activation), {asked.name: asked for asked in entry.tools}
+    room = MAX_ASKED - sum(len(other.tools) for other in activation.entries)
+    for name in dict.fromkeys(tools):
+        if name in known:
+            known[name] = replace(known[name], used=tick)
+        elif room > 0:
+            room -= 1
+            known[name] = Asked(name, _next_place(activation) + len(known) - len(entry.tools), tick)
+    changed = replace(entry, used=tick, tools=tuple(known.values()))
+    return Activation(tuple(changed if other is entry else other for other in activation.entries))
+
+
+def resumed(after: Activation, calls: Iterable[Mapping[str, Any]]) -> Activation:
+    """The activation of a run that is gone on with: what its last decision left, and what its calls (records in their
+    order) made of it since."""
+    activation = after
+    for record in calls:
+        if record.get("type") == "call.started":
+            bundle, tool = record["bundle"], f"{record['server']}.{record['tool']}"
+            activation = touch(activation, bundle)
+            if any(tool == asked.name for entry in activation.entries for asked in entry.tools):
+                activation = ask_for(activation, bundle, (tool,))
+        groups: dict[str, list[str]] = {}
+        for row in record.get("joined", ()):
+            groups.setdefault(row["bundle"], []).append(row["tool"])
+        for bundle, tools in groups.items():
+            activation = ask_for(activation, bundle, tools)
+    return activation
+
+
+def _next_place(activation: Activation) -> int:
+    places = [place for e in activation.entries for place in (e.place, *(asked.place for asked in e.tools))]
+    return max(places, default=-1) + 1
+
+
+def inherit(parent: Activation) -> Activation:
+    """What a sub-agent starts with: the parent's set, each entry marked as inherited."""
+    return Activation(tuple(replace(entry, inherited=True) for entry in parent.entries))
+
+
+def renamed(activation: Activation, today: Callable[[str], str]) -> Activation:
+    """The activation with every bundle under the id it has today. Entries that come to one bundle become one: used as
+    late as the latest, placed as early as the earliest, trusted if one is, inherited if all are."""
+    if all(today(entry.id) == entry.id for entry in activation.entries):
+        return activation
+    merged: dict[str, Entry] = {}
+    for entry in activation.entries:
+        known = replace(entry, id=today(entry.id))
+        other = merged.get(known.id)
+        merged[known.id] = known if other is None else _merged(other, known)
+    return _ordered(merged.values())
+
+
+def _merged(one: Entry, other: Entry) -> Entry:
+    better = one.origin in UNTRUSTED and other.origin not in UNTRUSTED
+    tools = {tool.name: tool for tool in sorted((*one.tools, *other.tools), key=lambda tool: tool.used)}
+    return Entry(
+        one.id,
+        other.origin if better else one.origin,
+        max(one.used, other.used),
+        one.inherited and other.inherited,
+        min(one.place, other.place),
+        tuple(sorted(tools.values(), key=lambda tool: tool.place)),
+    )
+
+
+ToolsOf = Callable[[str], Sequence[str] | None]
+"""The tools a bundle shows without being asked; None: the catalog no longer knows it."""
+
+
+def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of: ToolsOf, cap: int) -> Applied:
+    """The activation after a step that needs the given bundles, and what was evicted to hold the cap.
+
+    A bundle the catalog no longer knows is dropped silently, since there is nothing left to show.
+    """
+    tick, place = _tick(activation), _next_place(activation)
+    entries = {entry.id: entry for entry in _within(activation, cap) if tools_of(entry.id) is not None}
+    for id_, reason in needed:
+        known = entries.get(id_)
+        entries[id_] = Entry(id_, reason, tick, False, place) if known is None else _used(known, reason, tick)
+        place += known is None
+
+    needs = {id_ for id_, _ in needed}
+    mapped = {id_ for id_, reason in needed if reason not in UNTRUSTED}
+    visible = staying = _kept(entries, needs, tools_of, cap)
+    if mapped != needs:
+        trusted = {entry.id for entry in entries.values() if entry.origin not in UNTRUSTED}
+        unmoved = _kept(entries, mapped, tools_of, cap)
+        staying = visible if visible & trusted == unmoved & trusted else unmoved
+    if len(staying) == len(entries):
+        return Applied(_ordered(entries.values()), ())
+    before = {entry.id for entry in activation.entries}
+    return Applied(
+        _ordered(entry for entry in entries.values() if entry.id in staying),
+        tuple(entry.id for entry in _going(entries) if entry.id in before and entry.id not in staying),
+        frozenset(staying - visible),
+    )
+
+
+def _used(known: Entry, reason: Reason, tick: int) -> Entry:
+    """The entry of a bundle that a step needs again (rule 3)."""
+    trusted = known.origin not in UNTRUSTED
+    if reason in UNTRUSTED:
+        return known if trusted else replace(known, used=tick, inherited=False)
+    return replace(known, used=tick, inherited=False, origin=known.origin if trusted else reason)
+
+
+def _going(entries: Mapping[str, Entry]) -> list[Entry]:
+    """The entries in the order in which they go."""
+    return sorted(entries.values(), key=lambda entry: (entry.origin not in UNTRUSTED, entry.used, entry.id))
+
+
+def _kept(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, cap: int) -> set[str]:
+    """The ids that are left when others went, until at most `cap` tools are left. What is `fixed` stays."""
+    kept = set(entries)
+    counts: Counter[str] = Counter()
+    for entry in entries.values():
+        counts.update(_counted(entry, tools_of))
+    if len(counts) <= cap:
+        return kept
+    for entry in _going(entries):
+        if len(counts) <= cap:
+            break
+        if entry.id not in fixed:
+            kept.discard(entry.id)
+            counts.subtract(_counted(entry, tools_of))
+            counts = +counts
+    return kept
+
+
+def _counted(entry: Entry, tools_of: ToolsOf) -> Set[str]:
+    """Tools of the entry that count; the router's own, whose names have no server, don't."""
+    return {*(tools_of(entry.id) or ()), *(asked.name for asked in entry.tools if "." in asked.name)}
+
+
+def _within(activation: Activation, cap: int) -> Iterator[Entry]:
+    """The entries with the `cap` tools that were asked for last."""
+    if not any(entry.tools for entry in activation.entries):
+        yield from activation.entries
+        return
+    asked = sorted(((tool.used, tool.place) for e in activation.entries for tool in e.tools), reverse=True)
+    kept = frozenset(asked[: max(cap, 0)])
+    for entry in activation.entries:
+        tools = tuple(tool for tool in entry.tools if (tool.used, tool.place) in kept)
+        yield entry if tools == entry.tools else replace(entry, tools=tools)

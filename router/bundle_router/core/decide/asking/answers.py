@@ -1,0 +1,94 @@
+"""The shape a model has to answer in, and what its answer comes to.
+
+Rules:
+1. The shape names the permitted ids, so a provider that constrains its output can't produce another. Reading checks it
+   again, and the core once more: an id that is no candidate is dropped whoever sent it.
+2. One class per tuple of ids, kept: instructor holds on to every class it has seen, so their number is bounded. Beyond
+   the bound, and for more ids than providers accept in an enumeration, ids are plain text and are checked in code.
+3. Asking is strict (every key required, no other allowed, as constrained output wants it); reading is not: a key too
+   many is no reason to spend a second call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from bundle_router.core.models import Code
+
+MAX_SHAPES: Final = 256
+MAX_ENUMERATED: Final = 250
+"""Ids in one enumeration; the large providers take 250 to 1,000."""
+MAX_JUSTIFICATION: Final = 400
+
+_FENCED: Final = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.DOTALL)
+
+
+def _all_required(schema: dict[str, Any]) -> None:
+    schema["additionalProperties"] = False
+    schema["required"] = list(schema.get("properties", ()))
+
+
+_READING: Final = ConfigDict(extra="ignore", frozen=True, json_schema_extra=_all_required)
+
+
+def _shape(id_type: Any) -> type[BaseModel]:
+    need: Any = Literal["required", "helpful"]
+    pick: Any = create_model("Pick", __config__=_READING, id=(id_type, ...), need=(need, ...))
+    return create_model(
+        "BundleChoice", __config__=_READING, rationale=(str, ""), picks=(list[pick], ...), missing=(str, "")
+    )
+
+
+_shapes: dict[tuple[str, ...], type[BaseModel]] = {}
+_any_ids: Final = _shape(str)
+
+
+def shape_for(ids: Sequence[str]) -> type[BaseModel]:
+    """The class for an answer that picks among `ids`. The same object for the same set of ids."""
+    key = tuple(sorted(set(ids)))
+    known = _shapes.get(key)
+    if known is not None:
+        return known
+    if len(key) > MAX_ENUMERATED or not key or len(_shapes) >= MAX_SHAPES:
+        return _any_ids
+    return _shapes.setdefault(key, _shape(Literal[key]))  # two threads may make one; one of them is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """What an answer comes to: permitted ids in order of preference, those over the cap, and the model's reason."""
+
+    ids: tuple[str, ...]
+    dropped: tuple[tuple[str, Code], ...]
+    justification: str
+
+
+def picked(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> Picked | None:
+    """Without duplicates, required first, at most `max_picks`. None when it named ids and none of them is permitted."""
+    said = answer.model_dump()
+    permitted = set(candidates)
+    rows = sorted(said["picks"], key=lambda row: row["need"] != "required")  # stable: the model's order within each
+    ids = [id_ for id_ in dict.fromkeys(row["id"] for row in rows) if id_ in permitted]
+    if said["picks"] and not ids:
+        return None
+    return Picked(
+        tuple(ids[:max_picks]),
+        tuple((id_, "over_budget") for id_ in ids[max_picks:]),
+        _one_line(said["rationale"]),
+    )
+
+
+def _one_line(text: str) -> str:
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_JUSTIFICATION]).split())
+    return plain if len(plain) <= MAX_JUSTIFICATION else plain[: MAX_JUSTIFICATION - 1] + "…"
+
+
+def without_fence(text: str) -> str:
+    """The text inside a Markdown code fence, when that is all there is; else the text itself."""
+    found = _FENCED.match(text)
+    return found[1] if found else text

@@ -1,0 +1,103 @@
+"""What the calls of one step may cost together, and when they only go round in circles.
+
+Rules:
+1. A budget belongs to a step: every decision begins a new one. Only the engine decides, so an agent can't.
+2. Whatever is answered counts, refusals too: they cost the model as many tokens. What was refused for want of budget
+   does not count, so that the counts in the records stay what they were when the budget ran out.
+3. It is looked at when a call begins. Calls that are under way side by side may pass bytes and time together, each by
+   what one call may have at most.
+4. A call repeats when one of the last `WINDOW` calls asked the same and got the same answer. Repetitions in a row are
+   counted until anything else is asked or answered. So waiting for something to change is no circle while it changes,
+   and a circle is one up to a length of `WINDOW`.
+5. Who went round in circles is refused the calls of the circle, and only those: anything else is the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from bundle_router.core.catalog import Limits
+
+WINDOW: Final = 8
+"""Calls that are looked back on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the calls of a step have come to. `result_bytes` are those of the results as they came, `elapsed_ms` the
+    calls' own times added up. `recent` holds what the last calls asked and what they were answered, latest last, each
+    as a hash that means something in this process only."""
+
+    calls: int = 0
+    result_bytes: int = 0
+    elapsed_ms: float = 0.0
+    repeats: int = 0
+    recent: tuple[tuple[int, int], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As records carry it."""
+        return {
+            "calls": self.calls,
+            "result_bytes": self.result_bytes,
+            "elapsed_ms": round(self.elapsed_ms, 3),
+            "repeats": self.repeats,
+        }
+
+
+def over_budget(limits: Limits, spent: Spent, asked: int) -> tuple[str, str] | None:
+    """Why no further call may begin: the key of `[limits]` that says so, and what to tell the agent. `asked` is the
+    hash of what the call asks."""
+    if spent.calls >= limits.calls_per_step:
+        return "calls_per_step", _used_up(f"{spent.calls:,} calls", f"{limits.calls_per_step:,}")
+    if spent.result_bytes >= limits.result_bytes_per_step:
+        said = f"results of {spent.result_bytes:,} bytes"
+        return "result_bytes_per_step", _used_up(said, f"{limits.result_bytes_per_step:,}")
+    if spent.elapsed_ms >= limits.call_seconds_per_step * 1000:
+        said = f"{spent.elapsed_ms / 1000:,.0f} seconds of calls"
+        return "call_seconds_per_step", _used_up(said, f"{limits.call_seconds_per_step:,g}")
+    if spent.repeats >= limits.repeated_calls and any(asked == earlier for earlier, _ in spent.recent):
+        return "repeated_calls", (
+            f"This call was made before and gave the same answer, and so did the last {spent.repeats} calls. "
+            "Making it again won't change that: do something else, or go on with what you have."
+        )
+    return None
+
+
+def _used_up(said: str, limit: str) -> str:
+    return (
+        f"This step has had {said}, of at most {limit}: it gets no more. "
+        "Go on with what you have, and say what is missing."
+    )
+
+
+def begun(spent: Spent) -> Spent:
+    """After a call that was let in."""
+    return replace(spent, calls=spent.calls + 1)
+
+
+def ended(spent: Spent, asked: int, answered: int, result_bytes: int, elapsed_ms: float) -> Spent:
+    """After that call has come to its end."""
+    pair = (asked, answered)
+    return Spent(
+        calls=spent.calls,
+        result_bytes=spent.result_bytes + result_bytes,
+        elapsed_ms=spent.elapsed_ms + elapsed_ms,
+        repeats=spent.repeats + 1 if pair in spent.recent else 0,
+        recent=(*(one for one in spent.recent if one != pair), pair)[-WINDOW:],
+    )
+
+
+def resumed(records: Iterable[Mapping[str, Any]]) -> Spent:
+    """What the calls recorded since a decision had come to, for a run that is opened again. What they asked is not
+    looked back on; one that began and never ended counts as a call."""
+    spent, open_calls = Spent(), set[str]()
+    for record in records:
+        if record["type"] == "call.started":
+            open_calls.add(record["call_id"])
+        elif "spent" in record:
+            open_calls.discard(record["call_id"])
+            row = record["spent"]
+            spent = Spent(row["calls"], row["result_bytes"], row["elapsed_ms"])
+    return replace(spent, calls=spent.calls + len(open_calls))

@@ -1,0 +1,95 @@
+"""The most a step may have: every policy, step policy and ancestor's limit that applies to it, as layers.
+
+Rules:
+1. A layer can only narrow. Policies that cover the address, the step's own policy, and the same of every ancestor are
+   layers of one kind; what one of them refuses no other gives back.
+2. An address that no policy with an `allow` covers is granted nothing, and so is everybody below it.
+3. A bundle that was renamed is still meant by its old ids: `bundle:old-id` is the bundle's name of today, and a glob in
+   a `deny` covers it by any of its names. A glob in an `allow` has to cover the name of today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.decide.mapping import Address, covering
+from bundle_router.core.models import Effect, Grant, StepPolicy, Trust
+from bundle_router.core.models.patterns import Targets
+
+_NOTHING: Final = Targets((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One thing that narrows: a policy row, the step's own policy, or an ancestor's. `name` is for people."""
+
+    name: str
+    allow: Targets | None = None
+    deny: Targets = _NOTHING
+    min_trust: Trust | None = None
+    effects: tuple[Effect, ...] | None = None
+
+    def denied(self, bundle: Bundle) -> str | None:
+        """The pattern that denies the bundle, by its name or an old one."""
+        for id_ in (bundle.id, *bundle.aliases):
+            hit = self.deny.bundle(id_)
+            if hit is not None:
+                return hit
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The most a step may have. `ungranted` names the addresses (its own, its ancestors') that are granted nothing."""
+
+    layers: tuple[Layer, ...]
+    ungranted: tuple[str, ...]
+
+
+def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, grants: tuple[Grant, ...]) -> Ceiling:
+    """All layers that a step at this address is judged under: policies, its own policy, and its ancestors'."""
+    layers, ungranted = _address_layers(catalog, address, "")
+    if policy is not None:
+        layers.append(_step_layer(catalog, policy, "the step's own policy"))
+    for generation, grant in enumerate(grants, start=1):
+        whose = " of the parent run" if generation == 1 else f" of the ancestor run {generation} levels up"
+        more, missing = _address_layers(catalog, (grant.workflow, grant.role, grant.step), whose)
+        layers += more
+        ungranted += missing
+        if grant.policy is not None:
+            layers.append(_step_layer(catalog, grant.policy, f"the step policy{whose}"))
+    return Ceiling(tuple(layers), tuple(ungranted))
+
+
+def _address_layers(catalog: Catalog, address: Address, whose: str) -> tuple[list[Layer], list[str]]:
+    rows = covering(catalog.policies, address)
+    layers = [
+        Layer(
+            name=f"policy {row.name!r}{whose}",
+            allow=None if row.allow is None else _targets(catalog, row.allow),
+            deny=_targets(catalog, row.deny),
+            min_trust=row.min_trust,
+            effects=row.effects,
+        )
+        for row in rows
+    ]
+    granted = any(row.allow is not None for row in rows)
+    return layers, [] if granted else ["/".join(address) + whose]
+
+
+def _step_layer(catalog: Catalog, policy: StepPolicy, name: str) -> Layer:
+    return Layer(
+        name=name,
+        allow=None if policy.allow is None else _targets(catalog, policy.allow),
+        deny=_targets(catalog, policy.deny),
+        min_trust=policy.trust,
+    )
+
+
+def _targets(catalog: Catalog, patterns: Iterable[str]) -> Targets:
+    """What the patterns speak of, old bundle ids put into those of today."""
+    written = Targets.parse(patterns)
+    return Targets(tuple(catalog.id_today(name) for name in written.bundles), written.tools)

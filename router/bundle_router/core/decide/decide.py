@@ -1,0 +1,343 @@
+"""A decision is a pure function of (catalog, facts, activation, step, answer).
+
+    decide(catalog, facts, activation, step) ─► Decision
+                                            └─► Question ─► settle(question, answer) ─► Decision
+                                                         └─► give_up(question, failure) ─► Decision
+
+Rules:
+1. No clock, disk, network or randomness. Same inputs, same bytes out.
+2. The permitted set is computed before any answer is heard and is never widened after: `settle` keeps only ids that
+   were candidates, whoever sent them.
+3. A route that matches and has no `ask` is settled without a question, and ignores stickiness that search, a model or
+   the fallback brought in. So text in the intent can't influence what it shows.
+4. A step with no answer (no route, nothing found, no default) gets none: only `always` bundles, and nothing sticky. So
+   does a step whose route says that it has none (`bundles = []`, no `ask`).
+5. With fewer than two candidates nothing is asked: one candidate is not a choice, and is never taken automatically.
+6. What the operator's rows bring in comes before what was picked, in the order shown and in the step's budgets.
+7. What a reader would ask about is in `left_out`, everything that was there before included; a bundle that simply had
+   no mapping is not (see `explain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from bundle_router.core.catalog import Catalog, Route
+from bundle_router.core.decide import activation as sticky_set
+from bundle_router.core.decide.plans import Candidates, Plan, permitted_tools, plan_for
+from bundle_router.core.decide.replies import ranked
+from bundle_router.core.decide.shown import Shown
+from bundle_router.core.models import (
+    Activation,
+    Answer,
+    Candidate,
+    Decision,
+    Entry,
+    Facts,
+    Failure,
+    LeftOut,
+    ModelUse,
+    Reason,
+    SearchUse,
+    Source,
+    Step,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What only search or a model can settle: which of the candidates the step needs besides what is mapped.
+
+    `candidates` are permitted bundle ids in id order, at least two of them.
+    """
+
+    catalog: Catalog
+    facts: Facts
+    activation: Activation
+    step: Step
+    route: Route | None
+    permitted: Candidates
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return self.permitted.ids
+
+    @property
+    def key(self) -> str:
+        """Equal keys: the same choice is put. (What the step says is the step's, and recorded with it.)"""
+        return self.permitted.key
+
+
+def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -> Decision | Question:
+    """What the step may see; or, where the mapping has no (whole) answer, the question to ask."""
+    plan = plan_for(catalog, step, facts.grants)
+    route = plan.route
+    if route is not None and route.ask is None:
+        return _settled(catalog, facts, activation, step, _Settling(route, "mapping"))
+    if catalog.settings.fallback.order != ("default",):
+        but = tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_))) if route else ()
+        permitted = plan.verdicts.candidates(facts, route.ask if route else None, but)
+        if len(permitted.ids) >= 2:
+            return Question(catalog, facts, activation, step, route, permitted)
+    return _unanswered(catalog, facts, activation, step, route, _UNASKED)
+
+
+def settle(
+    question: Question, answer: Answer, failure: Failure | None = None, search: SearchUse | None = None
+) -> Decision:
+    """The decision that an answer leads to. Ids that are not candidates are dropped and recorded, never shown.
+
+    `failure`: a model was asked before and not heard, so the answer stands in for it and the decision is degraded.
+    """
+    candidates = set(question.candidates)
+    ids = [id_ for id_ in dict.fromkeys(answer.ids) if id_ in candidates]
+    heard = _Heard(answer, failure, answer.model, search, nothing=not ids)
+    if not ids:
+        return _concluded(question, heard)
+    picks = tuple(_Need(id_, answer.reason, heard.evidence(id_)) for id_ in ids)
+    settling = _Settling(question.route, answer.source, picks, heard)
+    return _settled(question.catalog, question.facts, question.activation, question.step, settling)
+
+
+def give_up(
+    question: Question, failure: Failure | None, model: ModelUse | None = None, search: SearchUse | None = None
+) -> Decision:
+    """The decision when nobody answered: what the route maps, or the declared default, or none.
+
+    `failure=None` says that nobody was there to ask (no model, and search was not sure): declared behaviour, so not
+    degraded.
+    """
+    return _concluded(question, _Heard(None, failure, model, search))
+
+
+# --- what was heard, and what it comes to ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """A bundle the step asks for, before policy was heard."""
+
+    id: str
+    reason: Reason
+    evidence: str
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """What became of the question, if one was put."""
+
+    answer: Answer | None = None
+    failure: Failure | None = None
+    model: ModelUse | None = None
+    search: SearchUse | None = None
+    nothing: bool = False
+    """Whether the answer came to no candidate at all."""
+
+    @property
+    def why(self) -> str:
+        """Search, model and answer in the order they spoke, each once."""
+        said = (
+            self.search.why if self.search else "",
+            f"{'the model was not' if self.model else 'nobody was'} heard ({self.failure})" if self.failure else "",
+            self.answer.justification if self.answer else "",
+            "nothing was selected" if self.nothing else "",
+        )
+        return "; ".join(dict.fromkeys(text for text in said if text))
+
+    @cached_property
+    def ranked(self) -> tuple[Candidate, ...]:
+        """What was ranked, as it is recorded: on replay these are the scores."""
+        if self.answer is not None and self.answer.scores:
+            return ranked(self.answer.scores)
+        return ranked(self.search.ranked) if self.search is not None else ()
+
+    def evidence(self, id_: str) -> str:
+        """What a pick rests on: its own score, where search picked it; else what the answer says of all."""
+        if self.answer is None:
+            return ""
+        score = next((row.score for row in self.ranked if row.id == id_ and self.answer.source == "search"), None)
+        return self.answer.justification if score is None else f"score {score:.2f}"
+
+
+_UNASKED: Final = _Heard()
+
+
+@dataclass(frozen=True, slots=True)
+class _Settling:
+    """How a decision came about. `extra` is what is needed besides what the route maps."""
+
+    route: Route | None
+    source: Source
+    extra: Sequence[_Need] = ()
+    heard: _Heard = _UNASKED
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the route alone says what the step has."""
+        return self.route is not None and self.route.ask is None
+
+    def needs(self, catalog: Catalog) -> list[_Need]:
+        """What the step asks for, in the order of rule 6."""
+        route = self.route
+        mapped = [_Need(id_, "mapped", f"route {route.name!r}") for id_ in route.bundles] if route else []
+        return [*mapped, *(_Need(bundle.id, "always", "always = true") for bundle in catalog.always), *self.extra]
+
+    def holds_back(self, source: Source) -> str:
+        """Why nothing stays from before at such a step, where nothing does."""
+        if source == "none":
+            name = f"route {self.route.name!r} maps nothing" if self.route is not None else "no route covers this step"
+            return f"{name} and nothing was selected" if self.heard is not _UNASKED else name
+        if self.is_closed and self.route is not None and not self.route.bundles:
+            return f"route {self.route.name!r} says that this step has none"
+        return ""
+
+
+def _concluded(question: Question, heard: _Heard) -> Decision:
+    return _unanswered(question.catalog, question.facts, question.activation, question.step, question.route, heard)
+
+
+def _unanswered(
+    catalog: Catalog, facts: Facts, activation: Activation, step: Step, route: Route | None, heard: _Heard
+) -> Decision:
+    if route is not None and route.bundles:
+        return _settled(catalog, facts, activation, step, _Settling(route, "mapping", (), heard))
+    default = catalog.settings.fallback.default if "default" in catalog.settings.fallback.order else ()
+    needs = tuple(_Need(id_, "default", "[fallback] default") for id_ in default)
+    source: Source = "default" if needs else "none"
+    return _settled(catalog, facts, activation, step, _Settling(route, source, needs, heard))
+
+
+def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step, how: _Settling) -> Decision:
+    plan = plan_for(catalog, step, facts.grants)
+    shown = Shown(catalog, step)
+    for need in how.needs(catalog):
+        shown.add(plan.verdicts.of(need.id, facts), need.reason, need.evidence)
+    needed = [(chosen.id, chosen.reason) for chosen in shown.bundles]
+    source: Source = how.source
+    if source == "default" and not any(reason == "default" for _, reason in needed):
+        source = "none"  # every default bundle was refused: the step got nothing, and says so
+
+    settings = catalog.settings.activation
+    before = sticky_set.renamed(activation, catalog.id_today) if catalog.aliases else activation
+    applied = sticky_set.apply(before, needed, lambda id_: _tools_of(catalog, id_), settings.max_tools)
+    if settings.sticky:
+        _add_sticky(shown, plan, facts, before, applied, how, source)
+    _note_going(shown, plan, facts, applied, settings.max_tools)
+    _note_unheard(shown, plan, facts, how.heard)
+    return Decision(
+        bundles=tuple(shown.bundles),
+        left_out=tuple(shown.left_out),
+        source=source,
+        degraded=how.heard.failure is not None,
+        justification=_justification(how, source, shown),
+        route=how.route.name if how.route else None,
+        candidates=how.heard.ranked,
+        before=activation,
+        after=applied.after if settings.sticky else Activation(),
+        evicted=applied.evicted,
+        exposure=shown.exposure(),
+        model=how.heard.model,
+        search=how.heard.search,
+    )
+
+
+def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
+    """What the bundle shows without being asked, each glob over unknown tools counted as one. None: there is no such
+    bundle any more, or nothing in it."""
+    bundle = catalog.bundle(id_)
+    if bundle is None or not (bundle.tools or bundle.patterns):
+        return None
+    if bundle.mode != "direct":
+        return ()
+    return (*bundle.tools, *bundle.patterns) if bundle.patterns else bundle.tools
+
+
+# --- what stays from before, and what goes --------------------------------------------------------------------------
+
+
+def _add_sticky(
+    shown: Shown,
+    plan: Plan,
+    facts: Facts,
+    before: Activation,
+    applied: sticky_set.Applied,
+    how: _Settling,
+    source: Source,
+) -> None:
+    """Shows what stays from earlier steps, most recently used first, where this step's own verdict permits it; and
+    says of everything else that was there before why it is not shown now."""
+    gone = {*applied.evicted, *applied.aside}
+    why_none = how.holds_back(source)
+    for entry in sorted(before.entries, key=lambda e: (-e.used, e.id)):
+        if entry.id in shown.ids or entry.id in gone:
+            continue
+        verdict = plan.verdicts.of(entry.id, facts)
+        if why_none:
+            shown.withhold(verdict, LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_whence(entry)}"))
+        elif how.is_closed and entry.origin in sticky_set.UNTRUSTED:
+            said = f"brought in by {entry.origin}; a route that does not ask ignores that"
+            shown.withhold(verdict, LeftOut(entry.id, "not_mapped", said))
+        else:
+            shown.add(verdict, "inherited" if entry.inherited else "sticky", f"{_whence(entry)} ({entry.origin})")
+
+
+def _whence(entry: Entry) -> str:
+    return "from the parent run" if entry.inherited else "from an earlier step"
+
+
+def _note_going(shown: Shown, plan: Plan, facts: Facts, applied: sticky_set.Applied, cap: int) -> None:
+    """Records what left the activation, and what made room for this step's picks."""
+    for id_ in applied.evicted:
+        shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "evicted", f"least recently used, over {cap} tools"))
+    for id_ in sorted(applied.aside):
+        said = f"with what was picked for this step over {cap} tools; it stays for later steps"
+        shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "over_budget", said))
+
+
+# --- what is said of it ----------------------------------------------------------------------------------------------
+
+
+def _note_unheard(shown: Shown, plan: Plan, facts: Facts, heard: _Heard) -> None:
+    """Records what the selector asked for and did not get, and what was ranked and left out."""
+    answer = heard.answer
+    for id_, code in answer.dropped if answer is not None else ():
+        shown.leave_out(LeftOut(id_, code))
+    for id_ in dict.fromkeys(answer.ids if answer is not None else ()):
+        if id_ not in shown.ids:
+            shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "not_selected", "not a candidate at this step"))
+    for row in heard.ranked:
+        if row.id not in shown.ids:
+            shown.leave_out(_ranked_out(row, heard.search))
+
+
+def _ranked_out(row: Candidate, search: SearchUse | None) -> LeftOut:
+    if search is not None and search.verdict == "novel":
+        return LeftOut(row.id, "below_floor", "nothing fits the step well enough")
+    if search is not None and (row.score or 0.0) < search.cut:
+        return LeftOut(row.id, "below_floor", f"score {row.score or 0.0:.2f}, under {search.cut:.2f} is not plausible")
+    return LeftOut(row.id, "not_selected", "ranked and not taken")
+
+
+def _justification(how: _Settling, source: Source, shown: Shown) -> str:
+    if how.route is not None and source in ("mapping", "search", "model"):
+        text = f"route {how.route.name!r} covers this step"
+    elif how.route is not None:
+        text = f"route {how.route.name!r} covers this step and maps nothing"
+    else:
+        text = "no route covers this step"
+    if how.heard.why:
+        text += f"; {how.heard.why}"
+    if source == "default":
+        text += "; the declared default is shown"
+    elif source == "none":
+        text += "; nothing is shown" if not shown.bundles else "; only what is always shown"
+    stays = [chosen.id for chosen in shown.bundles if chosen.reason in ("sticky", "inherited")]
+    if stays:
+        text += f"; {', '.join(stays)} stay{'s' if len(stays) == 1 else ''} from before"
+    return text
+
+
+__all__ = ["Question", "decide", "give_up", "permitted_tools", "plan_for", "settle"]

@@ -1,0 +1,168 @@
+"""What the catalog alone says about an address: its route, and what its ceiling makes of the bundles.
+
+A cache, never an input: everything here can be worked out again from the catalog, on which it is kept outside its
+value. It is bounded by what it holds, so that steps whose names or policies never repeat can't make it grow: at most
+`_MAX_PLANS` addresses, `_MAX_VERDICTS` verdicts and `_MAX_CHARS` characters of step policies; past one of them it
+begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from bundle_router.core.catalog import Bundle, Catalog, Route
+from bundle_router.core.decide.ceiling import Ceiling, ceiling_of
+from bundle_router.core.decide.mapping import Address, Mapping
+from bundle_router.core.decide.policy import Verdict, static_verdict, unknown, with_facts
+from bundle_router.core.models import Facts, Grant, Step, StepPolicy
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.models.patterns import first_match
+
+_MAX_PLANS: Final = 4096
+_MAX_VERDICTS: Final = 200_000
+_MAX_CHARS: Final = 4_000_000
+_MAX_CANDIDATES: Final = 16
+"""Sets of candidates kept for one ceiling: one for each route that asks, times the facts that were seen."""
+
+
+@dataclass(slots=True)
+class _Meter:
+    """What the plans of a catalog hold so far."""
+
+    verdicts: int = 0
+    chars: int = 0
+
+
+class Verdicts:
+    """What one ceiling makes of the catalog's bundles, worked out as it is asked for.
+
+    Shared by all addresses under the same policies, so that steps with names of their own don't each pay for it.
+    """
+
+    __slots__ = ("_candidates", "_catalog", "_meter", "_selectable", "_static", "ceiling")
+
+    def __init__(self, catalog: Catalog, ceiling: Ceiling, meter: _Meter) -> None:
+        self._catalog = catalog
+        self._static: dict[str, Verdict] = {}
+        self._selectable: tuple[Bundle, ...] | None = None
+        self._candidates: dict[object, Candidates] = {}
+        self._meter = meter
+        self.ceiling = ceiling
+
+    def of(self, id_: str, facts: Facts) -> Verdict:
+        bundle = self._catalog.bundle(id_)
+        return unknown(id_) if bundle is None else self._judge(bundle, facts)
+
+    def _judge(self, bundle: Bundle, facts: Facts) -> Verdict:
+        known = self._static.get(bundle.id)
+        if known is None:
+            known = self._static[bundle.id] = static_verdict(self._catalog, self.ceiling, bundle)
+            self._meter.verdicts += 1
+        return with_facts(known, facts, bundle)
+
+    def candidates(self, facts: Facts, ask: tuple[str, ...] | None, but: tuple[str, ...]) -> Candidates:
+        """Permitted bundles a selector may pick: those `ask` covers (None: all), without `but`."""
+        key = (facts.capabilities, facts.unavailable, facts.drifted, ask, but)
+        found = self._candidates.get(key)
+        if found is None:
+            if len(self._candidates) >= _MAX_CANDIDATES:
+                self._candidates.clear()
+            found = self._candidates[key] = Candidates(tuple(self._pickable(facts, ask, frozenset(but))))
+        return found
+
+    def _pickable(self, facts: Facts, ask: tuple[str, ...] | None, but: frozenset[str]) -> Iterator[str]:
+        if self._selectable is None:
+            self._selectable = tuple(b for b in self._catalog.bundles.values() if b.selectable and not b.always)
+        for bundle in self._selectable:
+            asked = bundle.id not in but and (ask is None or first_match(ask, bundle.id) is not None)
+            if asked and self._judge(bundle, facts).permitted:
+                yield bundle.id
+
+
+class Candidates:
+    """Permitted bundle ids in id order. `key` is their digest: equal keys, the same choice."""
+
+    __slots__ = ("__dict__", "ids")
+
+    def __init__(self, ids: tuple[str, ...]) -> None:
+        self.ids = ids
+
+    @cached_property
+    def key(self) -> str:
+        return digest_of(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the catalog alone says about one address."""
+
+    route: Route | None
+    verdicts: Verdicts
+
+
+_Key = tuple[Address, StepPolicy | None, tuple[Grant, ...]]
+
+
+class Indexes:
+    """Look-ups of one catalog. `all_tools` and `all_tokens` are what showing everything would come to."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.all_tools = len(catalog.tool_names)
+        self.all_tokens = sum(card.tokens for card in catalog.cards.values())
+        self._catalog = catalog
+        self._mapping = Mapping(catalog.routes)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._plans: dict[_Key, Plan] = {}
+        self._verdicts: dict[Ceiling, Verdicts] = {}
+        self._meter = _Meter()
+
+    def plan(self, key: _Key) -> Plan:
+        known = self._plans.get(key)
+        if known is None:
+            held, more = self._meter, _weight(key)
+            if len(self._plans) >= _MAX_PLANS or held.verdicts > _MAX_VERDICTS or held.chars + more > _MAX_CHARS:
+                self._begin()
+            self._meter.chars += more
+            address, policy, grants = key
+            ceiling = ceiling_of(self._catalog, address, policy, grants)
+            verdicts = self._verdicts.setdefault(ceiling, Verdicts(self._catalog, ceiling, self._meter))
+            known = self._plans[key] = Plan(self._mapping.match(address), verdicts)
+        return known
+
+
+def _weight(key: _Key) -> int:
+    """Characters of the step policies in a key, its own and those of the ancestors; each pattern weighs a little."""
+    _, policy, grants = key
+    policies = [policy, *(grant.policy for grant in grants)]
+    return sum(len(pattern) + 50 for one in policies if one is not None for pattern in (*(one.allow or ()), *one.deny))
+
+
+def indexes_of(catalog: Catalog) -> Indexes:
+    """The look-ups of the catalog, made when they are first asked for."""
+    found = catalog.memo.get("indexes")
+    if not isinstance(found, Indexes):
+        found = catalog.memo["indexes"] = Indexes(catalog)
+    return found
+
+
+def plan_for(catalog: Catalog, step: Step, grants: tuple[Grant, ...]) -> Plan:
+    """The plan of the step's address, from the cache where it is known."""
+    return indexes_of(catalog).plan(((step.workflow, step.role, step.step), step.policy, grants))
+
+
+def permitted_tools(catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequence[str]) -> dict[str, str]:
+    """The tools that the given bundles come to at this step, each with the first bundle that holds it.
+
+    The same verdict as in `decide`: call it at call time with fresh facts to refuse what was revoked since.
+    """
+    plan = plan_for(catalog, step, facts.grants)
+    tools: dict[str, str] = {}
+    for id_ in bundle_ids:
+        for tool in plan.verdicts.of(id_, facts).tools:
+            tools.setdefault(tool, id_)
+    return tools

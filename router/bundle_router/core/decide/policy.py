@@ -1,0 +1,298 @@
+"""Who may see what: one function, used when a step is decided on and again when a tool is called.
+
+Rules:
+1. Absence is deny. An address that no policy with an `allow` covers may see nothing.
+2. All policies that cover the address apply together: denials unite, allowances intersect, effects intersect, and
+   the highest `min_trust` counts. So adding a denial, an effect list or a trust floor never widens anything.
+3. The step's own policy, and every ancestor's ceiling, are further layers of the same kind (see `core.decide.ceiling`).
+4. Deny beats allow. Denying a bundle also takes its tools out of every bundle composed of it.
+5. An `allow` is a set of tools: `bundle:x` stands for all tools of x, `tool:s.t` for one. A bundle may be seen when at
+   least one of its tools may; the tools that may not are refused one by one.
+6. A glob over a server that nobody has asked yet (`patterns`) is judged like a tool. It is permitted when all that it
+   may turn out to cover is, so a `tool:` name allows no part of it; each tool is judged again once it is known.
+7. The tests are made in the order of `CODES`; the first that fails is the reason. `explain` shows them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.decide.ceiling import Ceiling, Layer
+from bundle_router.core.models import WHOLE_SERVER, Code, Facts, LeftOut, Trust
+from bundle_router.core.models.patterns import first_cover, is_glob
+
+_TRUST_ORDER: Final[dict[Trust, int]] = {"untrusted": 0, "trusted": 1}
+
+Tests = Iterator[tuple[Code, str | None]]
+"""Tests in the order of `CODES`, each with what is wrong, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One test made on a bundle or tool, in the order of `CODES`."""
+
+    code: Code
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a bundle comes to: the tools (and globs over tools nobody has heard of yet) that may be seen, those that may
+    not, or why none may (`code`)."""
+
+    id: str
+    tools: tuple[str, ...] = ()
+    refused: tuple[LeftOut, ...] = ()
+    code: Code | None = None
+    detail: str = ""
+    patterns: tuple[str, ...] = ()
+
+    @property
+    def permitted(self) -> bool:
+        return self.code is None
+
+    def as_left_out(self) -> LeftOut:
+        assert self.code is not None, "a permitted bundle is not left out"  # noqa: S101 - a caller's bug, not input
+        return LeftOut(self.id, self.code, self.detail)
+
+
+def unknown(id_: str) -> Verdict:
+    """The verdict on an id that no bundle has."""
+    return Verdict(id_, code="unknown_bundle", detail="no bundle has this id")
+
+
+def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
+    """The bundles it is composed of, all the way down, without itself. The catalog has no cycles."""
+    found: dict[str, Bundle] = {}
+    waiting = list(bundle.bundles)
+    while waiting:
+        id_ = waiting.pop()
+        part = catalog.bundles.get(id_)
+        if part is not None and id_ not in found:
+            found[id_] = part
+            waiting.extend(part.bundles)
+    return tuple(found.values())
+
+
+# --- the tests that rest on config alone -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Denials:
+    """What one layer denies of one bundle: all of it (`whole`), or what comes from a denied constituent (`through`)."""
+
+    layer: Layer
+    whole: str | None
+    through: Mapping[str, str]
+
+    def of(self, target: str | None) -> str | None:
+        if self.whole is not None or target is None:
+            return self.whole
+        hit = self.layer.deny.tool(target)
+        return self.through.get(target) if hit is None else f"{self.layer.name} denies 'tool:{hit}'"
+
+
+class ConfigTests:
+    """The tests that rest on config alone, on one bundle. What is the same for all its tools is worked out once.
+
+    A target is a tool, a glob over a server that nobody has asked yet, or None: the bundle as a whole.
+    """
+
+    def __init__(self, catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> None:
+        self._catalog = catalog
+        self._bundle = bundle
+        self._ungranted = ceiling.ungranted
+        self._denials = _denials(catalog, ceiling, bundle)
+        self._allowing = [
+            layer for layer in ceiling.layers if layer.allow is not None and layer.allow.bundle(bundle.id) is None
+        ]
+        self._floors = [layer for layer in ceiling.layers if layer.min_trust is not None]
+        self._effect = _effect(ceiling, bundle)
+
+    def on(self, target: str | None) -> Tests:
+        yield "disabled", self._disabled(target)
+        yield "policy_denied", next((said for denials in self._denials if (said := denials.of(target))), None)
+        yield "not_allowed", self._lack_of_allowance(target)
+        yield "trust_too_low", self._low_trust(target)
+        yield "effect_not_allowed", self._effect
+        yield "allowlist_required", self._unlisted(target)
+
+    def _disabled(self, target: str | None) -> str | None:
+        if not self._bundle.enabled:
+            return "the bundle is disabled"
+        return None if target is None else _server_disabled(self._catalog, target)
+
+    def _lack_of_allowance(self, target: str | None) -> str | None:
+        if self._ungranted:
+            return f"no policy with an allow covers {self._ungranted[0]}"
+        for layer in self._allowing:
+            if target is None or layer.allow is None or layer.allow.tool(target) is None:
+                return f"{layer.name} does not allow it"
+        return None
+
+    def _low_trust(self, target: str | None) -> str | None:
+        trust = self._trust(target)
+        for layer in self._floors:
+            if layer.min_trust is not None and _TRUST_ORDER[trust] < _TRUST_ORDER[layer.min_trust]:
+                return f"{layer.name} asks for {layer.min_trust} servers, this is {trust}"
+        return None
+
+    def _trust(self, target: str | None) -> Trust:
+        server = self._catalog.servers.get(target.partition(".")[0]) if target is not None else None
+        return self._bundle.trust if server is None else server.trust
+
+    def _unlisted(self, target: str | None) -> str | None:
+        """Config refuses such a glob; a server that lost its trust after the catalog was made meets it here."""
+        if target is None or not is_glob(target) or self._trust(target) == "trusted":
+            return None
+        return "an untrusted server's tools must be named in the bundle one by one"
+
+
+def _denials(catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> list[_Denials]:
+    parts = constituents(catalog, bundle) if bundle.bundles else ()
+    made = []
+    for layer in ceiling.layers:
+        if not layer.deny.bundles and not layer.deny.tools:
+            continue
+        hit = layer.denied(bundle)
+        through: dict[str, str] = {}
+        for part in parts if layer.deny.bundles else ():
+            denied = layer.denied(part)
+            if denied is not None:
+                said = f"{layer.name} denies {denied!r}, which {bundle.id!r} is composed of"
+                through |= dict.fromkeys((*part.tools, *part.patterns), said)
+        made.append(_Denials(layer, None if hit is None else f"{layer.name} denies {hit!r}", through))
+    return made
+
+
+def _effect(ceiling: Ceiling, bundle: Bundle) -> str | None:
+    for layer in ceiling.layers:
+        if layer.effects is not None:
+            for effect in bundle.effects:
+                if effect not in layer.effects:
+                    return f"{layer.name} does not permit the effect {effect!r}"
+    return None
+
+
+def _server_disabled(catalog: Catalog, target: str) -> str | None:
+    name, _, short = target.partition(".")
+    server = catalog.servers.get(name)
+    if server is None:
+        return f"server {name!r} is not configured"
+    if not server.enabled:
+        return f"server {name!r} is disabled"
+    if server.include is not None and not is_glob(short) and first_cover(server.include, short) is None:
+        return f"server {name!r} does not include it"
+    excluded = first_cover(server.exclude, short)
+    return None if excluded is None else f"server {name!r} excludes {excluded!r}"
+
+
+# --- the tests that rest on what the shell looked up -----------------------------------------------------------------
+
+
+def _missing_capability(facts: Facts, bundle: Bundle) -> str | None:
+    for name in bundle.requires_env:
+        if f"env:{name}" not in facts.capabilities:
+            return f"the environment variable {name} is not set"
+    for name in bundle.requires_binary:
+        if f"binary:{name}" not in facts.capabilities:
+            return f"the program {name!r} is not on the path"
+    return None
+
+
+def _unavailable(facts: Facts, target: str) -> str | None:
+    name = target.partition(".")[0]
+    for server, why in facts.unavailable:
+        if server == name:
+            return f"server {name!r}: {why}"
+    return None
+
+
+def _drift(facts: Facts, target: str) -> str | None:
+    server, _, short = target.partition(".")
+    if (server, WHOLE_SERVER) in facts.drifted:
+        return f"server {server!r} has no pins, or differs from them as a whole: review it with `bundle-router pin`"
+    return f"{target} differs from its pin, or has none" if (server, short) in facts.drifted else None
+
+
+def _fact_tests(facts: Facts, bundle: Bundle, target: str | None) -> Tests:
+    yield "capability_missing", _missing_capability(facts, bundle)
+    yield "pin_drift", None if target is None else _drift(facts, target)
+    yield "server_unavailable", None if target is None else _unavailable(facts, target)
+
+
+# --- verdicts --------------------------------------------------------------------------------------------------------
+
+
+def checks(
+    catalog: Catalog, ceiling: Ceiling, facts: Facts, bundle: Bundle, target: str | None = None
+) -> tuple[Check, ...]:
+    """Every test on one tool (or glob) of a bundle, or on the bundle as a whole, in order, passed or not: the chain
+    that `explain` prints."""
+    tests = (*ConfigTests(catalog, ceiling, bundle).on(target), *_fact_tests(facts, bundle, target))
+    return tuple(Check(code, wrong is None, wrong or "") for code, wrong in tests)
+
+
+def static_verdict(catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> Verdict:
+    """The verdict as far as config alone decides it. Depends on nothing that changes while the catalog is in use."""
+    tests = ConfigTests(catalog, ceiling, bundle)
+    if bundle.tools or bundle.patterns:
+        return _judged(bundle, bundle.tools, bundle.patterns, (), tests.on)
+    failure = _first_failure(tests.on(None))
+    return Verdict(bundle.id) if failure is None else Verdict(bundle.id, (), (), *failure)
+
+
+def with_facts(verdict: Verdict, facts: Facts, bundle: Bundle) -> Verdict:
+    """The verdict after the tests on what the shell looked up. Never permits what config refused."""
+    if not verdict.permitted:
+        return verdict
+    if bundle.requires_env or bundle.requires_binary:
+        missing = _missing_capability(facts, bundle)
+        if missing is not None:
+            return Verdict(bundle.id, (), verdict.refused, "capability_missing", missing)
+    if not (facts.unavailable or facts.drifted) or not (verdict.tools or verdict.patterns):
+        return verdict
+    judged = _judged(
+        bundle, verdict.tools, verdict.patterns, verdict.refused, lambda target: _fact_tests(facts, bundle, target)
+    )
+    return verdict if len(judged.refused) == len(verdict.refused) else judged
+
+
+def verdict(catalog: Catalog, ceiling: Ceiling, facts: Facts, id_: str) -> Verdict:
+    """What the bundle of that id comes to under the ceiling and the facts."""
+    bundle = catalog.bundle(id_)
+    return unknown(id_) if bundle is None else with_facts(static_verdict(catalog, ceiling, bundle), facts, bundle)
+
+
+def _first_failure(tests: Iterable[tuple[Code, str | None]]) -> tuple[Code, str] | None:
+    return next(((code, wrong) for code, wrong in tests if wrong is not None), None)
+
+
+def _judged(
+    bundle: Bundle,
+    tools: tuple[str, ...],
+    patterns: tuple[str, ...],
+    before: tuple[LeftOut, ...],
+    tests: Callable[[str], Tests],
+) -> Verdict:
+    """The verdict on a bundle after the tests on each of its tools and globs; `before` was refused earlier.
+
+    Where nothing is left, a reader asks "why not the bundle": the test that its first tool failed is reported.
+    """
+    refused: list[LeftOut] = []
+
+    def passes(target: str) -> bool:
+        failure = _first_failure(tests(target))
+        if failure is not None:
+            refused.append(LeftOut(bundle.id, failure[0], failure[1], target))
+        return failure is None
+
+    kept, open_ = tuple(filter(passes, tools)), tuple(filter(passes, patterns))
+    rows = (*before, *refused)
+    if kept or open_:
+        return Verdict(bundle.id, kept, rows, patterns=open_)
+    return Verdict(bundle.id, (), rows, refused[0].code, refused[0].detail)

@@ -1,0 +1,74 @@
+"""What a step is shown and what is left out, gathered within the step's budgets.
+
+The order in which bundles are added is the order in which they are shown, and in which they claim the budgets. The
+first reason for an id wins, shown or not; so does the first reason why not.
+"""
+
+from __future__ import annotations
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide.plans import indexes_of
+from bundle_router.core.decide.policy import Verdict
+from bundle_router.core.models import Chosen, Exposure, LeftOut, Reason, Step
+from bundle_router.core.tools.exposure import shown_at_most
+
+
+class Shown:
+    """Collects bundles for one step."""
+
+    def __init__(self, catalog: Catalog, step: Step) -> None:
+        self._catalog = catalog
+        self._step = step
+        self.bundles: list[Chosen] = []
+        self.left_out: list[LeftOut] = []
+        self.ids: set[str] = set()
+        self._out: set[str] = set()
+        self._tools: set[str] = set()
+        self._count = 0
+        self._tokens = 0
+
+    def add(self, verdict: Verdict, reason: Reason, evidence: str) -> None:
+        """Shows the bundle where its verdict and the budgets permit it, and says why not where they don't."""
+        if verdict.id in self.ids:
+            return
+        if not verdict.permitted:
+            self.leave_out(verdict.as_left_out())
+            return
+        fresh = [tool for tool in verdict.tools if tool not in self._tools]
+        bundle = self._catalog.bundle(verdict.id)
+        assert bundle is not None, "a permitted bundle exists"  # noqa: S101 - a caller's bug, not input
+        tools, tokens = shown_at_most(self._catalog, bundle, fresh)
+        over = self._over_budget(tools, tokens)
+        if over:
+            self.leave_out(LeftOut(verdict.id, "over_budget", over))
+            return
+        self.ids.add(verdict.id)
+        self.bundles.append(Chosen(verdict.id, len(self.bundles) + 1, reason, evidence))
+        self._tools.update(fresh)
+        self._count += tools
+        self._tokens += tokens
+        self.left_out.extend(verdict.refused)
+
+    def leave_out(self, row: LeftOut) -> None:
+        """Says why a bundle is not shown; nothing where it is, or where a reason was given before."""
+        if row.id not in self._out and row.id not in self.ids:
+            self._out.add(row.id)
+            self.left_out.append(row)
+
+    def withhold(self, verdict: Verdict, otherwise: LeftOut) -> None:
+        """Leaves a bundle out for what its verdict says or, where that permits it, for the other reason."""
+        self.leave_out(otherwise if verdict.permitted else verdict.as_left_out())
+
+    def exposure(self) -> Exposure:
+        indexes = indexes_of(self._catalog)
+        return Exposure(self._count, self._tokens, indexes.all_tools, indexes.all_tokens)
+
+    def _over_budget(self, tools: int, tokens: int) -> str:
+        step = self._step
+        if step.max_bundles is not None and len(self.bundles) + 1 > step.max_bundles:
+            return f"the step takes at most {step.max_bundles} bundles"
+        if step.max_tools is not None and self._count + tools > step.max_tools:
+            return f"with it the step would see {self._count + tools} tools, it takes at most {step.max_tools}"
+        if step.max_tokens is not None and self._tokens + tokens > step.max_tokens:
+            return f"with it the step would pay {self._tokens + tokens} tokens, it takes at most {step.max_tokens}"
+        return ""

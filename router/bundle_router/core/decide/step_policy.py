@@ -1,0 +1,93 @@
+"""What is wrong with a step's own policy: said to the caller before anything is decided or written.
+
+Rules:
+1. A name without globs is a bundle's id, an old id of one, or (`tool:`) a tool of the catalog. Anything else is
+   refused: a denial with a typo in it would silently permit.
+2. A bare name that is a tool's and no bundle's is refused too, with the form to write. The form says which is meant, so
+   that a bundle added later under that name changes nothing.
+3. A glob may match nothing: denying the tools of a server that is not configured here is normal, and allowing what is
+   not there permits nothing.
+4. A pattern has at most `MAX_PATTERN` characters: matching is linear in them, and they are kept with every plan.
+
+A decision itself doesn't ask: under an edited config a recorded step may name what is there no longer, and replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from functools import cached_property
+from typing import Final
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.models import StepPolicy
+from bundle_router.core.models.patterns import first_match, is_glob
+from bundle_router.core.models.spelling import Suggester
+from bundle_router.errors import RequestError
+
+MAX_PATTERN: Final = 200
+"""Characters of one pattern of a step policy: a server's name and a tool's, with room."""
+_MAX_SAID: Final = 5
+_FORMS: Final = "write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
+
+
+def check_step_policy(catalog: Catalog, policy: StepPolicy) -> list[str]:
+    """What is wrong with the policy, one sentence for each pattern; empty when all of it is understood."""
+    reader = _Reader(catalog)
+    said = []
+    for key, patterns in (("allow", policy.allow or ()), ("deny", policy.deny)):
+        for pattern in patterns:
+            wrong = reader.wrong(pattern)
+            if wrong is not None:
+                said.append(f"{key}: {wrong}")
+    return said
+
+
+def refuse_unknown(catalog: Catalog, policy: StepPolicy | None, whose: str = "the step's policy") -> None:
+    """Raises RequestError when the policy says something that the catalog doesn't know."""
+    said = check_step_policy(catalog, policy) if policy is not None else []
+    if said:
+        more = f"; and {len(said) - _MAX_SAID} more" if len(said) > _MAX_SAID else ""
+        raise RequestError(
+            f"{whose} is not understood: {'; '.join(said[:_MAX_SAID])}{more}",
+            advice="name bundles and tools of the config; only globs may match nothing",
+        )
+
+
+class _Reader:
+    """Reads patterns against one catalog. Looks for the nearest right name a few times and no more."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._suggester = Suggester()
+        self._suggestions = _MAX_SAID
+
+    def wrong(self, pattern: str) -> str | None:
+        if len(pattern) > MAX_PATTERN:
+            return f"a pattern of {len(pattern):,} characters ({pattern[:40]!r}…), at most {MAX_PATTERN} are taken"
+        kind, colon, name = pattern.partition(":")
+        if not colon:
+            kind, name = "bundle", pattern
+        if kind not in ("bundle", "tool") or not name or ":" in name:
+            return f"{pattern!r} is not a pattern: {_FORMS}"
+        if is_glob(name):
+            return None
+        if kind == "tool":
+            return None if self._is_tool(name) else self._unknown("tool", name, self._catalog.tool_names)
+        if self._catalog.bundle(name) is not None:
+            return None
+        if self._is_tool(name):
+            return f"{pattern!r} is a tool, not a bundle: write 'tool:{name}'"
+        return self._unknown("bundle", name, {*self._catalog.bundles, *self._catalog.aliases})
+
+    def _is_tool(self, name: str) -> bool:
+        """Whether the catalog knows the tool, or a bundle holds whatever a server has under such names."""
+        return name in self._catalog.tool_names or first_match(self._open, name) is not None
+
+    @cached_property
+    def _open(self) -> tuple[str, ...]:
+        return tuple({glob for bundle in self._catalog.bundles.values() for glob in bundle.patterns})
+
+    def _unknown(self, noun: str, name: str, known: Set[str]) -> str:
+        self._suggestions -= 1
+        nearest = self._suggester.nearest(name, sorted(known)) if self._suggestions >= 0 else None
+        return f"unknown {noun} {name!r}" + (f" (did you mean {nearest!r}?)" if nearest else "")

@@ -1,0 +1,115 @@
+"""What the engine asks, and what the shell looked up for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import Field, field_validator
+
+from bundle_router.core.models.frozen import Frozen
+from bundle_router.core.models.words import RUN_ID, Trust
+
+MAX_GOAL: Final = 32_768
+"""Characters of a goal or of one constraint. Longer intents are refused: they are documents, not intents."""
+MAX_ITEMS: Final = 100
+
+
+class StepPolicy(Frozen):
+    """What one step may have at most. It only ever narrows what `policy.toml` permits.
+
+    `allow` and `deny` hold patterns as in `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a bare bundle glob.
+    `allow=None` means "no narrowing"; an empty `allow` permits nothing. A name without globs has to be a bundle's (old
+    ids count) or, with `tool:`, a tool's; `route()` refuses others, since a misspelt denial would permit. A glob may
+    match nothing. At most 200 characters a pattern (see `bundle_router.core.decide.step_policy`).
+    """
+
+    allow: tuple[str, ...] | None = Field(default=None, max_length=1000)
+    deny: tuple[str, ...] = Field(default=(), max_length=1000)
+    trust: Trust | None = None
+
+    @field_validator("allow", "deny")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for pattern in value or ():
+            kind, colon, rest = pattern.partition(":")
+            if not pattern.strip() or (colon and (kind not in ("bundle", "tool") or not rest)):
+                raise ValueError(
+                    f"{pattern!r} is not a pattern: write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
+                )
+        return value
+
+
+class Step(Frozen):
+    """One routing request: where the workflow stands, what it wants, and how far it may go.
+
+    `max_bundles`, `max_tools` and `max_tokens` bound what the decision exposes; what does not fit is left out as
+    `over_budget`. `parent_run_id` makes this run a sub-agent of another: it never gets more than the parent's
+    current step may have, and starts from the parent's activation when `inherit` is true.
+    """
+
+    run_id: str
+    workflow: str = Field(min_length=1, max_length=200)
+    role: str = Field(min_length=1, max_length=200)
+    step: str = Field(min_length=1, max_length=200)
+    goal: str = Field(default="", max_length=MAX_GOAL)
+    constraints: tuple[str, ...] = Field(default=(), max_length=MAX_ITEMS)
+    policy: StepPolicy | None = None
+    principal: str = Field(default="", max_length=200)
+    parent_run_id: str | None = None
+    inherit: bool = True
+    max_bundles: int | None = Field(default=None, ge=0)
+    max_tools: int | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=0)
+    labels: Mapping[str, str] = Field(default_factory=dict, max_length=MAX_ITEMS)
+    workspace: str | None = Field(default=None, max_length=4096)
+
+    @field_validator("run_id", "parent_run_id")
+    @classmethod
+    def _run_id(cls, value: str | None) -> str | None:
+        if value is not None and not RUN_ID.fullmatch(value):
+            raise ValueError(f"{value!r} is not a run id: it must match {RUN_ID.pattern}")
+        return value
+
+    @field_validator("constraints")
+    @classmethod
+    def _constraints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(len(item) > MAX_GOAL for item in value):
+            raise ValueError(f"a constraint is longer than {MAX_GOAL} characters")
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        if any(len(name) > 200 or len(text) > 4096 for name, text in value.items()):
+            raise ValueError("a label is too long (name 200 characters, value 4,096)")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One ancestor's ceiling: where it stood and its step policy. A child is judged under all of them."""
+
+    workflow: str
+    role: str
+    step: str
+    policy: StepPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the shell looked up for one decision, recorded with it so that the decision can be taken again.
+
+    `capabilities` names those present (`env:GITHUB_TOKEN`, `binary:git`); one that is not named is missing.
+    `unavailable` holds `(server, why)` for servers that can't be used now; `drifted` holds `(server, tool)` pairs
+    whose pin does not match, or `(server, "*")` for all of a server's tools. `grants` is the chain of ancestors'
+    ceilings, nearest first. `revisions` holds `(name, revision)` of learned artifacts (index, memory, thresholds) that
+    the decision rests on.
+    """
+
+    capabilities: frozenset[str] = frozenset()
+    unavailable: tuple[tuple[str, str], ...] = ()
+    drifted: tuple[tuple[str, str], ...] = ()
+    grants: tuple[Grant, ...] = ()
+    revisions: tuple[tuple[str, str], ...] = ()

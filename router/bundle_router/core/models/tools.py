@@ -1,0 +1,168 @@
+"""First-party tools: what they are, what they take and return, and what the config lets them do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+from bundle_router.core.models.frozen import Frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text for the model. With a `uri` it is the text of a resource that came within the result; `uri` and `mime_type`
+    are then the tool's words for it."""
+
+    text: str
+    uri: str = ""
+    mime_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A JSON value (objects, arrays, numbers, strings, booleans, null)."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Bytes that become an artifact. `mime_type` is the tool's claim: recorded, not believed. `name` is for people."""
+
+    data: bytes
+    mime_type: str = ""
+    name: str = ""
+
+
+Block = Text | Data | Media
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a local tool returns. `failed` marks an error the agent should see (a failing test run, say)."""
+
+    blocks: tuple[Block, ...]
+    failed: bool = False
+
+
+class BinaryOption(Frozen):
+    """One option an allow-listed binary may be given: `name` alone, or with a value that fully matches `value`.
+
+    `value=None`: a flag. `joined`: the value may come as `--name=value` (`-nvalue` for a one-letter option);
+    `separate`: as the next argument, which then can't start with `-`. `path` keeps the value inside the workspace.
+    After the flag `--`, where a form has it, only positionals may follow.
+    """
+
+    name: str = Field(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_.-]*$|^--$", max_length=100)
+    value: str | None = Field(default=None, max_length=1000)
+    joined: bool = True
+    separate: bool = True
+    path: bool = False
+
+
+class BinaryForm(Frozen):
+    """One permitted shape of a command line: fixed leading words, then options and positionals in any order.
+
+    `words` must stand first and in order (`["-m", "pytest"]`, `["status"]`). `positionals` is a regular expression
+    (google-re2, full match) for each remaining argument; absent means none may follow. Arguments that start with
+    `-` are only ever options, and arguments that start with `@` (files of further arguments) are refused unless
+    `at_files`. `paths` keeps positionals inside the workspace (what stands before `::`, as in pytest's node ids).
+    """
+
+    words: tuple[str, ...] = Field(default=(), max_length=50)
+    options: tuple[BinaryOption, ...] = Field(default=(), max_length=200)
+    positionals: str | None = Field(default=None, max_length=1000)
+    max_positionals: int = Field(default=0, ge=0, le=1000)
+    paths: bool = True
+    at_files: bool = False
+
+
+class BinaryRule(Frozen):
+    """One binary that `workspace.exec` may start, the command lines it may be started with, and its limits.
+
+    `path` is absolute, or `@python` for the interpreter that runs the router. Nothing else is looked up on `PATH`.
+    `env` names variables passed on from the router (never those that make programs load or run something: `LD_*`,
+    `PYTHON*`, `GIT_*` …); `set_env` holds fixed `NAME=value` pairs. `reads` names folders outside the workspace
+    that it needs to read. `memory_bytes` counts one process's address space, `file_bytes` one file.
+    `protect_git` keeps the workspace's `.git` read-only while it runs.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$")
+    path: str = Field(pattern=r"^(/.*|@python)$", max_length=4096)
+    forms: tuple[BinaryForm, ...] = Field(min_length=1, max_length=100)
+    env: tuple[str, ...] = ()
+    set_env: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    memory_bytes: int = Field(default=4 << 30, ge=64 << 20)
+    file_bytes: int = Field(default=256 << 20, ge=0)
+    max_processes: int = Field(default=256, ge=1, le=100_000)
+    protect_git: bool = True
+
+    @field_validator("set_env")
+    @classmethod
+    def _set_env(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pair in value:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=[^\x00]*", pair) or pair.startswith("LD_"):
+                raise ValueError(f"{pair!r} is not an environment setting: write 'NAME=value' (LD_* is never set)")
+        return value
+
+    @field_validator("reads")
+    @classmethod
+    def _reads(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for path in value:
+            parts = [part for part in path.split("/") if part not in ("", ".")]
+            if not path.startswith("/") or not parts or ".." in parts:
+                raise ValueError(f"{path!r} can't be read: write an absolute folder other than '/'")
+        return value
+
+
+class LocalSettings(Frozen):
+    """What the config says about the first-party tools."""
+
+    docs_hosts: tuple[str, ...] = ()
+    binaries: tuple[BinaryRule, ...] = ()
+    hard_links: Literal["allow", "refuse"] = "allow"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a local tool is handed with its arguments.
+
+    `workspace` is the absolute path of the root, and `within` the folder beneath it that this step's tools are confined
+    to and that relative paths start from: relative, without `..`, and real, so that a symlink in it means that it was
+    swapped since it was decided on. Tools open it anew at each call and hold the descriptor; they never join the two.
+    `timeout_s` is what is left for the whole call; `max_bytes` bounds what the tool may return; `cancelled()` turns
+    true when the caller has gone away. `protected` are absolute paths that no tool changes, also inside the workspace:
+    the router's config and its runs. `hidden` are absolute paths of folders that no tool reads, lists, searches or
+    writes; they are known by device and inode, so another name for one does not help. `handed` are absolute paths of
+    files that the router itself put there for this call, outside the workspace: they may be read.
+    """
+
+    workspace: str
+    settings: LocalSettings
+    timeout_s: float
+    max_bytes: int
+    cancelled: Callable[[], bool] = field(default=lambda: False)
+    protected: tuple[str, ...] = ()
+    within: str = "."
+    hidden: tuple[str, ...] = ()
+    handed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTool:
+    """A first-party tool: a name without its server, the operator's description, arguments, and a function.
+
+    `run(arguments, context)` is called in a worker thread with a validated instance of `arguments`. It raises
+    `ToolFailure` for what the agent should see; any other exception is a programming error.
+    """
+
+    name: str
+    description: str
+    arguments: type[BaseModel]
+    run: Callable[[Any, ToolContext], ToolOutput]

@@ -1,0 +1,290 @@
+"""The hash chain of a run: how a record becomes a line, and how lines are checked.
+
+Rules:
+1. One record is one line of ASCII JSON ending in `\\n`; a raw line break never stands inside one.
+2. A line is `BODY` without its closing brace, then `,"hash":"sha256:<64 hex digits>"}`. The hash is taken over the
+   bytes of `BODY`, which holds `seq` and `prev`. So a line is checked from its own bytes and never encoded again.
+3. `seq` counts 0, 1, 2 … over *all* files of a run; `prev` is the hash of record `seq - 1`, whichever file it is in.
+   Record 0 follows `genesis(run_id)`, so that the records of one run can't stand in for another's.
+4. The chain has no key. It finds accidents and careless hands; whoever can rewrite the whole run, can forge it.
+
+Where the end of a run can't be known from the lines alone (a cut-off tail leaves a shorter, valid chain), `Head`
+from a closed run's `run.json` settles it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from bundle_router.core.models.canonical import digest, encode
+
+File = Literal["routing", "calls"]
+FILES: Final[Mapping[File, str]] = {"routing": "routing.jsonl", "calls": "tool-calls.jsonl"}
+"""The files under one chain, by the short name that writers use."""
+
+BreakKind = Literal["changed", "dropped", "reordered", "repeated", "cut_off", "added"]
+
+MAX_LINE: Final = 64 * 1024 * 1024
+"""Bytes of one line. Longer lines are refused when written and reported when read."""
+
+_SUFFIX: Final = re.compile(rb',"hash":"(sha256:[0-9a-f]{64})"\}\Z')
+_LINK: Final = re.compile(rb',"seq":(\d{1,18}),"prev":"(sha256:[0-9a-f]{64})"(,"hash":"(sha256:[0-9a-f]{64})"\})\n?\Z')
+_LINK_BYTES: Final = 256
+_SUFFIX_BYTES: Final = len(',"hash":"sha256:') + 64 + len('"}')
+
+Read = Callable[[int, int], bytes]
+"""`read(offset, length)`: bytes of a file, as `os.pread` gives them."""
+
+
+class BadLine(ValueError):
+    """The bytes are not a sealed record. The message says why, without quoting them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A line that was checked against its own hash."""
+
+    seq: int
+    prev: str
+    hash: str
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where a line stands in the chain. The line was checked against its own hash, and not parsed."""
+
+    seq: int
+    prev: str
+    hash: str
+    line: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of a closed run: how many records it holds, and the hash of the last (the genesis when there is none)."""
+
+    count: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """The first record of a run that is not as it was written. `line` starts at 1; 0 where the record is nowhere."""
+
+    kind: BreakKind
+    seq: int
+    file: str
+    line: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a walk along the chain found: `count` records are good, the last of them has `hash`."""
+
+    count: int
+    hash: str
+    broken: Break | None
+
+
+def genesis(run_id: str) -> str:
+    """What the first record of a run has as `prev`."""
+    return digest(f"bundle-router.run/1\n{run_id}")
+
+
+def seal(record: dict[str, Any], seq: int, prev: str) -> tuple[bytes, str]:
+    """The line of a record, newline included, and its hash.
+
+    Raises ValueError when the record is empty, carries the chain's own fields, holds NaN or is larger than `MAX_LINE`;
+    TypeError when it holds something that is not JSON.
+    """
+    return seal_text(encode_record(record), seq, prev)
+
+
+def encode_record(record: dict[str, Any]) -> str:
+    """The canonical JSON of a record that is not sealed yet. Raises as `seal` does."""
+    if not record or "seq" in record or "prev" in record or "hash" in record:
+        raise ValueError("a record has at least one field, and none called seq, prev or hash: the log adds those")
+    return encode(record)
+
+
+def seal_text(text: str, seq: int, prev: str) -> tuple[bytes, str]:
+    """`seal` for a record that `encode_record` gave. Every decision passes here: one sha256 and two copies."""
+    open_body = f'{text[:-1]},"seq":{seq},"prev":"{prev}"'.encode("ascii")
+    if len(open_body) > MAX_LINE - _SUFFIX_BYTES - 1:
+        raise ValueError(f"a record of {len(open_body)} bytes is over the {MAX_LINE} a line may have")
+    hash_ = "sha256:" + hashlib.sha256(open_body + b"}").hexdigest()
+    return b'%b,"hash":"%b"}\n' % (open_body, hash_.encode("ascii")), hash_
+
+
+def unseal(line: bytes) -> Sealed:
+    """The record of one line (with or without its newline), checked against its hash. Raises BadLine."""
+    line = line.removesuffix(b"\n")
+    found = _SUFFIX.match(line, max(0, len(line) - _SUFFIX_BYTES))
+    if found is None:
+        raise BadLine("it does not end in a hash")
+    stated = found[1].decode("ascii")
+    if digest(line[:-_SUFFIX_BYTES] + b"}") != stated:
+        raise BadLine("its hash does not match its bytes")
+    record = parse(line)
+    prev = record.get("prev")
+    if not isinstance(prev, str):
+        raise BadLine("it has no text 'prev'")
+    return Sealed(record["seq"], prev, stated, record)
+
+
+def link(line: bytes) -> Link:
+    """As `unseal`, at a part of the price: `seal_text` puts `seq` and `prev` last, where no JSON has to be read."""
+    found = _LINK.search(line, max(0, len(line) - _LINK_BYTES))
+    if found is None or digest(line[: found.start(3)] + b"}") != found[4].decode("ascii"):
+        checked = unseal(line)
+        return Link(checked.seq, checked.prev, checked.hash, line)
+    return Link(int(found[1]), found[2].decode("ascii"), found[4].decode("ascii"), line)
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    """The record of one line, its hash not checked. Raises BadLine unless it is a JSON object with a whole `seq`."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadLine("it is not JSON") from error
+    if not isinstance(record, dict):
+        raise BadLine("it is not a JSON object")
+    seq = record.get("seq")
+    if not isinstance(seq, int) or isinstance(seq, bool) or seq < 0:
+        raise BadLine("it has no whole number 'seq'")
+    return record
+
+
+# --- tails ---------------------------------------------------------------------------------------------------------
+
+
+def boundary(read: Read, size: int, *, block: int = 65_536) -> int:
+    """The offset just behind the last newline of a file of `size` bytes: what follows is a torn line."""
+    end = size
+    while end > 0:
+        start = max(0, end - block)
+        found = read(start, end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def lines_forward(read: Read, end: int, *, block: int = 1024 * 1024) -> Iterator[bytes]:
+    """The complete lines of a file up to `end` (a `boundary`), first to last."""
+    rest = b""
+    for offset in range(0, end, block):
+        *whole, rest = (rest + read(offset, min(block, end - offset))).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+
+
+def lines_backward(read: Read, end: int, *, block: int = 65_536) -> Iterator[bytes]:
+    """The complete lines of a file, last first, from `end` (a `boundary`); read block by block as they are taken."""
+    while end > 0:
+        start, data = _block_with_a_line(read, end, block)
+        first = 0 if start == 0 else data.index(b"\n") + 1
+        yield from (line + b"\n" for line in reversed(data[first:-1].split(b"\n")))
+        end = start + first
+
+
+def _block_with_a_line(read: Read, end: int, block: int) -> tuple[int, bytes]:
+    """The bytes before `end`, enough of them to hold the whole last line and, unless from 0, the newline before it."""
+    while True:
+        start = max(0, end - block)
+        data = read(start, end - start)
+        if len(data) != end - start:
+            raise BadLine("the file became shorter while it was read")
+        if start == 0 or data.find(b"\n", 0, len(data) - 1) >= 0:
+            return start, data
+        block *= 2
+
+
+# --- the walk ------------------------------------------------------------------------------------------------------
+
+
+class _Cursor:
+    """The next line of one file: its number, and what it is (`sealed`), or why it is nothing (`fault`)."""
+
+    def __init__(self, file: str, lines: Iterable[bytes]) -> None:
+        self.file = file
+        self.line = 0
+        self.sealed: Sealed | None = None
+        self.fault = ""
+        self._lines = iter(lines)
+        self.advance()
+
+    def advance(self) -> None:
+        self.sealed, self.fault = None, ""
+        line = next(self._lines, None)
+        if line is None:
+            return
+        self.line += 1
+        try:
+            self.sealed = unseal(line)
+        except BadLine as error:
+            self.fault = str(error)
+
+    @property
+    def done(self) -> bool:
+        return self.sealed is None and not self.fault
+
+    def broken(self, kind: BreakKind, seq: int, detail: str) -> Break:
+        return Break(kind, seq, self.file, self.line, detail)
+
+
+def check(files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None) -> Checked:
+    """Walks the complete lines of a run's files along the chain, in memory for one line of each, to the first break.
+
+    `head` is None for a run that was not closed: then a cut-off end, and a last record that was rewritten together
+    with its hash, can't be told from an honest end.
+    """
+    cursors = [_Cursor(name, lines) for name, lines in files.items()]
+    seq, prev = 0, genesis(run_id)
+    while live := [cursor for cursor in cursors if not cursor.done]:
+        if head is not None and seq >= head.count:
+            detail = f"the run was closed with {head.count} records; this one was added later"
+            return Checked(seq, prev, _compare(seq, prev, head) or live[0].broken("added", seq, detail))
+        cursor = next((c for c in cursors if c.sealed is not None and c.sealed.seq == seq), None)
+        if cursor is None or cursor.sealed is None:
+            return Checked(seq, prev, _explain(cursors, seq))
+        if cursor.sealed.prev != prev:
+            before = f"record {seq - 1}" if seq else "the start of this run"
+            detail = f"it does not follow {before}: one of the two was rewritten"
+            return Checked(seq, prev, cursor.broken("changed", seq, detail))
+        seq, prev = seq + 1, cursor.sealed.hash
+        cursor.advance()
+    return Checked(seq, prev, _compare(seq, prev, head))
+
+
+def _explain(cursors: list[_Cursor], seq: int) -> Break:
+    """Why no file offers record `seq` although there are lines left."""
+    for cursor in cursors:
+        if cursor.fault:
+            return cursor.broken("changed", seq, cursor.fault)
+    ahead = [(cursor.sealed.seq, cursor) for cursor in cursors if cursor.sealed is not None]
+    lowest, at = min(ahead, key=lambda pair: pair[0])
+    if lowest < seq:
+        return at.broken("repeated", lowest, f"record {lowest} stands here a second time")
+    file, line = at.file, at.line
+    for cursor in cursors:
+        while not cursor.done:
+            if cursor.sealed is not None and cursor.sealed.seq == seq:
+                return cursor.broken("reordered", seq, f"it belongs before record {lowest} ({file}:{line})")
+            cursor.advance()
+    return Break("dropped", seq, file, line, f"it is missing: record {lowest} stands where it or a later one should")
+
+
+def _compare(count: int, hash_: str, head: Head | None) -> Break | None:
+    """What the end of the chain says against the end that was written when the run was closed."""
+    if head is None or (count, hash_) == (head.count, head.hash):
+        return None
+    if count < head.count:
+        return Break("cut_off", count, "", 0, f"the run was closed with {head.count} records; {count} are left")
+    return Break("changed", max(0, count - 1), "", 0, "the last record is not the one the run was closed with")

@@ -1,0 +1,151 @@
+"""What search may read: of a catalog, and of a step.
+
+Rules:
+1. A bundle is ranked by the operator's words: its id, description, examples, and the names of the tools it lists.
+   `avoid` says what it is not for, and is not indexed.
+2. A tool's definition counts towards its bundles only when somebody vouches for its text: it is local on a trusted
+   server (the operator's own code), or `reviewed` says that a person has pinned it.
+   A pinned one of a server that is not trusted is still ranked apart as a tool, with its server's quota.
+3. Every other definition is a stranger's. It stands in the collection `untrusted`, apart, and ranks no bundle.
+4. What is out of use (a bundle or a server that is not enabled) is not indexed.
+5. What of a step is searched is bounded first, so that none is slower than a page of text.
+6. `INDEX_RULES` changes with every change to how texts become terms, so that no index of other rules is used.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from bundle_router.core.catalog import Bundle, Card, Catalog
+from bundle_router.core.models import RecentStep, Step
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.search.documents import (
+    BundleText,
+    Corpus,
+    ToolText,
+    bundle_document,
+    collection_of,
+    make_corpus,
+    parameters_of,
+    tool_document,
+    vouched_tools,
+)
+from bundle_router.core.search.index import Collection as SearchCollection
+from bundle_router.core.search.index import Document
+from bundle_router.core.search.request import Request
+from bundle_router.core.search.text import Analyzer
+
+INDEX_RULES: Final = "search-index/1"
+
+MAX_GOAL: Final = 8_000
+MAX_CONSTRAINTS: Final = 30
+MAX_CONSTRAINT: Final = 500
+MAX_RECENT_GOAL: Final = 300
+"""Characters of a step that are searched, as many as a model is sent. Of constraints, the number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What is searched, before it is made into terms."""
+
+    bundles: tuple[BundleText, ...]
+    tools: tuple[ToolText, ...]
+
+    def revision(self, *made_with: str) -> str:
+        """Of an index over these texts. `made_with` names the libraries, with their versions."""
+        rows = [[asdict(row) for row in self.bundles], [asdict(row) for row in self.tools]]
+        return digest_of([INDEX_RULES, sorted(made_with), rows])
+
+
+def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts:
+    """The texts of a catalog. `reviewed` holds the canonical names of tools whose pinned text a person has read."""
+    tools = {
+        name: _tool(
+            card,
+            trusted=name in reviewed or _is_own(catalog, card),
+            apart=catalog.servers[card.server].trust != "trusted",
+        )
+        for name, card in catalog.cards.items()
+        if card.server in catalog.servers and catalog.servers[card.server].enabled
+    }
+    vouched = {name for name, tool in tools.items() if tool.trusted}
+    bundles = tuple(_bundle(bundle, vouched) for bundle in catalog.bundles.values() if bundle.enabled)
+    return Texts(bundles, tuple(tools.values()))
+
+
+def corpus_of(texts: Texts, analyzer: Analyzer) -> Corpus:
+    """The documents to index. Takes milliseconds for every hundred tools."""
+    return make_corpus(texts.bundles, texts.tools, analyzer)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What makes an index over other texts one over these: documents to put in, after others were taken out."""
+
+    add: tuple[Document, ...]
+    remove: tuple[tuple[SearchCollection, str], ...]
+
+    def __len__(self) -> int:
+        return len(self.add) + len(self.remove)
+
+
+def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
+    """Analyses what is new or other alone: tools, bundles, and bundles with such tools."""
+    was, now = {tool.id: tool for tool in before.tools}, {tool.id: tool for tool in after.tools}
+    touched = sorted(id_ for id_ in was.keys() | now.keys() if was.get(id_) != now.get(id_))
+    bundles, others = {bundle.id: bundle for bundle in before.bundles}, frozenset(touched)
+    stale = [row for row in after.bundles if bundles.get(row.id) != row or not others.isdisjoint(row.tools)]
+    gone = sorted(bundles.keys() - {row.id for row in after.bundles})
+    add = [tool_document(now[id_], analyzer) for id_ in touched if id_ in now]
+    add += [bundle_document(row, vouched_tools(row, now), analyzer) for row in stale]
+    remove: list[tuple[SearchCollection, str]] = [("bundles", id_) for id_ in gone]
+    remove += [(collection_of(was[id_]), id_) for id_ in touched if id_ in was]
+    return Changes(tuple(add), tuple(remove))
+
+
+def outline_of(texts: Texts) -> Corpus:
+    """The corpus without its documents: all that is needed beside an index that was made before."""
+    trusted = {tool.id for tool in texts.tools if tool.trusted}
+    members = {bundle.id: tuple(sorted({*bundle.tools} & trusted)) for bundle in texts.bundles}
+    servers = {tool.id: tool.server for tool in texts.tools}
+    apart = frozenset(tool.id for tool in texts.tools if tool.apart)
+    untrusted = (frozenset(servers) - trusted) | apart
+    return Corpus((), MappingProxyType(members), MappingProxyType(servers), untrusted, apart & trusted)
+
+
+def _is_own(catalog: Catalog, card: Card) -> bool:
+    server = catalog.servers[card.server]
+    return server.transport == "local" and server.trust == "trusted"
+
+
+def _tool(card: Card, *, trusted: bool, apart: bool) -> ToolText:
+    names, text = parameters_of(card.schema)
+    return ToolText(card.name, card.server, card.tool, card.description, names, text, trusted, apart)
+
+
+def _bundle(bundle: Bundle, vouched: Collection[str]) -> BundleText:
+    listed = " ".join(tool.partition(".")[2] for tool in bundle.tools if tool not in vouched)
+    examples = (*bundle.examples, listed) if listed else bundle.examples
+    return BundleText(bundle.id, bundle.description, examples, bundle.tools)
+
+
+def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:
+    """What of the step is searched: bounded, runs of white space as one space, the latest recent step first."""
+    short = step.model_copy(
+        update={
+            "goal": _plain(step.goal, MAX_GOAL),
+            "constraints": tuple(_plain(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]),
+        }
+    )
+    was = tuple(replace(item, goal=_plain(item.goal, MAX_RECENT_GOAL)) for item in reversed(recent))
+    return Request.of(short, was)
+
+
+def _plain(text: str, limit: int) -> str:
+    """Normalised before it is cut a second time: one character can stand for eighteen. Line ends separate wishes."""
+    short = unicodedata.normalize("NFKC", text[:limit])[:limit]
+    return "\n".join(" ".join(line.split()) for line in short.splitlines())

@@ -1,0 +1,66 @@
+"""The arithmetic of scores: relative, blended and added. Scores are kept, never only ranks (see `ranking`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.search.memory import NO_VOTES, Memory
+
+NO_PARTS: Final[tuple[tuple[str, float], ...]] = ()
+LEAST: Final = 1e-6
+"""What is left of the score of an id that memory speaks against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One ranked id. `score` is comparable inside one ranking, not between two; `parts` say what it is made of."""
+
+    id: str
+    score: float
+    parts: tuple[tuple[str, float], ...] = NO_PARTS
+
+
+def with_memory(
+    scores: Mapping[str, float],
+    memory: Memory | None,
+    features: Mapping[str, float],
+    permitted: frozenset[str],
+    votes: Mapping[str, float] = NO_VOTES,
+) -> dict[str, float]:
+    """The scores with what memory adds, for permitted ids only. Memory can push an id down, never out."""
+    base = best_is_one(scores)
+    if memory is None:
+        return base
+    fused = memory.add_to(base, features, votes)
+    return {id_: max(score, LEAST * base.get(id_, 0.0)) for id_, score in fused.items() if id_ in permitted}
+
+
+def best_is_one(scores: Mapping[str, float], best: int | None = None) -> dict[str, float]:
+    top = max(scores.values(), default=0.0)
+    if top <= 0.0:
+        return {}
+    if best is not None and len(scores) > best:
+        scores = dict(sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:best])
+    return {id_: score / top for id_, score in scores.items()}
+
+
+def add_up(parts: Iterable[tuple[Mapping[str, float], float]], power: float) -> dict[str, float]:
+    """The sum over clauses of strength × score ** power, relative to its best."""
+    total: dict[str, float] = {}
+    for scores, strength in parts:
+        for id_, score in scores.items():
+            total[id_] = total.get(id_, 0.0) + strength * score**power
+    return best_is_one(total)
+
+
+def blend(first: Mapping[str, float], second: Mapping[str, float], share: float) -> dict[str, float]:
+    ids = first.keys() | second.keys()
+    return {id_: share * first.get(id_, 0.0) + (1.0 - share) * second.get(id_, 0.0) for id_ in ids}
+
+
+def order(scores: Mapping[str, float]) -> list[Scored]:
+    """Best first, equal scores by id. Only scores above zero: an id that nothing speaks for is not ranked."""
+    ranked = sorted((-round(score, 9), id_) for id_, score in scores.items())
+    return [Scored(id_, -negative) for negative, id_ in ranked if negative < 0.0]

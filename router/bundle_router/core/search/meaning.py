@@ -1,0 +1,84 @@
+"""Likeness of meaning beside likeness of words: what an embedder is given, what of its output is taken, how it counts.
+
+Rules:
+1. What is embedded is what may rank a bundle: the operator's words, and cards that somebody vouches for. A stranger's
+   text goes to no embedder, so it neither ranks anything nor leaves the machine.
+2. Vectors are taken all or none: as many as texts, all of one length, finite, none of them zero.
+3. Fusing keeps scores. Likeness is the cosine relative to the best permitted one, squared: cosines of unrelated texts
+   lie so close together that unsquared they would drown what the words tell apart.
+4. No vector for a request: words alone, exactly as if no embedder were configured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.search.documents import BundleText, ToolText
+from bundle_router.core.search.index import Near, Space
+
+MAX_PASSAGE: Final = 1_000
+"""Characters of a text that are embedded. Small models read the first 256 word pieces or so."""
+MAX_DIMENSION: Final = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One text to embed, and which document it stands for."""
+
+    id: str
+    collection: Space
+    text: str
+
+
+def passages_of(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> tuple[Passage, ...]:
+    """The passages of a catalog's texts, in the order of their ids."""
+    vouched = {tool.id: tool for tool in tools if tool.trusted}
+    found = [
+        Passage(tool.id, "tools", passage(f"{tool.server} {tool.name}: {tool.description}"))
+        for tool in vouched.values()
+    ]
+    for bundle in bundles:
+        names = ", ".join(vouched[id_].name for id_ in bundle.tools if id_ in vouched)
+        lines = (f"{bundle.id}: {bundle.description}", *bundle.examples, names)
+        found.append(Passage(bundle.id, "bundles", passage("\n".join(line for line in lines if line))))
+    return tuple(sorted(found, key=lambda row: (row.collection, row.id)))
+
+
+def passage(text: str) -> str:
+    """What of a text is embedded: its beginning, as valid Unicode (tokenizers and JSON take no lone surrogates)."""
+    return text[:MAX_PASSAGE].encode("utf-8", "replace").decode("utf-8")
+
+
+def fault_in(vectors: Sequence[Sequence[float]], count: int, dimension: int | None = None) -> str:
+    """What is wrong with an embedder's output for `count` texts; empty when it can be taken.
+
+    `dimension` is the length they must have; None: whatever they all have.
+    """
+    if len(vectors) != count:
+        return f"{len(vectors)} vectors for {count} texts"
+    for vector in vectors:
+        dimension = len(vector) if dimension is None else dimension
+        if len(vector) != dimension or not 0 < dimension <= MAX_DIMENSION:
+            return f"a vector of {len(vector)} numbers, not {dimension}"
+        length = math.fsum(value * value for value in vector) if all(map(math.isfinite, vector)) else math.nan
+        if not 0.0 < length < math.inf:
+            return "a vector that points nowhere"
+    return ""
+
+
+def likeness(cosines: Mapping[str, float]) -> dict[str, float]:
+    """Rule 3's number for each document: 1 for the nearest."""
+    best = max(cosines.values(), default=0.0)
+    return {id_: (cosine / best) ** 2 for id_, cosine in cosines.items() if cosine > 0.0}
+
+
+def best_of_tools(near: Iterable[Near], owners: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """Each bundle's nearest tool, by cosine."""
+    best: dict[str, float] = {}
+    for id_, cosine in near:
+        for bundle in owners.get(id_, ()):
+            best[bundle] = max(cosine, best.get(bundle, 0.0))
+    return best

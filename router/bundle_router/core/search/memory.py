@@ -1,0 +1,263 @@
+"""Memory of past steps: which words of a request spoke for which bundle, beyond what the texts already say.
+
+A memory is a table of weights (feature of a request → bundle or tool), learned as a *correction* to the lexical
+score: a past step the texts alone ranked right, by a margin, teaches nothing; one they ranked wrong moves the weights
+of its own words by no more than it takes. So few steps change little, and what the texts know is not learned twice.
+
+Rules:
+1. A memory only adds to scores of ids that are permitted anyway. It can't name, permit or bring in an id.
+2. One run can't dominate: at most `PER_RUN` labels of a run count for one bundle, one label moves a weight by at most
+   `AGGRESSIVENESS` × `RIVALS` a pass, and what a memory adds is kept within ±`LIMIT` (the best lexical score being
+   `trust`).
+3. Learning is deterministic: the order of the labels does not matter, nor does any clock or random number.
+4. It forgets what the config made obsolete: weights of ids that are gone are dropped (`keeping`).
+5. Where replay gained by it, past steps of like meaning count too (`recall`), within the same ±`LIMIT`. Nobody to
+   embed a request, or another embedder: the words alone, exactly as if nothing were recalled.
+
+The learner is the passive-aggressive ranker (Crammer et al., 2006, PA-I), averaged over its passes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.search.recall import PastText, Recollection
+from bundle_router.core.search.text import MAX_WORDS, Analyzer, split_quotes
+
+PER_RUN: Final = 3
+AGGRESSIVENESS: Final = 0.2
+PASSES: Final = 4
+RIVALS: Final = 3
+"""How many wrong ids, best first, one label may push down."""
+MARGIN: Final = 1.0
+LIMIT: Final = 4.0
+MAX_LABELS: Final = 20_000
+"""Labels a memory is learned from: the newest ones. Learning takes about 2 ms a label."""
+NOBODY: Final = ""
+"""Stands in for a rival where a label has none: its id must still reach the margin."""
+SCHEMA: Final = "bundle-router.memory/1"
+SCHEMA_RECALLING: Final = "bundle-router.memory/2"
+"""Of a memory with a recollection; one without stays what it was."""
+NO_VOTES: Final[Mapping[str, float]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A past step and what it turned out to need. `run` keeps steps of one run together, `marks` are facts about the
+    step that are no words of its text (`step:edit`, `previous:repo.readonly`)."""
+
+    text: str
+    ids: tuple[str, ...]
+    run: str
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A label as the learner sees it: unit-length features, and the scores that search gave (best is 1)."""
+
+    features: Mapping[str, float]
+    base: Mapping[str, float]
+    ids: frozenset[str]
+    run: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Learned weights. `trust` is how much the lexical score (best is 1) counts against them."""
+
+    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    rarity: Mapping[str, float] = field(default_factory=dict)
+    trust: float = 1.0
+    labels: int = 0
+    recollection: Recollection | None = None
+
+    def features(self, counts: Mapping[str, float]) -> dict[str, float]:
+        """The counts weighed by rarity, of those it has seen, scaled to length 1."""
+        return _unit({name: count * self.rarity[name] for name, count in counts.items() if name in self.rarity})
+
+    def scores(self, features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES) -> dict[str, float]:
+        """What it adds, by id. Ids it has nothing to say about are absent. `votes`: what its recollection says."""
+        total: dict[str, float] = {}
+        weights = self.weights
+        for name, value in features.items():
+            for id_, weight in weights.get(name, {}).items():
+                total[id_] = total.get(id_, 0.0) + weight * value
+        for id_, vote in votes.items():
+            total[id_] = total.get(id_, 0.0) + vote
+        return {id_: max(-LIMIT, min(LIMIT, score)) for id_, score in total.items()}
+
+    def add_to(
+        self, base: Mapping[str, float], features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES
+    ) -> dict[str, float]:
+        """`trust` times the lexical scores (best is 1) plus what it adds, for ids of `base` and those it speaks for."""
+        scores = {id_: self.trust * score for id_, score in base.items()}
+        for id_, score in self.scores(features, votes).items():
+            scores[id_] = scores.get(id_, 0.0) + score
+        return scores
+
+    def keeping(self, ids: Iterable[str]) -> Memory:
+        """The memory without what it knows about any other id."""
+        known = frozenset(ids)
+        kept = {
+            name: {id_: weight for id_, weight in row.items() if id_ in known} for name, row in self.weights.items()
+        }
+        recollection = self.recollection.keeping(known) if self.recollection is not None else None
+        weights = {name: row for name, row in kept.items() if row}
+        return Memory(weights, self.rarity, self.trust, self.labels, recollection)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Those it speaks of."""
+        recalled = self.recollection.steps if self.recollection is not None else ()
+        return frozenset(id_ for row in self.weights.values() for id_ in row) | {
+            i for step in recalled for i in step.ids
+        }
+
+    @property
+    def revision(self) -> str:
+        return digest_of(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Lists, never objects keyed by data."""
+        recalling = {"recollection": self.recollection.to_json()} if self.recollection is not None else {}
+        return {
+            "schema": SCHEMA_RECALLING if recalling else SCHEMA,
+            **recalling,
+            "trust": self.trust,
+            "labels": self.labels,
+            "features": [
+                {
+                    "name": name,
+                    "rarity": rarity,
+                    "weights": [{"id": id_, "weight": w} for id_, w in sorted(self.weights.get(name, {}).items())],
+                }
+                for name, rarity in sorted(self.rarity.items())
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Memory:
+        """Raises ValueError when it is not a memory of this version."""
+        if value.get("schema") not in (SCHEMA, SCHEMA_RECALLING):
+            raise ValueError(f"not a memory of version {SCHEMA}: {value.get('schema')!r}")
+        rows = value["features"]
+        recalling = value["schema"] == SCHEMA_RECALLING
+        return cls(
+            {row["name"]: {w["id"]: float(w["weight"]) for w in row["weights"]} for row in rows if row["weights"]},
+            {row["name"]: float(row["rarity"]) for row in rows},
+            float(value["trust"]),
+            int(value["labels"]),
+            Recollection.from_json(value["recollection"]) if recalling else None,
+        )
+
+
+def count_features(text: str, marks: Iterable[str], analyzer: Analyzer) -> dict[str, float]:
+    """Features of a request: its words and its marks (`@`), counts damped."""
+    stems = Counter(analyzer.stems(split_quotes(text)[0], limit=MAX_WORDS))
+    counts = {stem: 1.0 + math.log(count) for stem, count in stems.items()}
+    counts.update((f"@{mark}", 1.0) for mark in marks)
+    return counts
+
+
+def bounded(labels: Sequence[Label]) -> list[Label]:
+    """The labels that count: each text once for its run, and of one run at most `PER_RUN` for any one id."""
+    seen: set[tuple[str, str, tuple[str, ...]]] = set()
+    used: Counter[tuple[str, str]] = Counter()
+    kept: list[Label] = []
+    for label in reversed(labels[-MAX_LABELS:]):
+        key = (label.run, label.text, label.ids)
+        mine = [(label.run, id_) for id_ in label.ids]
+        if key in seen or not mine or any(used[pair] >= PER_RUN for pair in mine):
+            continue
+        seen.add(key)
+        used.update(mine)
+        kept.append(label)
+    kept.reverse()
+    return kept
+
+
+def in_order(labels: Iterable[Label]) -> list[Label]:
+    """In an order that does not depend on theirs: that of the examples made of them."""
+    return sorted(labels, key=lambda label: (_shuffled(0, label.run + "\0" + label.text), label.ids))
+
+
+def past_texts(labels: Sequence[Label]) -> list[PastText]:
+    """What is recalled of the labels."""
+    return [PastText(label.text, label.ids, label.run) for label in labels]
+
+
+def rarities(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """How rare each feature is among the labels."""
+    holders = Counter(name for row in counts for name in row)
+    return {name: math.log1p(len(counts) / number) for name, number in sorted(holders.items())}
+
+
+def make_examples(
+    labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]]
+) -> tuple[list[Example], dict[str, float]]:
+    """The labels with their features, in an order that does not depend on theirs, and the rarity of each feature."""
+    ordered = in_order(labels)
+    counts = [count_features(label.text, label.marks, analyzer) for label in ordered]
+    rare = rarities(counts)
+    examples = [
+        Example(_unit({name: n * rare[name] for name, n in row.items()}), base(label), frozenset(label.ids), label.run)
+        for label, row in zip(ordered, counts, strict=True)
+    ]
+    return examples, rare
+
+
+def learn(examples: Sequence[Example], rarity: Mapping[str, float], *, trust: float) -> Memory:
+    """Weights learned from the examples, on top of `trust` times their lexical scores."""
+    weights: dict[str, dict[str, float]] = {}
+    sums: dict[str, dict[str, float]] = {}
+    for number in range(PASSES):
+        for position in sorted(range(len(examples)), key=lambda i: _shuffled(number, str(i))):
+            _learn_one(examples[position], weights, trust)
+        for name, row in weights.items():
+            total = sums.setdefault(name, {})
+            for id_, weight in row.items():
+                total[id_] = total.get(id_, 0.0) + weight
+    mean = {
+        name: {id_: round(weight / PASSES, 6) for id_, weight in sorted(row.items()) if abs(weight) > 1e-4}
+        for name, row in sorted(sums.items())
+    }
+    return Memory({name: row for name, row in mean.items() if row}, dict(rarity), trust, len(examples))
+
+
+def _learn_one(example: Example, weights: dict[str, dict[str, float]], trust: float) -> None:
+    scores = {id_: trust * score for id_, score in example.base.items()}
+    for name, value in example.features.items():
+        for id_, weight in weights.get(name, {}).items():
+            scores[id_] = scores.get(id_, 0.0) + weight * value
+    if not example.ids:
+        return
+    worst = min(sorted(example.ids), key=lambda id_: scores.get(id_, 0.0))
+    mine = scores.get(worst, 0.0)
+    rivals = heapq.nsmallest(RIVALS, ((-score, id_) for id_, score in scores.items() if id_ not in example.ids))
+    for negative, rival in rivals or [(0.0, NOBODY)]:
+        loss = MARGIN - mine - negative
+        if loss <= 0.0:
+            break
+        step = min(AGGRESSIVENESS, loss / 2.0)
+        for name, value in example.features.items():
+            row = weights.setdefault(name, {})
+            row[worst] = row.get(worst, 0.0) + step * value
+            if rival != NOBODY:
+                row[rival] = row.get(rival, 0.0) - step * value
+
+
+def _shuffled(salt: int, text: str) -> bytes:
+    return sha256(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).digest()[:8]
+
+
+def _unit(values: dict[str, float]) -> dict[str, float]:
+    length = math.sqrt(sum(value * value for value in values.values()))
+    return {name: value / length for name, value in values.items()} if length > 0.0 else {}

@@ -1,0 +1,108 @@
+"""One ranking of one text over the index: a bundle by its own text and by its best tool, and tools by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bundle_router.core.search.fusion import best_is_one, blend
+from bundle_router.core.search.index import Collection, Hit, Index
+from bundle_router.core.search.text import Analyzer, Terms
+from bundle_router.core.search.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Who may be ranked: `None` is everyone."""
+
+    bundles: frozenset[str] | None
+    tools: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One ranking of one text. Scores are relative (best is 1), `strength` is the best raw one of each kind."""
+
+    bundles: Mapping[str, float]
+    tools: Mapping[str, float]
+    by_text: Mapping[str, float]
+    by_tool: Mapping[str, float]
+    strength: float
+    tool_strength: float
+    matched: Mapping[str, float]
+    known: float
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Ranks texts over an index. `bundles_of` names the bundles that hold a tool."""
+
+    index: Index
+    analyzer: Analyzer
+    weights: Weights
+    bundles_of: Mapping[str, tuple[str, ...]]
+
+    def of(self, terms: Terms, hints: Terms, need: float, scope: Scope, tools: bool) -> Pass:
+        w, analyzer = self.weights, self.analyzer
+        for_bundles = analyzer.weigh(terms, w.bundle_scale)
+        known = self._known("bundles", terms, for_bundles)
+        for hint, weight in analyzer.weigh(hints, w.bundle_scale).items():
+            for_bundles.setdefault(hint, weight * w.context)
+        texts = self._search("bundles", for_bundles, need, known, scope.bundles)
+        known_tools = self._known("tools", terms, for_bundles) if need > 0.0 else 0.0
+        best: dict[str, float] = {}
+        matched = {hit.id: hit.matched for hit in texts}
+        for hit in self._search("tools", for_bundles, need, known_tools, scope.tools):
+            for bundle in self.bundles_of.get(hit.id, ()):
+                if hit.score > best.get(bundle, 0.0) and (scope.bundles is None or bundle in scope.bundles):
+                    best[bundle] = hit.score
+                    matched[bundle] = max(matched.get(bundle, 0.0), hit.matched)
+        by_text, by_tool = best_is_one({hit.id: hit.score for hit in texts}), best_is_one(best)
+        found: Mapping[str, float] = {}
+        tool_strength = max(best.values(), default=0.0)
+        if tools:
+            for_tools = analyzer.weigh(terms, w.tool_scale)
+            hits = self._search("tools", for_tools, need, self._known("tools", terms, for_tools), scope.tools)
+            found = best_is_one({hit.id: hit.score for hit in hits})
+            tool_strength = max((hit.score for hit in hits), default=0.0)
+        strength = max((hit.score for hit in texts), default=0.0)
+        of_text, of_tool = w.text_share * self._familiar("bundles", terms), self._familiar("tools", terms)
+        of_tool *= 1.0 - w.text_share
+        both = blend(by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else w.text_share)
+        return Pass(both, found, by_text, by_tool, strength, tool_strength, matched, known)
+
+    def _familiar(self, collection: Collection, terms: Terms) -> float:
+        """The share of the request's own words that any document of the collection holds."""
+        found = sum(self.index.knows(collection, term) for term in terms.stems)
+        return found / len(terms.stems) if terms.stems else 0.0
+
+    def _known(self, collection: Collection, terms: Terms, weights: Mapping[str, float]) -> float:
+        """Summed weight × rarity of the request's own words that the collection holds at all."""
+        known = [term for term in terms.stems if self.index.knows(collection, term)]
+        rarity = self.index.rarity(collection, known)
+        return sum(weights[term] * rare for term, rare in zip(known, rarity, strict=True))
+
+    def _search(
+        self,
+        collection: Collection,
+        weights: Mapping[str, float],
+        need: float,
+        known: float,
+        within: frozenset[str] | None,
+    ) -> Sequence[Hit]:
+        hits = self.index.search(collection, weights, k=self.weights.depth, within=within)
+        if need <= 0.0 or known <= 0.0:
+            return hits
+        return [Hit(id_, score * min(1.0, part / known) ** need, part) for id_, score, part in hits]
+
+
+def coherence_of(clauses: Sequence[Pass]) -> float:
+    """How much of what the clauses could get one bundle gives: 1 when one bundle is best for all of them."""
+    possible = sum(part.tool_strength for part in clauses)
+    if possible <= 0.0:
+        return 1.0
+    total: dict[str, float] = {}
+    for part in clauses:
+        for id_, score in part.bundles.items():
+            total[id_] = total.get(id_, 0.0) + part.tool_strength * score
+    return max(total.values(), default=0.0) / possible

@@ -1,0 +1,316 @@
+"""Ranks bundles for a step and tools for a query, over an `Index`. Pure; equal inputs give equal bytes.
+
+Rules:
+1. Only permitted ids are ranked. What is not permitted can't be named, and can't push anything out of the result.
+2. A bundle's score is its own text's score and its best tool's, each against the best of the request, added. Scores are
+   kept, never only ranks: fusing ranks forgets how much better the first was. Texts and tools have a say as far as they
+   know the request's words at all: among a dozen tools the best match for half a request would outweigh a whole one.
+3. A request with several wishes is also ranked clause by clause. Clauses are added as powers of their scores, so that
+   one clause's clear winner counts more than a document that half fits them all.
+4. A tool gains from its bundle's score only as far as one bundle covers the request ("coherence"): in a request about
+   several subjects a tool must stand for itself.
+5. Where the request has a vector, likeness of meaning is blended in (see `meaning`) before history and memory, as far
+   as the request is coherent: one vector of several wishes points at none of them.
+6. Tools of servers that are not trusted come after every other one, pinned ones first, and at most `untrusted_quota` of
+   each server.
+7. Equal scores are ordered by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+from bundle_router.core.models.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
+from bundle_router.core.search.documents import Corpus
+from bundle_router.core.search.fusion import Scored, add_up, best_is_one, blend, order, with_memory
+from bundle_router.core.search.index import Index, Vectors
+from bundle_router.core.search.meaning import best_of_tools, likeness
+from bundle_router.core.search.memory import Memory, count_features
+from bundle_router.core.search.passes import Pass, Passes, Scope, coherence_of
+from bundle_router.core.search.recall import NEIGHBOURS, Recollection
+from bundle_router.core.search.request import Request, marks_of
+from bundle_router.core.search.text import Analyzer, Terms, split_quotes
+from bundle_router.core.search.weights import WEIGHTS, Weights
+
+KEPT: Final = 40
+"""Ids of a ranking that a memory is learned on top of."""
+MAX_SCOPES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Memories:
+    """What was learned about bundles, and about tools. Either may be absent."""
+
+    bundles: Memory | None = None
+    tools: Memory | None = None
+
+
+NO_MEMORIES: Final = Memories()
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Bundles best first, and what the ranking rests on. An empty ranking is an answer: nothing fits."""
+
+    scored: tuple[Scored, ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """What the request's vector is like, relative to the likest, and the best bundle's cosine. Empty without one."""
+
+    bundles: Mapping[str, float] = field(default_factory=dict)
+    tools: Mapping[str, float] = field(default_factory=dict)
+    cosine: float = 0.0
+
+
+WORDS_ALONE: Final = _Meant()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one request gave: fused scores before memory, and the parts they were fused from."""
+
+    bundles: Mapping[str, float]
+    tools: Mapping[str, float]
+    full: Pass
+    coherence: float
+    meant: _Meant
+
+
+@dataclass(frozen=True)
+class Search:
+    """An index, the corpus it was made from, and the analyser that made it. Keep one for each catalog revision."""
+
+    index: Index
+    corpus: Corpus
+    analyzer: Analyzer
+    weights: Weights = WEIGHTS
+    relevance: Logistic = RELEVANCE
+    vectors: Vectors | None = None
+    understood: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
+    """Vectors of requests by their text, where these were known beforehand: for those that bring none."""
+    _members: dict[frozenset[str], frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
+    _tiers_of: dict[frozenset[str], tuple[frozenset[str], frozenset[str], frozenset[str]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def rank_bundles(
+        self, request: Request, permitted: frozenset[str], memory: Memory | None = None, *, k: int = 50
+    ) -> Ranking:
+        """The best `k` permitted bundles, best first. Those that nothing speaks for are absent."""
+        scope = self._scope(permitted)
+        found = self._find(request, scope, tools=False)
+        features = self._features(request, memory)
+        votes = self.recall(request, permitted, memory.recollection if memory is not None else None)
+        fused = with_memory(found.bundles, memory, features, permitted, votes)
+        learned = memory.scores(features, votes) if memory is not None else {}
+        remembered = {id_: score for id_, score in learned.items() if id_ in permitted}
+        ranked = order(fused)
+        scored = tuple(
+            Scored(
+                item.id,
+                item.score,
+                (
+                    ("text", round(found.full.by_text.get(item.id, 0.0), 6)),
+                    ("tool", round(found.full.by_tool.get(item.id, 0.0), 6)),
+                    *((("meaning", round(found.meant.bundles.get(item.id, 0.0), 6)),) if found.meant.bundles else ()),
+                    *((("recalled", round(votes.get(item.id, 0.0), 6)),) if votes else ()),
+                    ("search", round(found.bundles.get(item.id, 0.0), 6)),
+                ),
+            )
+            for item in ranked[:k]
+        )
+        return Ranking(scored, self._evidence(request, found, fused, scored, remembered))
+
+    def rank_tools(
+        self, request: Request, permitted: frozenset[str], memories: Memories = NO_MEMORIES, *, k: int = 50
+    ) -> tuple[Scored, ...]:
+        """The permitted tools, best first: trusted ones, then at most `untrusted_quota` of each untrusted server."""
+        trusted, untrusted, bundles = self._tiers(permitted)
+        found = self._find(request, self._scope(bundles, trusted), tools=True)
+        scores = self._pulled(request, found, bundles, memories)
+        first = order(with_memory(scores, memories.tools, self._features(request, memories.tools), trusted))[:k]
+        return (*first, *self._untrusted(request, untrusted))[:k]
+
+    def base_scores(self, request: Request, bundles: frozenset[str]) -> tuple[dict[str, float], dict[str, float]]:
+        """What a memory is learned on top of: relative scores of bundles and of their tools, without any memory."""
+        found = self._find(request, self._scope(bundles), tools=True)
+        tools = self._pulled(request, found, bundles, NO_MEMORIES)
+        return best_is_one(found.bundles, KEPT), best_is_one(tools, KEPT)
+
+    def recall(
+        self, request: Request, permitted: frozenset[str], recollection: Recollection | None
+    ) -> dict[str, float]:
+        """What past steps of like meaning say for the permitted bundles; nothing where vectors are wanting."""
+        vector = request.vector or self.understood.get(request.text)
+        if recollection is None or vector is None or self.vectors is None:
+            return {}
+        if self.vectors.revision != recollection.embedder:
+            return {}
+        speaking = recollection.speaking(permitted)
+        return recollection.votes(self.vectors.nearest("steps", vector, k=NEIGHBOURS, within=speaking), permitted)
+
+    @cached_property
+    def _passes(self) -> Passes:
+        return Passes(self.index, self.analyzer, self.weights, self._bundles_of)
+
+    @cached_property
+    def by_words(self) -> Search:
+        """The same search as if no embedder were configured: it ranks the tools that agents search for."""
+        return replace(self, vectors=None, understood={}) if self.vectors is not None else self
+
+    @cached_property
+    def _bundles_of(self) -> Mapping[str, tuple[str, ...]]:
+        owners: dict[str, list[str]] = {}
+        for bundle, tools in self.corpus.members.items():
+            for tool in tools:
+                owners.setdefault(tool, []).append(bundle)
+        return {tool: tuple(sorted(bundles)) for tool, bundles in owners.items()}
+
+    @property
+    def _vouched(self) -> int:
+        return self.corpus.vouched
+
+    def _tiers(self, tools: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """The trusted of the tools, the others, and the bundles of the trusted."""
+        known = self._tiers_of.get(tools)
+        if known is None:
+            trusted = tools - self.corpus.untrusted
+            bundles = frozenset(bundle for tool in trusted for bundle in self._bundles_of.get(tool, ()))
+            known = (trusted, tools & self.corpus.untrusted, bundles)
+            if len(self._tiers_of) >= MAX_SCOPES:
+                self._tiers_of.clear()
+            self._tiers_of[tools] = known
+        return known
+
+    def _scope(self, bundles: frozenset[str], tools: frozenset[str] | None = None) -> Scope:
+        if tools is None:
+            tools = self._members.get(bundles)
+        if tools is None:
+            tools = frozenset(tool for id_ in bundles for tool in self.corpus.members.get(id_, ()))
+            if len(self._members) >= MAX_SCOPES:
+                self._members.clear()
+            self._members[bundles] = tools
+        everyone = len(bundles) == len(self.corpus.members)
+        return Scope(None if everyone else bundles, None if len(tools) == self._vouched else tools)
+
+    def _find(self, request: Request, scope: Scope, *, tools: bool) -> _Found:
+        w = self.weights
+        wish, quoted = split_quotes(request.text)
+        terms = self.analyzer.terms(wish)
+        need = w.coverage * min(1.0, w.short_request / max(len(terms.stems), 1)) ** 2
+        context = "\n".join((request.context, quoted, *(step.goal for step in request.recent[:1])))
+        hints = self.analyzer.terms(context) if context.strip() else Terms(())
+        full = self._passes.of(terms, hints, need, scope, tools)
+        parts = [self._passes.of(clause, Terms(()), 0.0, scope, tools) for clause in self._clauses(wish)]
+        if parts:
+            bundles = blend(full.bundles, add_up(((p.bundles, p.strength) for p in parts), w.bundle_sharpness), w.whole)
+            of_tools = blend(full.tools, add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
+        else:
+            bundles, of_tools = dict(full.bundles), dict(full.tools)
+        meant, coherence = self._meant(request, scope), coherence_of(parts)
+        if meant.bundles:
+            share = w.meaning * coherence
+            bundles = blend(meant.bundles, best_is_one(bundles), share)
+            of_tools = blend(meant.tools, best_is_one(of_tools), share) if tools else of_tools
+        self._add_history(bundles, request, scope)
+        return _Found(bundles, of_tools, full, coherence, meant)
+
+    def _meant(self, request: Request, scope: Scope) -> _Meant:
+        vector = request.vector or self.understood.get(request.text)
+        if vector is None or self.vectors is None:
+            return WORDS_ALONE
+        depth = self.weights.depth
+        near_tools = self.vectors.nearest("tools", vector, k=depth, within=scope.tools)
+        by_tool = best_of_tools(near_tools, self._bundles_of)
+        by_text = dict(self.vectors.nearest("bundles", vector, k=depth, within=scope.bundles))
+        share = self.weights.text_share
+        both = {
+            id_: share * by_text.get(id_, 0.0) + (1.0 - share) * by_tool.get(id_, 0.0)
+            for id_ in by_text.keys() | by_tool.keys()
+            if scope.bundles is None or id_ in scope.bundles
+        }
+        return _Meant(likeness(both), likeness(dict(near_tools)), max(both.values(), default=0.0))
+
+    def _clauses(self, text: str) -> list[Terms]:
+        clauses = self.analyzer.clauses(text)
+        return clauses if len(clauses) > 1 else []
+
+    def _add_history(self, scores: dict[str, float], request: Request, scope: Scope) -> None:
+        """What the run's last steps had is likely wanted again: latest first, shared among a step's bundles."""
+        weight = self.weights.history * (max(scores.values(), default=0.0) or 1.0)
+        for step in request.recent:
+            for id_ in step.bundle_ids:
+                if id_ in self.corpus.members and (scope.bundles is None or id_ in scope.bundles):
+                    scores[id_] = scores.get(id_, 0.0) + weight / len(step.bundle_ids)
+            weight *= self.weights.history_decay
+
+    def _pulled(self, request: Request, found: _Found, bundles: frozenset[str], memories: Memories) -> dict[str, float]:
+        """Scores of tools with what they gain from their bundles, as these are ranked by themselves."""
+        memory = memories.bundles
+        votes = self.recall(request, bundles, memory.recollection if memory is not None else None)
+        fused = with_memory(found.bundles, memory, self._features(request, memory), bundles, votes)
+        of_bundle = best_is_one(fused)
+        pull = self.weights.bundle_pull * found.coherence**self.weights.coherence_power
+        owners = self._bundles_of
+        return {
+            tool: score + pull * max((of_bundle.get(id_, 0.0) for id_ in owners.get(tool, ())), default=0.0)
+            for tool, score in found.tools.items()
+        }
+
+    def _untrusted(self, request: Request, permitted: frozenset[str]) -> list[Scored]:
+        if not permitted:
+            return []
+        weights = self.analyzer.weigh(self.analyzer.terms(request.text), self.weights.tool_scale)
+        depth = self.weights.depth
+        pinned = self.index.search("tools", weights, k=depth, within=permitted & self.corpus.pinned)
+        hits = (*pinned, *self.index.search("untrusted", weights, k=depth, within=permitted))
+        taken: dict[str, int] = {}
+        kept: list[Scored] = []
+        for hit in hits:
+            server = self.corpus.servers[hit.id]
+            taken[server] = taken.get(server, 0) + 1
+            if taken[server] <= self.weights.untrusted_quota:
+                kept.append(Scored(hit.id, 0.0, (("untrusted", round(hit.score, 6)),)))
+        return kept
+
+    def _features(self, request: Request, memory: Memory | None) -> dict[str, float]:
+        if memory is None:
+            return {}
+        return memory.features(count_features(request.text, marks_of(request), self.analyzer))
+
+    def _evidence(
+        self,
+        request: Request,
+        found: _Found,
+        fused: Mapping[str, float],
+        scored: Sequence[Scored],
+        remembered: Mapping[str, float],
+    ) -> Evidence:
+        if not scored:
+            return Evidence()
+        first = scored[0]
+        second = scored[1].score if len(scored) > 1 else 0.0
+        stems = self.analyzer.terms(request.text).stems
+        weights = self.analyzer.weigh(Terms(stems), self.weights.bundle_scale)
+        total = sum(weights[s] * r for s, r in zip(stems, self.index.rarity("bundles", stems), strict=True))
+        unseen = self.index.rarity("bundles", ("\0",))[0] or 1.0
+        votes = [scores for scores in (found.full.by_text, found.full.by_tool, found.meant.bundles, fused) if scores]
+        agreeing = sum(min(votes_of, key=lambda id_: (-votes_of[id_], id_)) == first.id for votes_of in votes)
+        full = found.full
+        evidence = Evidence(
+            strength=round(full.strength / unseen, 6),
+            known=round(full.known / total, 6) if total > 0.0 else 0.0,
+            coverage=round(min(1.0, full.matched.get(first.id, 0.0) / full.known), 6) if full.known > 0.0 else 0.0,
+            margin=round(max(0.0, first.score - max(second, 0.0)) / first.score, 6),
+            entropy=round(spread(list(fused.values())), 6),
+            agreement=round(agreeing / len(votes), 6) if votes else 0.0,
+            remembered=round(max(0.0, *remembered.values(), 0.0), 6),
+            likeness=round(found.meant.cosine, 6),
+        )
+        return replace(evidence, relevance=round(self.relevance(relevance_features(evidence, request.text)), 6))

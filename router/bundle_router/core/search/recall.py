@@ -1,0 +1,130 @@
+"""Recall of past steps by what they meant: the nearest of them, by vector, vote for the bundles they needed.
+
+Rules:
+1. A recollection only adds to scores of ids that are permitted anyway, and a past step that needed none of these is
+   not looked at: what is not permitted takes no other's place among the nearest.
+2. One run has one vote for an id, however many of its steps are near: that of its nearest. Votes are shares of
+   `DOUBT` + all votes, so a run adds at most `pull` / (1 + `DOUBT`) to an id, and all runs together less than `pull`.
+3. A step's vote is its cosine to the power `SHARPNESS`: only real likeness counts, and no likeness is no vote.
+4. It speaks only of vectors of the embedder it was learned with, and of a request that has one. Else it says nothing,
+   and what is left is the memory of words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Final
+
+from bundle_router.core.search.index import Near
+from bundle_router.core.search.meaning import Passage, passage
+
+DOUBT: Final = 1.0
+SHARPNESS: Final = 4.0
+NEIGHBOURS: Final = 32
+MAX_REMEMBERED: Final = 5_000
+"""Past steps that are kept as texts, and embedded: the newest ones."""
+MAX_SCOPES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PastText:
+    """What a past step wanted, as far as it is embedded, and which ids it needed."""
+
+    text: str
+    ids: tuple[str, ...]
+    run: str
+
+
+@dataclass(frozen=True)
+class Recollection:
+    """Past steps to compare with. `embedder` is the revision of what it was measured with, `pull` what votes weigh."""
+
+    steps: tuple[PastText, ...]
+    embedder: str
+    pull: float
+    _scopes: dict[frozenset[str], frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, steps: Iterable[PastText], embedder: str, pull: float) -> Recollection:
+        """The steps as they are kept: cut to what is embedded, each once, in an order that is not theirs."""
+        cut = {PastText(passage(step.text), tuple(sorted(step.ids)), step.run) for step in steps}
+        return cls(tuple(sorted(cut, key=lambda s: (s.text, s.run, s.ids))), embedder, pull)
+
+    def votes(self, nearest: Iterable[Near], permitted: frozenset[str]) -> dict[str, float]:
+        """`pull` times each id's share of the votes of the nearest steps."""
+        best: dict[tuple[str, str], float] = {}
+        for key, cosine in nearest:
+            vote = min(1.0, max(0.0, cosine)) ** SHARPNESS
+            for step in self._by_key.get(key, ()):
+                mine = [id_ for id_ in step.ids if id_ in permitted]
+                for id_ in mine:
+                    best[step.run, id_] = max(vote / len(mine), best.get((step.run, id_), 0.0))
+        total = DOUBT + sum(best[pair] for pair in sorted(best))
+        shares: dict[str, float] = {}
+        for _, id_ in sorted(best):
+            shares.setdefault(id_, 0.0)
+        for pair in sorted(best):
+            shares[pair[1]] += self.pull * best[pair] / total
+        return shares
+
+    def speaking(self, permitted: frozenset[str]) -> frozenset[str]:
+        """Keys of the steps that needed a permitted id. Kept: steps ask with the same few sets."""
+        known = self._scopes.get(permitted)
+        if known is None:
+            known = frozenset(
+                key for key, steps in self._by_key.items() if any(not permitted.isdisjoint(s.ids) for s in steps)
+            )
+            if len(self._scopes) >= MAX_SCOPES:
+                self._scopes.clear()
+            self._scopes[permitted] = known
+        return known
+
+    def passages(self) -> tuple[Passage, ...]:
+        """What is to be embedded."""
+        return tuple(Passage(key, "steps", steps[0].text) for key, steps in sorted(self._by_key.items()))
+
+    def keeping(self, ids: Iterable[str]) -> Recollection | None:
+        """Without what it knows about any other id; None where nothing is left."""
+        known = frozenset(ids)
+        kept = [PastText(s.text, tuple(id_ for id_ in s.ids if id_ in known), s.run) for s in self.steps]
+        kept = [step for step in kept if step.ids]
+        return Recollection.of(kept, self.embedder, self.pull) if kept else None
+
+    def of_runs(self, runs: frozenset[str]) -> Recollection:
+        """Of some runs only."""
+        return Recollection(tuple(step for step in self.steps if step.run in runs), self.embedder, self.pull)
+
+    @cached_property
+    def _by_key(self) -> Mapping[str, Sequence[PastText]]:
+        held: dict[str, list[PastText]] = {}
+        for step in self.steps:
+            held.setdefault(key_of(step.text), []).append(step)
+        return held
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "embedder": self.embedder,
+            "pull": self.pull,
+            "steps": [{"text": step.text, "ids": list(step.ids), "run": step.run} for step in self.steps],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Recollection:
+        """Raises KeyError, TypeError or ValueError when it is none."""
+        rows = [PastText(str(row["text"]), tuple(map(str, row["ids"])), str(row["run"])) for row in value["steps"]]
+        found = cls.of(rows, str(value["embedder"]), float(value["pull"]))
+        if len(found.steps) > MAX_REMEMBERED or not 0.0 < found.pull <= max(PULLS):
+            raise ValueError("its past steps are more, or count more, than any that were learned")
+        return found
+
+
+PULLS: Final = (0.5, 1.0, 2.0, 4.0)
+"""What votes may weigh against the best lexical score times `trust`. Which, is for replay to say."""
+
+
+def key_of(text: str) -> str:
+    """The id of a remembered text among vectors."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,174 @@
+"""From text to weighted terms: the same rules for what is indexed and what is asked.
+
+Rules:
+1. Words are Unicode letters and digits after NFKC, in lower case; a script without spaces gives a term a character.
+2. An identifier is kept whole and split: `createPullRequest`, `create_pull_request` and `create-pull-request` all give
+   `create`, `pull`, `request`, and a camelCase one its joined form as well.
+3. Stop words are dropped; words every request uses (`find`, `show`, `latest`) stay, but weigh less: dropping them
+   would make "list" and "delete" the same, counting them in full would let them choose.
+4. Stemming is a port (`Stem`): the same stemmer must have made the index.
+5. Neighbouring words also give one joined term ("resource group"), which only ever adds to a match.
+6. Nothing here fails on any string: lone surrogates, controls and 32,768 characters are just text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from bundle_router.core.search.words import CONVERSATION, GENERIC, STOP_WORDS, SYNONYMS
+
+Stem = Callable[[str], str]
+"""Takes one lower-case word to its stem. Must be a function of the word alone."""
+
+MAX_WORDS: Final = 600
+"""Words of a request that are looked at. What an intent wants stands in its first page."""
+MAX_CLAUSES: Final = 12
+
+_WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+_PART: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[\u3040-\u30ff\u3400-\u9fff]|[^\W_A-Za-z\d]+")
+_UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
+"""Scripts written without spaces between words."""
+_SENTENCE: Final = re.compile(r"(?<=[.!?;。！？])\s+|\n+")
+_CONJUNCTION: Final = re.compile(
+    r"\s*(?:,\s*(?:and\s+)?(?:then|also|finally|next|additionally|after that)\b|,\s+and\b|\band then\b|\band also\b"
+    r"|\bas well as\b|\bbefore\b|\bafter that\b|;)\s*",
+    re.IGNORECASE,
+)
+
+_QUOTED: Final = re.compile(
+    r"(?<![^\W_])(?:\"([^\"\n]{1,2000})\"|“([^”\n]{1,2000})”|`([^`\n]{1,2000})`"
+    r"|'((?:[^'\n]|(?<=\w)'(?=\w)){1,2000})'(?!\w))"
+)
+MIN_QUOTED_WORDS: Final = 3
+
+
+def split_quotes(text: str) -> tuple[str, str]:
+    """The text without its quotations, and the quotations. Short ones stay in: they are names, not content.
+
+    What someone wants *sent* ("the stock rose") says little about what they want *done*.
+    """
+    quotations: list[str] = []
+
+    def take(match: re.Match[str]) -> str:
+        inside = next(group for group in match.groups() if group is not None)
+        if len(inside.split()) < MIN_QUOTED_WORDS:
+            return match.group()
+        quotations.append(inside)
+        return " "
+
+    outside = _QUOTED.sub(take, text)
+    return (outside, "\n".join(quotations)) if outside.strip() else (text, "")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in order, lower case, identifiers split and camelCase kept whole too. Unstemmed."""
+    found: list[str] = []
+    for match in _WORD.finditer(unicodedata.normalize("NFKC", text)):
+        word = re.split("['’]", match.group(), maxsplit=1)[0]
+        plain = word.isalpha() and (word[1:].islower() or word.isupper())
+        if plain and (word.isascii() or not _UNSPACED.search(word)):
+            found.append(word.lower())
+            continue
+        parts = _PART.findall(word)
+        if len(parts) > 1:
+            found.append(word.lower())
+        found.extend(part.lower() for part in parts)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _identity(word: str) -> str:
+    return word
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A text as terms: distinct stems in order of appearance, and the pairs of neighbours among them."""
+
+    stems: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...] = ()
+
+
+def pair_term(pair: tuple[str, str]) -> str:
+    """The index term of two neighbours. The space keeps it apart from every single word."""
+    return f"{pair[0]} {pair[1]}"
+
+
+@dataclass(frozen=True)
+class Analyzer:
+    """The rules above with one stemmer. Make one and keep it: its tables are stemmed once."""
+
+    stem: Stem = _identity
+    stop: frozenset[str] = STOP_WORDS
+    generic: frozenset[str] = field(init=False)
+    conversation: frozenset[str] = field(init=False)
+    synonyms: Mapping[str, tuple[str, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        stem = self.stem
+        object.__setattr__(self, "generic", frozenset(stem(word) for word in GENERIC))
+        object.__setattr__(self, "conversation", frozenset(stem(word) for word in CONVERSATION))
+        table: dict[str, dict[str, None]] = {}
+        for word, others in SYNONYMS:
+            row = table.setdefault(stem(word), {})
+            row.update(dict.fromkeys(stem(other) for other in others))
+        for word, row in table.items():
+            row.pop(word, None)
+        object.__setattr__(
+            self, "synonyms", MappingProxyType({word: tuple(sorted(row)) for word, row in sorted(table.items())})
+        )
+
+    def stems(self, text: str, *, limit: int | None = None) -> list[str]:
+        """Stems in order of appearance, with repetitions, without stop words."""
+        stop, stem = self.stop, self.stem
+        kept = [word for word in words(text) if word not in stop]
+        return [stem(word) for word in kept[:limit]]
+
+    def terms(self, text: str, *, limit: int | None = MAX_WORDS) -> Terms:
+        stems = self.stems(text, limit=limit)
+        pairs = dict.fromkeys(itertools.pairwise(stems))
+        return Terms(tuple(dict.fromkeys(stems)), tuple(pairs))
+
+    def clauses(self, text: str) -> list[Terms]:
+        """The wishes of a long request, each with at least two terms; at most `MAX_CLAUSES`, the first ones."""
+        found: list[Terms] = []
+        for sentence in _SENTENCE.split(text):
+            for clause in _CONJUNCTION.split(sentence):
+                terms = self.terms(clause)
+                if len(terms.stems) >= 2:
+                    found.append(terms)
+                    if len(found) == MAX_CLAUSES:
+                        return found
+        return found
+
+    def weigh(self, terms: Terms, scale: Scale) -> dict[str, float]:
+        """Query weights by index term: the words, their synonyms, and pairs of neighbours."""
+        weights: dict[str, float] = {}
+        own: dict[str, float] = {}
+        for stem in terms.stems:
+            weight = scale.generic if stem in self.generic else scale.conversation if stem in self.conversation else 1.0
+            own[stem] = weight
+            weights[stem] = max(weights.get(stem, 0.0), weight)
+            for other in self.synonyms.get(stem, ()):
+                weights[other] = max(weights.get(other, 0.0), weight * scale.synonym)
+        for pair in terms.pairs:
+            weights[pair_term(pair)] = scale.pair * min(own.get(pair[0], 1.0), own.get(pair[1], 1.0))
+        return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much a query term counts, an ordinary word being 1: words every request uses, words of conversation,
+    synonyms (times the weight of the word they stand for), and pairs of neighbours."""
+
+    generic: float
+    conversation: float
+    synonym: float
+    pair: float

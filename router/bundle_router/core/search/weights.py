@@ -1,0 +1,43 @@
+"""The numbers of the ranking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.search.text import Scale
+
+TOOL_SCALE: Final = Scale(generic=0.9, conversation=0.7, synonym=0.35, pair=0.3)
+BUNDLE_SCALE: Final = Scale(generic=0.5, conversation=0.6, synonym=0.35, pair=0.15)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The numbers of the ranking. One set for every catalog; `fit` may change `history` and `memory` from own logs.
+
+    `text_share` is the share of a bundle's own text against its best tool; `whole` that of the whole request against
+    its clauses; `sharpness` the power a clause's scores are raised to; `bundle_pull` how much of its bundle's score a
+    tool gets at full coherence; `coverage` how much a short request must be covered (an exponent). `meaning` is the
+    share of an embedder's likeness against the words, where there is one, at full coherence: of 0.3, 0.45 and 0.6 the
+    best of six labelled sets whichever seventh is left out, and a gain on that one for six of the seven.
+    """
+
+    tool_scale: Scale = TOOL_SCALE
+    bundle_scale: Scale = BUNDLE_SCALE
+    text_share: float = 0.5
+    whole: float = 0.3
+    tool_sharpness: float = 3.0
+    bundle_sharpness: float = 2.0
+    bundle_pull: float = 0.6
+    coherence_power: float = 3.0
+    coverage: float = 0.6
+    short_request: int = 10
+    history: float = 0.3
+    history_decay: float = 0.6
+    context: float = 0.2
+    meaning: float = 0.45
+    untrusted_quota: int = 2
+    depth: int = 100
+
+
+WEIGHTS: Final = Weights()

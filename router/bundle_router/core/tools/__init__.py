@@ -1,0 +1,1 @@
+"""What is done with a server's tools: admitted, pinned, exposed, called, shaped. Values and rules, no effects."""

@@ -1,0 +1,149 @@
+"""Where a schema's references lead: nowhere outside it, never in an endless circle, and not to a multitude.
+
+1. Only `#`, `#/pointer` and `#anchor` are references. Anything else would have to be fetched, and is refused.
+2. A reference leads to a schema that was itself checked, or it is refused.
+3. Recursion through a property or an item is fine: values end. Recursion that stays on one value (through `$ref`,
+   `anyOf` and the like only) would never end, and is refused.
+4. A schema is as large as it is with every reference written out. Ten schemas that each name the next one ten times
+   are ten billion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+from bundle_router.core.tools.admission.bounds import Fault
+from bundle_router.core.tools.admission.schemas import Place, keyword_fault, pointer, shown, subschemas
+from bundle_router.core.tools.admission.values import Limits
+
+_REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_SAME_VALUE: Final = frozenset(
+    ("allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then")
+)
+
+
+def schema_fault(root: dict[str, Any], limits: Limits) -> Fault | None:
+    """The first thing that keeps the schema from being used, or None. The value must have passed the bounds."""
+    schemas = _Schemas(root)
+    return schemas.collect(limits) or schemas.leading_astray() or schemas.circling() or schemas.multiplying(limits)
+
+
+class _Schemas:
+    """The schemas in one schema, by identity: the same dict object is never in two places of parsed JSON."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._places: dict[int, Place] = {}
+        self._schemas: list[dict[str, Any]] = []
+        self._anchors: dict[str, dict[str, Any]] = {}
+
+    def collect(self, limits: Limits) -> Fault | None:
+        waiting: list[tuple[Place, Any]] = [((), self._root)]
+        while waiting:
+            place, schema = waiting.pop()
+            if isinstance(schema, bool):
+                continue
+            if not isinstance(schema, dict):
+                return "bad_schema", f"{pointer(place)} is {shown(schema)}, not a schema"
+            fault = keyword_fault(schema, limits)
+            if fault is not None:
+                code, key, what = fault
+                return code, f"{pointer((*place, key))} {what}"
+            base = schema.get("$id", schema.get("id"))
+            if place and "$id" in schema and not (isinstance(base, str) and base.startswith("#")):
+                return "remote_ref", f"{pointer(place)} sets an address of its own ($id), which references would follow"
+            self._places[id(schema)] = place
+            self._schemas.append(schema)
+            for key in ("$anchor", "$dynamicAnchor", "$id"):
+                if isinstance(schema.get(key), str):
+                    self._anchors.setdefault(schema[key].removeprefix("#"), schema)
+            waiting.extend(((*place, *where), inner) for where, inner in reversed(list(subschemas(schema))))
+        return None
+
+    def leading_astray(self) -> Fault | None:
+        for schema in self._schemas:
+            for key in _REFS:
+                if key not in schema:
+                    continue
+                ref, where = schema[key], pointer((*self._places[id(schema)], key))
+                if key == "$recursiveRef" and ref is True:
+                    ref = "#"
+                if not isinstance(ref, str):
+                    return "bad_schema", f"{where} is {shown(ref)}, not text"
+                if not ref.startswith("#"):
+                    return "remote_ref", f"{where} leads outside the schema: {shown(ref)}"
+                target = self._target(ref)
+                if not isinstance(target, bool) and id(target) not in self._places:
+                    return "broken_ref", f"{where} leads to no schema: {shown(ref)}"
+        return None
+
+    def circling(self) -> Fault | None:
+        done: set[int] = set()
+        for start in self._schemas:
+            if id(start) in done:
+                continue
+            trail = {id(start): iter(self._on_the_same_value(start))}
+            while trail:
+                current = next(reversed(trail))
+                for child in trail[current]:
+                    if id(child) in trail:
+                        return "endless_ref", f"{pointer(self._places[id(child)])} leads in a circle to itself"
+                    if id(child) not in done:
+                        trail[id(child)] = iter(self._on_the_same_value(child))
+                        break
+                else:
+                    del trail[current]
+                    done.add(current)
+        return None
+
+    def multiplying(self, limits: Limits) -> Fault | None:
+        sizes: dict[int, int] = {}
+        trail = {id(self._root): (iter(self._inside(self._root)), [1])}
+        while trail:
+            current = next(reversed(trail))
+            children, counted = trail[current]
+            for child in children:
+                if id(child) in trail:
+                    counted.append(1)
+                elif id(child) in sizes:
+                    counted.append(sizes[id(child)])
+                else:
+                    trail[id(child)] = (iter(self._inside(child)), [1])
+                    break
+            else:
+                del trail[current]
+                sizes[current] = min(sum(counted), limits.max_expanded_nodes + 1)
+                if trail:
+                    next(reversed(trail.values()))[1].append(sizes[current])
+        if sizes[id(self._root)] > limits.max_expanded_nodes:
+            return "endless_ref", f"its references multiply to more than {limits.max_expanded_nodes:,} schemas"
+        return None
+
+    def _target(self, ref: str) -> Any:
+        if not ref.startswith("#/"):
+            return self._root if ref == "#" else self._anchors.get(unquote(ref[1:]))
+        value: Any = self._root
+        for raw in ref[2:].split("/"):
+            part = unquote(raw).replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and part in value:
+                value = value[part]
+            elif isinstance(value, list) and part.isascii() and part.isdigit() and int(part[:9]) < len(value):
+                value = value[int(part[:9])]
+            else:
+                return None
+        return value
+
+    def _targets(self, schema: Mapping[str, Any]) -> Iterator[Any]:
+        for key in _REFS:
+            if key in schema:
+                yield self._root if schema[key] is True else self._target(schema[key])
+
+    def _on_the_same_value(self, schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        inner = (child for place, child in subschemas(schema) if place[0] in _SAME_VALUE)
+        yield from (child for child in (*self._targets(schema), *inner) if isinstance(child, dict))
+
+    def _inside(self, schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        inner = (child for _, child in subschemas(schema))
+        yield from (child for child in (*self._targets(schema), *inner) if isinstance(child, dict))

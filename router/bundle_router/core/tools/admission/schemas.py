@@ -1,0 +1,101 @@
+"""Where in a JSON Schema its inner schemas stand, and what each keyword must look like.
+
+Written for drafts 4 to 2020-12 side by side: servers mix them, and what a keyword means differs less than where it may
+stand. Nothing here evaluates a schema against a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from bundle_router.core.tools.admission.patterns import explosive
+from bundle_router.core.tools.admission.values import Limits, RefusalCode
+
+Place = tuple[str | int, ...]
+KeywordFault = tuple[RefusalCode, str, str]
+"""Code, keyword, and what is wrong with it."""
+
+_ONE: Final = frozenset(
+    (
+        "additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not",
+        "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
+    )
+)  # fmt: skip
+_MAPS: Final = frozenset(
+    ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
+)
+_LISTS: Final = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
+_TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
+_NUMBERS: Final = frozenset(("maximum", "minimum", "multipleOf"))
+_COUNTS: Final = frozenset(
+    ("maxContains", "maxItems", "maxLength", "maxProperties", "minContains", "minItems", "minLength", "minProperties")
+)
+_TEXTS: Final = frozenset(("$anchor", "$dynamicAnchor", "$schema", "description", "format", "title"))
+
+
+def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
+    """The schemas directly inside this one, with their place: `("items",)`, `("anyOf", 2)`, `("properties", "id")`."""
+    for key, value in schema.items():
+        if key in _LISTS and isinstance(value, list):
+            yield from (((key, index), inner) for index, inner in enumerate(value))
+        elif key in _MAPS and isinstance(value, dict):
+            yield from (((key, name), inner) for name, inner in value.items() if not _is_dependency(key, inner))
+        elif key in _ONE:
+            yield (key,), value
+
+
+def _is_dependency(key: str, value: object) -> bool:
+    return key == "dependencies" and isinstance(value, list)
+
+
+def pointer(place: Place) -> str:
+    """The place as a JSON Pointer, for messages; `/` is the whole schema."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in place) or "/"
+
+
+def keyword_fault(schema: Mapping[str, Any], limits: Limits) -> KeywordFault | None:
+    """The first keyword that no validator would take, or that none should be asked to."""
+    for key, value in schema.items():
+        wrong = _form_fault(key, value)
+        if wrong:
+            return "bad_schema", key, wrong
+        texts = (value,) if key == "pattern" else tuple(value) if key == "patternProperties" else ()
+        for text in texts:
+            if len(text) > limits.max_pattern_chars:
+                return "bad_pattern", key, f"is longer than {limits.max_pattern_chars:,} characters"
+            if explosive(text):
+                return (
+                    "bad_pattern",
+                    key,
+                    f"repeats what already repeats, so that matching it may never end: {shown(text)}",
+                )
+    return None
+
+
+def _form_fault(key: str, value: Any) -> str:
+    if key == "type":
+        names = value if isinstance(value, list) else [value]
+        unknown = [name for name in names if not isinstance(name, str) or name not in _TYPES]
+        return f"is {shown(unknown[0])}, which is no type" if unknown else "" if names else "is empty"
+    if key in _MAPS:
+        return "" if isinstance(value, dict) else f"is {shown(value)}, not an object"
+    if key in _LISTS - _ONE:
+        return "" if isinstance(value, list) and value else f"is {shown(value)}, not a list of schemas"
+    if key == "enum":
+        return "" if isinstance(value, list) else f"is {shown(value)}, not a list"
+    if key == "required":
+        fine = isinstance(value, list) and all(isinstance(name, str) for name in value)
+        return "" if fine else f"is {shown(value)}, not a list of names"
+    if key in _TEXTS or key == "pattern":
+        return "" if isinstance(value, str) else f"is {shown(value)}, not text"
+    if key in _NUMBERS or key in _COUNTS:
+        fine = isinstance(value, int | float) and not isinstance(value, bool) and (key in _NUMBERS or value >= 0)
+        return "" if fine else f"is {shown(value)}, not a number that fits"
+    return ""
+
+
+def shown(value: object) -> str:
+    """A value for a message: short, on one line, printable."""
+    text = ascii(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,77 @@
+"""Definitions in the form a provider takes: OpenAI, Anthropic, MCP; and deferred natively where the provider can.
+
+Rules of native deferral:
+1. Anthropic: a deferred tool carries `defer_loading`, never `cache_control`. Anthropic's search tool comes first and is
+   not deferred, so at least one tool never is.
+2. OpenAI (Responses API): one bundle, one namespace, whose functions carry `defer_loading`; `tool_search` comes last.
+   All functions are then in the flat form of that API.
+3. MCP has no deferral: everything deferred stays behind `search_tools`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from bundle_router.core.catalog import Card
+
+Format = Literal["openai", "anthropic", "mcp"]
+FORMATS: Final[tuple[Format, ...]] = ("openai", "anthropic", "mcp")
+NATIVE: Final[frozenset[Format]] = frozenset(("openai", "anthropic"))
+"""Forms whose provider defers by itself."""
+
+ANTHROPIC_SEARCH: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
+OPENAI_SEARCH: Final = {"type": "tool_search"}
+MAX_NAMESPACE_TEXT: Final = 300
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def form_of(name: str, description: str, schema: Mapping[str, Any], form: Format) -> dict[str, Any]:
+    """One definition in a provider's form: OpenAI chat completions, Anthropic messages, or MCP `tools/list`."""
+    if form == "openai":
+        return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+    if form == "anthropic":
+        return {"name": name, "description": description, "input_schema": schema}
+    return {"name": name, "description": description, "inputSchema": schema}
+
+
+def definition(card: Card, name: str, form: Format) -> dict[str, Any]:
+    """The definition of a card's tool, exposed as `name`."""
+    return form_of(name, card.description, card.input_schema(), form)
+
+
+def listing(cards: Iterable[Card], names: Mapping[str, str], form: Format) -> tuple[dict[str, Any], ...]:
+    """The definitions of the given cards in their order. `names`: exposed by canonical."""
+    return tuple(definition(card, names[card.name], form) for card in cards)
+
+
+def with_deferred(
+    shown: Sequence[dict[str, Any]],
+    deferred: Sequence[tuple[str, str, Sequence[Card]]],
+    names: Mapping[str, str],
+    form: Format,
+) -> tuple[dict[str, Any], ...]:
+    """The array with everything that is deferred, for the provider to search. `deferred` holds (bundle id, its
+    description, cards); `shown` are definitions in the same form. Where nothing is deferred the array stays as it is.
+    """
+    if not any(cards for _, _, cards in deferred) or form not in NATIVE:
+        return tuple(shown)
+    if form == "anthropic":
+        later = [
+            {**definition(card, names[card.name], form), "defer_loading": True} for _, _, cs in deferred for card in cs
+        ]
+        return (dict(ANTHROPIC_SEARCH), *shown, *later)
+    spaces = [_namespace(id_, text, cards, names) for id_, text, cards in deferred if cards]
+    return (*(_flat(row) for row in shown), *spaces, dict(OPENAI_SEARCH))
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A function of the chat completions form in that of the Responses API."""
+    return {"type": "function", **row["function"]}
+
+
+def _namespace(id_: str, text: str, cards: Sequence[Card], names: Mapping[str, str]) -> dict[str, Any]:
+    functions = [{**_flat(definition(card, names[card.name], "openai")), "defer_loading": True} for card in cards]
+    short = " ".join(text.split())[:MAX_NAMESPACE_TEXT]
+    return {"type": "namespace", "name": _UNSAFE.sub("_", id_)[:64], "description": short, "tools": functions}

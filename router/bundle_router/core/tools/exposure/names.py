@@ -1,0 +1,91 @@
+"""The names under which tools are exposed: short, safe, and leading back to one tool (rule 2 of the package)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from bundle_router.core.catalog import Catalog
+
+MAX_NAME: Final = 64
+
+_MARK: Final = 8
+RESERVED: Final = frozenset(
+    ("search_tools", "list_tools", "get_tool_details", "call_tool", "read_artifact", "search_artifact")
+)
+"""The router's own tools: no server's tool is exposed under one of these names."""
+_SAFE: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+_MARKED: Final = re.compile(rf"_[0-9a-f]{{{_MARK}}}(?:[0-9a-f]{{24}})?$")
+
+
+def _plain_name(canonical: str) -> str:
+    server, _, tool = canonical.partition(".")
+    return _UNSAFE.sub("_", f"{server}__{tool}")
+
+
+def _reads_back(canonical: str, plain: str) -> bool:
+    """Whether the plain name can only have come from this canonical one: nothing was replaced or is too long, its first
+    `__` is the seam, and it does not end like a name with a mark."""
+    server, _, tool = canonical.partition(".")
+    return (
+        plain == f"{server}__{tool}"
+        and len(plain) <= MAX_NAME
+        and "__" not in server
+        and not server.endswith("_")
+        and not _MARKED.search(plain)
+    )
+
+
+def _suffixed(canonical: str, plain: str, digits: int = _MARK) -> str:
+    mark = hashlib.sha256(canonical.encode()).hexdigest()[:digits]
+    return f"{plain[: MAX_NAME - digits - 1]}_{mark}"
+
+
+def _bare_names(canonical: Iterable[str], bare: str) -> dict[str, str]:
+    """The tools of the one server without a prefix that can go by their own names: none of these looks like a name of
+    the router's own tools, or of another server's."""
+    own = {name: name.partition(".")[2] for name in canonical if name.partition(".")[0] == bare}
+    taken = Counter(short.lower() for short in own.values())
+    return {
+        name: short
+        for name, short in own.items()
+        if _SAFE.fullmatch(short)
+        and "__" not in short
+        and not _MARKED.search(short)
+        and short.lower() not in RESERVED
+        and taken[short.lower()] == 1
+    }
+
+
+def names_in(catalog: Catalog, canonical: Iterable[str]) -> dict[str, str]:
+    """As `exposed_names`, with the server that the catalog's config wants without a prefix."""
+    return exposed_names(canonical, next((s.name for s in catalog.servers.values() if not s.prefix), ""))
+
+
+def exposed_names(canonical: Iterable[str], bare: str = "") -> dict[str, str]:
+    """Canonical name → exposed name, for all tools of a catalog at once. `bare`: the server without a prefix, if any.
+
+    Names that differ only in case count as colliding: some providers fold it. That can only happen inside one server,
+    whose tools are known together, so which other servers are known changes no name.
+    """
+    canonical = tuple(canonical)
+    unprefixed = _bare_names(canonical, bare) if bare else {}
+    return {**_prefixed(name for name in canonical if name not in unprefixed), **unprefixed}
+
+
+def _prefixed(canonical: Iterable[str]) -> dict[str, str]:
+    plain = {name: _plain_name(name) for name in canonical}
+    taken = Counter(short.lower() for short in plain.values())
+    names = {
+        name: short if taken[short.lower()] == 1 and _reads_back(name, short) else _suffixed(name, short)
+        for name, short in plain.items()
+    }
+    marked = Counter(name.lower() for name in names.values())
+    if len(marked) < len(names):  # two digests begin alike: someone took the trouble
+        again = {name: _suffixed(name, plain[name], 32) for name, short in names.items() if marked[short.lower()] > 1}
+        names |= again
+    return names

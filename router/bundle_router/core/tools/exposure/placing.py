@@ -1,0 +1,196 @@
+"""Which permitted tools stand in the array (rules 3 to 6 of the package)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.catalog import Bundle, Card, Catalog
+from bundle_router.core.models import Activation
+from bundle_router.core.tools.exposure.values import Place, Placed, Placement
+
+_OPENNESS: Final[Mapping[Place, int]] = {"direct": 0, "deferred": 1, "meta": 2}
+_LAST: Final = 1 << 30
+READER: Final = "read_artifact"
+"""The router's own tool that is asked for, in the name of a bundle, when a result of it can be read on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A bundle the decision shows, and the tools of it that may be called now."""
+
+    bundle: Bundle
+    tools: tuple[str, ...]
+
+
+def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
+    """The place a bundle wants for a tool, before any budget."""
+    server = catalog.servers.get(tool.partition(".")[0])
+    if server is None or server.trust == "untrusted":
+        return "meta"
+    mode = bundle.mode
+    if mode == "deferred" and bundle.skill is not None and is_named_by_skill(catalog, bundle, tool):
+        mode = "direct"
+    if mode == "direct" and tool not in catalog.cards:
+        return "deferred"  # its definition is not known yet
+    return mode
+
+
+def is_named_by_skill(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
+    """Whether the instructions that come with the bundle name the tool, whole or without its server."""
+    skill = catalog.skill_of(bundle)
+    return skill is not None and (tool in skill.tools or tool.partition(".")[2] in skill.tools)
+
+
+def waits(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
+    """Whether the tool joins the array when it is asked for: the bundle defers it, or may not have room for it."""
+    if bundle.mode == "direct" and bundle.max_tokens is None and tool in catalog.cards:
+        return False
+    return tool in bundle.tools and mode_of(catalog, bundle, tool) != "meta"
+
+
+def needs_ranking(catalog: Catalog, held: Sequence[Held]) -> frozenset[str]:
+    """The tools of bundles that do not fit their own budget, so that a ranking decides which are direct."""
+    return frozenset(
+        tool
+        for one in held
+        if _over(catalog, one)
+        for tool in one.tools
+        if mode_of(catalog, one.bundle, tool) == "direct"
+    )
+
+
+def shown_at_most(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> tuple[int, int]:
+    """Tools that the bundle puts into the array, and their tokens: exact where it fits its budget, else the most."""
+    if bundle.mode == "meta" or (bundle.mode == "deferred" and bundle.skill is None):
+        return 0, 0
+    cards = [catalog.cards[tool] for tool in tools if mode_of(catalog, bundle, tool) == "direct"]
+    tokens = sum(card.tokens for card in cards)
+    if bundle.max_tokens is None or tokens <= bundle.max_tokens:
+        return len(cards), tokens
+    fitting = _fitting(cards, bundle.max_tokens)
+    return len(fitting), sum(card.tokens for card in fitting)
+
+
+def place(
+    catalog: Catalog,
+    held: Sequence[Held],
+    activation: Activation,
+    *,
+    ranked: Sequence[str] = (),
+    max_tokens: int | None = None,
+) -> Placement:
+    """Where every permitted tool is. `ranked`: tools best first for the step's goal, where `needs_ranking` asks for it;
+    what it leaves out comes after, by name. `max_tokens` is the step's."""
+    places, homes = _wanted(catalog, held)
+    chosen = _chosen(catalog, held, places, homes, ranked)
+    asked = _asked(activation, places, chosen)
+    order = _places(activation, held)
+    direct: list[tuple[tuple[int, str], Placed]] = []
+    activated: set[str] = set()
+    room = _LAST if max_tokens is None else max_tokens
+    for tool in (*chosen, *asked):
+        card = catalog.cards[tool]
+        if card.tokens <= room:
+            room -= card.tokens
+            home = homes[tool]
+            at = asked.get(tool, order[home])
+            direct.append(((at, tool), Placed(tool, home, card.tokens)))
+            if tool in asked:
+                activated.add(tool)
+    shown = {placed.name for _, placed in direct}
+    order_of = sorted(direct, key=lambda row: row[0])
+    rest = [(places[tool], _placed(catalog, tool, homes[tool])) for tool in places if tool not in shown]
+    return Placement(
+        tuple(placed for _, placed in order_of),
+        tuple(placed for where, placed in rest if where != "meta"),
+        tuple(placed for where, placed in rest if where == "meta"),
+        frozenset(activated),
+        _reading_from(catalog, activation, [at for (at, _), _ in order_of]),
+    )
+
+
+def _reading_from(catalog: Catalog, activation: Activation, places: Sequence[int]) -> int | None:
+    """Where the artifact readers stand among tools with these places: where the first result that can be read put them.
+    A config without stickiness keeps no places, so they are always there, at the end."""
+    if not catalog.settings.activation.sticky:
+        return len(places) or None
+    at = min((tool.place for e in activation.entries for tool in e.tools if tool.name == READER), default=None)
+    return None if at is None else bisect_left(places, at)
+
+
+def _placed(catalog: Catalog, tool: str, bundle: str) -> Placed:
+    card = catalog.cards.get(tool)
+    return Placed(tool, bundle, card.tokens if card is not None else 0)
+
+
+def _wanted(catalog: Catalog, held: Sequence[Held]) -> tuple[dict[str, Place], dict[str, str]]:
+    """The most open place that any shown bundle gives each tool, and the first bundle that gives it."""
+    places: dict[str, Place] = {}
+    homes: dict[str, str] = {}
+    for one in held:
+        for tool in one.tools:
+            where = mode_of(catalog, one.bundle, tool)
+            if tool not in places or _OPENNESS[where] < _OPENNESS[places[tool]]:
+                places[tool], homes[tool] = where, one.bundle.id
+    return places, homes
+
+
+def _over(catalog: Catalog, one: Held) -> bool:
+    limit = one.bundle.max_tokens
+    if limit is None:
+        return False
+    return sum(catalog.cards[t].tokens for t in one.tools if mode_of(catalog, one.bundle, t) == "direct") > limit
+
+
+def _chosen(
+    catalog: Catalog,
+    held: Sequence[Held],
+    places: Mapping[str, Place],
+    homes: Mapping[str, str],
+    ranked: Sequence[str],
+) -> list[str]:
+    """The tools that are direct for their bundle's sake, bundle by bundle, those of one bundle by name."""
+    best = {tool: position for position, tool in enumerate(ranked)}
+    chosen: list[str] = []
+    for one in held:
+        mine = [tool for tool in one.tools if homes[tool] == one.bundle.id and places[tool] == "direct"]
+        if not _over(catalog, one):
+            chosen += mine
+            continue
+        first = {*one.bundle.companions, *(t for t in mine if is_named_by_skill(catalog, one.bundle, t))}
+        mine.sort(key=lambda tool: (tool not in first, best.get(tool, _LAST), tool))
+        fitting = _fitting([catalog.cards[tool] for tool in mine], one.bundle.max_tokens or 0)
+        chosen += sorted(card.name for card in fitting)
+    return chosen
+
+
+def _fitting(cards: Iterable[Card], budget: int) -> list[Card]:
+    """Those that fit, first come first served. One that is too large does not keep out the smaller ones behind it."""
+    kept: list[Card] = []
+    for card in cards:
+        if card.tokens <= budget:
+            budget -= card.tokens
+            kept.append(card)
+    return kept
+
+
+def _asked(activation: Activation, places: Mapping[str, Place], chosen: Sequence[str]) -> dict[str, int]:
+    """Tools the run asked for that are not direct anyway, with their places in the array, the latest asked for first:
+    when the budget is short, it is the older ones that wait."""
+    already = set(chosen)
+    rows = [
+        (asked.used, asked.place, asked.name)
+        for entry in activation.entries
+        for asked in entry.tools
+        if places.get(asked.name, "meta") != "meta" and asked.name not in already
+    ]
+    return {name: place for _, place, name in sorted(rows, reverse=True)}
+
+
+def _places(activation: Activation, held: Sequence[Held]) -> dict[str, int]:
+    """Where each bundle's block stands: as the run met them; bundles that are not sticky come last, in their order."""
+    known = {entry.id: entry.place for entry in activation.entries}
+    return {one.bundle.id: known.get(one.bundle.id, _LAST + at) for at, one in enumerate(held)}

@@ -1,0 +1,154 @@
+"""What the meta-tools say of tools: what search found, what a bundle holds, one tool in full."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.tools.exposure.values import Placed, Placement
+from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
+
+FOUND: Final = 10
+"""Tools one search tells of at most."""
+ANSWER_CHARS: Final = 2_000
+"""Characters of one search answer: what is found first may fill it. About 500 tokens."""
+ABOUT_CHARS: Final = 140
+SHORT_ABOUT_CHARS: Final = 70
+PAGE: Final = 100
+"""Tools one listing names."""
+UNTRUSTED: Final = "[third party] "
+LEGEND: Final = "Untyped parameters are strings; ? may be left out."
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A text for the model, and the tools (canonical) it is about: those that may now join the array."""
+
+    text: str
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """What a run has now, as the answers see it: where its tools are, and what they are called."""
+
+    catalog: Catalog
+    placement: Placement
+    exposed: Mapping[str, str]
+    joins: bool = True
+    """Whether what was found joins the array: false where the array can't change (MCP)."""
+
+    def where(self, tool: str) -> str:
+        return self.places.get(tool, "")
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        placed = self.placement
+        rows: tuple[tuple[str, Sequence[Placed]], ...] = (
+            ("direct", placed.direct), ("deferred", placed.deferred), ("meta", placed.meta),
+        )  # fmt: skip
+        return {row.name: where for where, of in rows for row in of}
+
+
+def found_text(shelf: Shelf, ranked: Sequence[str]) -> Answered:
+    """What search found, best first: a signature and a line for each, as many as fit."""
+    places = shelf.places
+    known = [tool for tool in ranked if tool in places][:FOUND]
+    if not known:
+        return Answered(
+            "Nothing found. Try other words for what the tool should do, or list_tools to see what there is."
+        )
+    rows: list[str] = []
+    told: list[str] = []
+    room = ANSWER_CHARS
+    for position, tool in enumerate(known):
+        row = _row(shelf, tool, places[tool], ABOUT_CHARS if position < 4 else SHORT_ABOUT_CHARS)[:ANSWER_CHARS]
+        if rows and len(row) > room:
+            break
+        room -= len(row) + 1
+        rows.append(row)
+        told.append(tool)
+    more = len(places) - len(told)
+    tail = f"{LEGEND} {_how(shelf, told, places)}" + (f" {more} tools are not listed here." if more > 0 else "")
+    return Answered("\n".join((*rows, tail)), tuple(tool for tool in told if places[tool] == "deferred"))
+
+
+def _row(shelf: Shelf, tool: str, where: str, about: int) -> str:
+    name = shelf.exposed.get(tool, tool)
+    card = shelf.catalog.cards.get(tool)
+    if card is None:
+        return f"{name}: its definition is read when it is first called"
+    if where == "direct":
+        return f"{name}: already in your tool list"
+    line = one_line(card.description, about)
+    mark = UNTRUSTED if _is_untrusted(shelf.catalog, tool) else ""
+    return f"{signature(name, card)}{': ' if line or mark else ''}{mark}{line}"
+
+
+def _is_untrusted(catalog: Catalog, tool: str) -> bool:
+    server = catalog.servers.get(tool.partition(".")[0])
+    return server is None or server.trust == "untrusted"
+
+
+def _how(shelf: Shelf, told: Collection[str], places: Mapping[str, str]) -> str:
+    wheres = {places[tool] for tool in told}
+    if "meta" in wheres or (not shelf.joins and "deferred" in wheres):
+        return "Call them by name with call_tool."
+    return "They are in your tool list from now on." if "deferred" in wheres else ""
+
+
+def selected_text(shelf: Shelf, tools: Sequence[str], unknown: Sequence[str]) -> Answered:
+    """Signatures of tools that were asked for by name, and what became of the other names."""
+    places = shelf.places
+    rows = [_row(shelf, tool, places.get(tool, ""), ABOUT_CHARS) for tool in tools]
+    tail = [f"{LEGEND} {_how(shelf, tools, places)}".rstrip()] if tools else []
+    return Answered(
+        "\n".join((*rows, *unknown, *tail)), tuple(tool for tool in tools if places.get(tool) == "deferred")
+    )
+
+
+def list_bundles(shelf: Shelf) -> Answered:
+    """Every bundle of the decision with the number of its tools and what it is for, one line each."""
+    counts: dict[str, int] = {}
+    for of in (shelf.placement.direct, shelf.placement.deferred, shelf.placement.meta):
+        for row in of:
+            counts[row.bundle] = counts.get(row.bundle, 0) + 1
+    rows = [
+        f"{id_} {count}: {one_line(shelf.catalog.bundles[id_].description, 160)}"
+        for id_, count in sorted(counts.items())
+    ]
+    return Answered("\n".join((*rows, "list_tools with one of these names lists its tools.")) if rows else "No tools.")
+
+
+def list_bundle(shelf: Shelf, id_: str) -> Answered:
+    """The tools of one bundle of the decision, one line each."""
+    places = shelf.places
+    bundle = shelf.catalog.bundle(id_)
+    mine = sorted(tool for tool in bundle.tools if tool in places) if bundle is not None else []
+    if not mine:
+        return Answered(f"There is no bundle {id_[:100]!r} here. list_tools without a name lists them.")
+    rows = []
+    for tool in mine[:PAGE]:
+        card = shelf.catalog.cards.get(tool)
+        mark = UNTRUSTED if _is_untrusted(shelf.catalog, tool) else ""
+        line = one_line(card.description, 80) if card is not None else ""
+        seen = " (in your tool list)" if places[tool] == "direct" else ""
+        rows.append(f"{shelf.exposed.get(tool, tool)}{seen}: {mark}{line}".rstrip(": "))
+    if len(mine) > PAGE:
+        rows.append(f"and {len(mine) - PAGE} more: search_tools finds them")
+    return Answered("\n".join(rows))
+
+
+def describe_tool(shelf: Shelf, tool: str) -> Answered:
+    """One tool's description and schema, whole."""
+    card = shelf.catalog.cards.get(tool)
+    name = shelf.exposed.get(tool, tool)
+    joins = (tool,) if shelf.where(tool) == "deferred" else ()
+    if card is None:
+        return Answered(f"{name}: its definition is not known yet; it is read when the tool is first called.", joins)
+    mark = UNTRUSTED if _is_untrusted(shelf.catalog, tool) else ""
+    schema = "It takes no arguments." if takes_nothing(card) else f"Schema: {card.schema}"
+    return Answered(f"{name}: {mark}{card.description}\n{schema}", joins)

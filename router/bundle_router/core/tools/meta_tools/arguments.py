@@ -1,0 +1,187 @@
+"""The arguments of meta-tools, read as models write them: numbers as text, JSON as text, names with stray blanks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.tools.meta_tools.definitions import meta_schema
+
+Unit = Literal["chars", "lines", "bytes"]
+UNITS: Final[tuple[Unit, ...]] = ("chars", "lines", "bytes")
+MAX_QUERY: Final = 1_000
+MAX_SELECTED: Final = 20
+MAX_PATTERN: Final = 500
+MAX_CONTEXT: Final = 10
+DEFAULT_LIMITS: Final[Mapping[Unit, int]] = {"chars": 8_000, "lines": 200, "bytes": 8_000}
+SELECT: Final = "select:"
+_ARTIFACT: Final = re.compile(r"(?:artifact:)?(?:sha256:)?([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Search for tools by what they do."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Tools by name."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundles:
+    """The bundles, or with `id` the tools of one."""
+
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of an artifact: `limit` of `unit` from `offset` on; a negative offset counts from the end."""
+
+    sha256: str
+    offset: int
+    limit: int
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The lines of an artifact that hold `pattern`, with so many lines around each."""
+
+    sha256: str
+    pattern: str
+    regex: bool
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """What is wrong with the arguments, with the schema in it."""
+
+    text: str
+
+
+Wanted = Look | Select | Bundles | Details | Call | Page | Lines | Malformed
+
+
+class _Wrong(Exception):
+    """One sentence."""
+
+
+def parse(tool: str, arguments: Any) -> Wanted:
+    """What a call to the meta-tool asks for."""
+    try:
+        given = _mapping(arguments)
+        known = meta_schema(tool)["properties"]
+        for name in given:
+            if name not in known:
+                raise _Wrong(f"there is no argument {str(name)[:80]!r}")
+        return _READERS[tool](given)
+    except _Wrong as wrong:
+        return Malformed(f"The arguments of {tool!r} do not fit: {wrong}.\nIts schema: {encode(meta_schema(tool))}")
+
+
+def _mapping(value: Any, what: str = "the arguments") -> Mapping[str, Any]:
+    """An object, or the text of one: some models write nested arguments as JSON text."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else {}
+        except (ValueError, RecursionError):
+            raise _Wrong(f"{what} must be an object") from None
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _Wrong(f"{what} must be an object")
+    return value
+
+
+def _text(given: Mapping[str, Any], name: str, limit: int, *, default: str | None = None) -> str:
+    value = given.get(name, default)
+    if value is None:
+        raise _Wrong(f"{name!r} is missing")
+    if not isinstance(value, str):
+        raise _Wrong(f"{name!r} must be a string")
+    if len(value) > limit:
+        raise _Wrong(f"{name!r} has {len(value):,} characters, at most {limit:,} are taken")
+    if default is None and not value.strip():
+        raise _Wrong(f"{name!r} is empty")
+    return value
+
+
+def _whole(given: Mapping[str, Any], name: str, default: int, least: int | None, most: int) -> int:
+    value = given.get(name, default)
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}", value.strip()):
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _Wrong(f"{name!r} must be a whole number")
+    if (least is not None and value < least) or value > most:
+        raise _Wrong(f"{name!r} must be between {least if least is not None else -most:,} and {most:,}")
+    return value
+
+
+def _artifact(given: Mapping[str, Any]) -> str:
+    uri = _text(given, "uri", 200).strip()
+    found = _ARTIFACT.fullmatch(uri)
+    if found is None:
+        raise _Wrong(f"{uri[:100]!r} is not an artifact: write 'artifact:sha256:' and its 64 hex digits")
+    return found[1]
+
+
+def _look(given: Mapping[str, Any]) -> Look | Select:
+    query = _text(given, "query", MAX_QUERY).strip()
+    if not query.lower().startswith(SELECT):
+        return Look(query)
+    names = [name.strip() for name in query[len(SELECT) :].split(",")]
+    return Select(tuple(dict.fromkeys(name for name in names if name))[:MAX_SELECTED])
+
+
+def _call(given: Mapping[str, Any]) -> Call:
+    return Call(_text(given, "name", 200), _mapping(given.get("arguments"), "'arguments'"))
+
+
+def _page(given: Mapping[str, Any]) -> Page:
+    unit = given.get("unit", "chars")
+    if unit not in UNITS:
+        raise _Wrong(f"'unit' must be one of {', '.join(UNITS)}")
+    limit = _whole(given, "limit", DEFAULT_LIMITS[unit], 1, 1_000_000)
+    return Page(_artifact(given), _whole(given, "offset", 0, None, 10**12), limit, unit)
+
+
+def _lines(given: Mapping[str, Any]) -> Lines:
+    regex = given.get("regex", False)
+    if not isinstance(regex, bool):
+        raise _Wrong("'regex' must be true or false")
+    pattern = _text(given, "pattern", MAX_PATTERN)
+    return Lines(_artifact(given), pattern, regex, _whole(given, "context", 0, 0, MAX_CONTEXT))
+
+
+_READERS: Final = {
+    "search_tools": _look,
+    "list_tools": lambda given: Bundles(_text(given, "bundle", 200, default="").strip()),
+    "get_tool_details": lambda given: Details(_text(given, "name", 200)),
+    "call_tool": _call,
+    "read_artifact": _page,
+    "search_artifact": _lines,
+}

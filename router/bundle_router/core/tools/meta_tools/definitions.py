@@ -1,0 +1,80 @@
+"""The definitions of the router's own tools: constants, counted once."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any, Final
+
+from bundle_router.core.tools.exposure.forms import Format, form_of
+
+META_SERVER: Final = "router"
+"""The server that records of these tools name. A config can't give it to another: its own names have no prefix."""
+
+_TEXT: Final = {"type": "string"}
+_NUMBER: Final = {"type": "integer"}
+
+
+def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    shape: dict[str, Any] = {"type": "object", "properties": properties}
+    return shape | {"required": list(required)} if required else shape
+
+
+_DEFINITIONS: Final = MappingProxyType(
+    {
+        "search_tools": (
+            "Find more tools by what they do, or by name: select:a,b",
+            _object(("query",), query=_TEXT),
+        ),
+        "list_tools": ("List bundles, or the tools of one", _object((), bundle=_TEXT)),
+        "get_tool_details": ("A tool's full description and schema", _object(("name",), name=_TEXT)),
+        "call_tool": ("Call any tool by name", _object(("name",), name=_TEXT, arguments={"type": "object"})),
+        "read_artifact": (
+            "Read part of a stored result",
+            _object(("uri",), uri=_TEXT, offset=_NUMBER, limit=_NUMBER, unit={"enum": ["chars", "lines", "bytes"]}),
+        ),
+        "search_artifact": (
+            "Find lines in a stored result",
+            _object(("uri", "pattern"), uri=_TEXT, pattern=_TEXT, regex={"type": "boolean"}, context=_NUMBER),
+        ),
+    }
+)
+NAMES: Final[tuple[str, ...]] = tuple(_DEFINITIONS)
+SEEKERS: Final[tuple[str, ...]] = NAMES[:4]
+"""Needed where anything is deferred or behind `call_tool`."""
+READERS: Final[tuple[str, ...]] = NAMES[4:]
+"""Needed wherever a tool may give a result too large to be shown."""
+
+_TOKENS: Final = MappingProxyType(
+    {
+        "search_tools": 50,
+        "list_tools": 38,
+        "get_tool_details": 43,
+        "call_tool": 46,
+        "read_artifact": 65,
+        "search_artifact": 62,
+    }
+)
+"""cl100k_base, OpenAI form; a test counts them again."""
+
+
+def meta_definitions(names: tuple[str, ...], form: Format) -> tuple[dict[str, Any], ...]:
+    """The definitions of the given meta-tools in a provider's form, fresh copies."""
+    rows = ((name, *_DEFINITIONS[name]) for name in names)
+    return tuple(form_of(name, description, _copy(schema), form) for name, description, schema in rows)
+
+
+def meta_schema(name: str) -> dict[str, Any]:
+    """The schema of one meta-tool's arguments, a fresh copy."""
+    schema: dict[str, Any] = _copy(_DEFINITIONS[name][1])
+    return schema
+
+
+def meta_tokens(names: tuple[str, ...]) -> int:
+    """What the definitions of these meta-tools cost in an array."""
+    return sum(_TOKENS[name] for name in names)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value

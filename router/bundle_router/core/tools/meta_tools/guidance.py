@@ -1,0 +1,92 @@
+"""What the model is told beside its tools: that there are more, how to get at them, and an index of their bundles.
+
+The index fits a budget by saying less of each bundle, in rounds over all of them in the decision's order: that there
+are so many; each by its id and its number of tools; with what it is for; with the names of its tools. Naming bundles
+may cost more than saying more of them. Ids and descriptions are the operator's; names of an untrusted server's tools
+were listed by the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.tools.exposure.values import Placement
+from bundle_router.core.tools.meta_tools.signatures import one_line
+
+TOLD_TOKENS: Final = 100
+"""What the index may cost for saying more of a bundle than its name."""
+NAMED_TOKENS: Final = 500
+"""What it may cost for naming bundles: some ninety of them."""
+CHARS_A_TOKEN: Final = 2.75
+"""Characters of a token, at least (cl100k_base: 2.76 measured over a bare list of 53 names, over 4 in sentences)."""
+MAX_ABOUT: Final = 90
+
+INTRODUCTION: Final = (
+    "Some tools you may use are not in your tool list. search_tools finds them; call_tool calls one by name."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A bundle in the index: the ways to write it, shortest first."""
+
+    ways: tuple[str, ...]
+
+
+def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str]) -> str:
+    """The text for a placement; empty when nothing is behind search. `exposed`: exposed names by canonical."""
+    if not placement.behind:
+        return ""
+    hidden: dict[str, list[str]] = {}
+    for row in (*placement.direct, *placement.deferred, *placement.meta):
+        if row.name in placement.activated or row not in placement.direct:
+            hidden.setdefault(row.bundle, []).append(row.name)
+    lines = [_line(catalog, id_, sorted(hidden[id_]), exposed) for id_ in _order(hidden, placement)]
+    total = sum(map(len, hidden.values()))
+    return f"{INTRODUCTION} {_index(lines, total)}"
+
+
+def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
+    """Bundles in the decision's order, as `deferred` and `meta` have it; wholly activated ones by id at the end."""
+    waiting = dict.fromkeys(row.bundle for row in (*placement.deferred, *placement.meta))
+    return sorted(hidden, key=lambda id_: (list(waiting).index(id_) if id_ in waiting else len(waiting), id_))
+
+
+def _line(catalog: Catalog, id_: str, tools: Sequence[str], exposed: Mapping[str, str]) -> _Line:
+    bundle = catalog.bundles.get(id_)
+    head = f"{id_} {len(tools)}"
+    about = one_line(bundle.description, MAX_ABOUT) if bundle is not None else ""
+    names = ", ".join(exposed.get(tool, tool) for tool in tools)
+    ways = [head]
+    if about:
+        ways.append(f"{head}: {about}")
+    if len(tools) > 0:
+        ways.append(f"{head}: {about} [{names}]" if about else f"{head}: [{names}]")
+    return _Line(tuple(ways))
+
+
+def _index(lines: Sequence[_Line], total: int) -> str:
+    level = [-1] * len(lines)
+    used = 0
+    for wanted in range(3):
+        for at, line in enumerate(lines):
+            if wanted >= len(line.ways) or level[at] != wanted - 1:
+                continue
+            cost = len(line.ways[wanted]) + 2 - (len(line.ways[wanted - 1]) + 2 if wanted else 0)
+            if used + cost <= (TOLD_TOKENS if wanted else NAMED_TOKENS) * CHARS_A_TOKEN:
+                used += cost
+                level[at] = wanted
+    short = [line.ways[0] for line, reached in zip(lines, level, strict=True) if reached == 0]
+    long = [line.ways[reached] for line, reached in zip(lines, level, strict=True) if reached > 0]
+    missing = sum(reached < 0 for reached in level)
+    parts = ["Bundles, with their number of tools:"] if short or long else []
+    parts += [f"- {text}" for text in long]
+    if short:
+        parts.append(", ".join(short))
+    if missing:
+        more = "more " if short or long else ""
+        parts.append(f"{missing} {more}bundles ({total} tools in all): list_tools names them")
+    return "\n".join(parts) if len(parts) > 1 else " ".join(parts)

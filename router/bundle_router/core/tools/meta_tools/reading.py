@@ -1,0 +1,132 @@
+"""Artifacts read in pages and searched by line. What is not text is described, never decoded into the context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bundle_router.core.tools.meta_tools.arguments import Lines, Page
+from bundle_router.core.tools.shaping.values import MediaFacts
+
+MAX_HITS: Final = 50
+MAX_LINE: Final = 400
+"""Characters of a line that are shown around what was found in it."""
+MAX_SEARCHED: Final = 16 * 1024 * 1024
+
+Finder = Callable[[str], tuple[int, int] | None]
+"""Where in a line the pattern is first found. Must take time linear in the line."""
+
+
+def text_of(data: bytes, facts: MediaFacts) -> str | None:
+    """The text that the bytes are; None for what is not text."""
+    if b"\0" in data[:8192] and not facts.mime_type.startswith("text/"):
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace") if facts.mime_type.startswith("text/") else None
+
+
+def describe_media(uri: str, data: bytes, facts: MediaFacts) -> str:
+    """What is said of bytes that no page can show."""
+    size = f" {facts.width}x{facts.height}" if facts.width and facts.height else ""
+    return f"[{uri} is {facts.mime_type}{size}, {len(data):,} bytes: not text, so there is nothing to page or search]"
+
+
+def read_page(page: Page, text: str, data: bytes, cap: int) -> str:
+    """One page, at most `cap` characters of it, and where the next one begins."""
+    if page.unit == "lines":
+        return _line_page(page, text, cap)
+    if page.unit == "bytes":
+        start, end = _span(page, len(data))
+        shown = data[start:end].decode("utf-8", "replace")[:cap]
+        end = min(end, start + len(shown.encode("utf-8", "replace"))) if len(shown) == cap else end
+        return _framed(shown, start, end, len(data), "bytes")
+    start, end = _span(page, len(text))
+    end = min(end, start + cap)
+    return _framed(text[start:end], start, end, len(text), "chars")
+
+
+def _span(page: Page, total: int) -> tuple[int, int]:
+    start = page.offset if page.offset >= 0 else max(0, total + page.offset)
+    start = min(start, total)
+    return start, min(total, start + page.limit)
+
+
+def _line_page(page: Page, text: str, cap: int) -> str:
+    lines = text.splitlines(keepends=True)
+    start, end = _span(page, len(lines))
+    kept: list[str] = []
+    room = cap
+    for line in lines[start:end]:
+        if len(line) > room and kept:
+            break
+        kept.append(line if len(line) <= room else line[:room] + "…[the rest of this line: unit chars]\n")
+        room -= len(line)
+        if room <= 0:
+            break
+    return _framed("".join(kept), start, start + len(kept), len(lines), "lines")
+
+
+def _framed(shown: str, start: int, end: int, total: int, unit: str) -> str:
+    if start >= total:
+        return f"[nothing there: it has {total:,} {unit}]"
+    more = f"; next: offset={end}" if end < total else "; the end"
+    gap = "" if shown.endswith("\n") else "\n"
+    return f"{shown}{gap}[{unit} {start:,} to {end:,} of {total:,}{more}]"
+
+
+def search_lines(wanted: Lines, text: str, find: Finder, cap: int) -> str:
+    """The lines where the pattern is found, numbered as `read_artifact` counts them, at most `cap` characters."""
+    lines = text[:MAX_SEARCHED].splitlines()
+    hits = 0
+    shown: dict[int, str] = {}
+    room = cap
+    for number, line in enumerate(lines):
+        span = find(line)
+        if span is None:
+            continue
+        hits += 1
+        if hits > MAX_HITS or room <= 0:
+            continue
+        for near in range(max(0, number - wanted.context), min(len(lines), number + wanted.context + 1)):
+            mark = ":" if near == number else "-"
+            if near not in shown or mark == ":":
+                body = _around(lines[near], span if near == number else (0, 0))
+                room -= len(body) + 8 if near not in shown else 0
+                shown[near] = f"{near}{mark} {body}"
+    if not hits:
+        return f"[{wanted.pattern[:100]!r} is nowhere in its {len(lines):,} lines]"
+    body = _joined(shown)
+    more = "" if hits <= MAX_HITS and room > 0 else ", the first shown: use a narrower pattern to see others"
+    cut = f"; only the first {MAX_SEARCHED:,} characters were searched" if len(text) > MAX_SEARCHED else ""
+    return f"{body}\n[{hits:,} of {len(lines):,} lines{more}{cut}; line numbers count from 0]"
+
+
+def _joined(shown: dict[int, str]) -> str:
+    rows: list[str] = []
+    last = None
+    for number in sorted(shown):
+        if last is not None and number != last + 1:
+            rows.append("--")
+        rows.append(shown[number])
+        last = number
+    return "\n".join(rows)
+
+
+def _around(line: str, span: tuple[int, int]) -> str:
+    if len(line) <= MAX_LINE:
+        return line
+    start = max(0, min(span[0] - MAX_LINE // 4, len(line) - MAX_LINE))
+    return f"{'…' if start else ''}{line[start : start + MAX_LINE]}{'…' if start + MAX_LINE < len(line) else ''}"
+
+
+def literal(pattern: str) -> Finder:
+    """Finds the pattern as it is written, in lines that hold it with another case too when it has no capitals."""
+    fold = pattern == pattern.lower()
+
+    def find(line: str) -> tuple[int, int] | None:
+        at = (line.lower() if fold else line).find(pattern)
+        return None if at < 0 else (at, at + len(pattern))
+
+    return find

@@ -1,0 +1,72 @@
+"""From the name an agent wrote to the tool it meant (rule 4 of the package)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.models.spelling import Suggester
+
+MAX_NAME: Final = 200
+_SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """`name` is the canonical name, or the text as it was written where no permitted tool is meant. `alike`: tools that
+    it could mean as well, so that none is called; or the one it may have been meant for."""
+
+    name: str
+    known: bool
+    alike: tuple[str, ...] = ()
+
+    @property
+    def hint(self) -> str:
+        """A sentence that helps, or nothing."""
+        if len(self.alike) > 1:
+            return f"It could mean {', '.join(map(repr, self.alike[:8]))}: use one of these names."
+        return f"Did you mean {self.alike[0]!r}?" if self.alike else ""
+
+
+def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, str]) -> Resolved:
+    """The permitted tool that is meant. `canonical`: canonical names by exposed name, of the whole catalog.
+
+    A canonical or exposed name means itself, permitted or not: what is asked for by name is refused by name.
+    """
+    name = written[:MAX_NAME].strip()
+    exact = canonical.get(name, name)
+    if exact in permitted:
+        return Resolved(exact, known=True)
+    if name in canonical or exact in set(canonical.values()):
+        return Resolved(exact, known=False)  # no typo, so nothing is like it: another tool would do something else
+    wanted = _plain(name)
+    for form in (_short, _plain, _plain_short):
+        meant = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short else (wanted,)))
+        if len(meant) == 1:
+            return Resolved(meant[0], known=True)
+        if meant:
+            return Resolved(name, known=False, alike=tuple(meant))
+    return Resolved(name, known=False, alike=_nearest(name, permitted))
+
+
+def _short(tool: str) -> str:
+    return tool.partition(".")[2]
+
+
+def _plain(name: str) -> str:
+    return _SEPARATORS.sub("_", name.lower()).strip("_")
+
+
+def _plain_short(tool: str) -> str:
+    return _plain(_short(tool))
+
+
+def _nearest(name: str, permitted: Collection[str]) -> tuple[str, ...]:
+    suggester = Suggester()
+    found = suggester.nearest(name, permitted)
+    if found is None and (shorts := {_short(tool): tool for tool in sorted(permitted, reverse=True)}):
+        near = suggester.nearest(name.rpartition("__")[2].rpartition(".")[2] or name, shorts)
+        found = shorts[near] if near is not None else None
+    return (found,) if found is not None else ()

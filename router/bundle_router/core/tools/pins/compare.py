@@ -1,0 +1,167 @@
+"""What differs between what was reviewed and what a server says now, field by field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from bundle_router.core.catalog import Server
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.tools.admission import Admitted, volatile_paths
+from bundle_router.core.tools.admission.identity import INSTRUCTIONS, VolatilePath, settled
+from bundle_router.core.tools.admission.lookalikes import revealed
+from bundle_router.core.tools.admission.schemas import pointer
+from bundle_router.core.tools.pins.values import Pins, origin_of
+
+Kind = Literal["unchanged", "changed", "added", "removed", "refused"]
+
+MAX_DIFFERENCES: Final = 50
+"""Differences named per tool. A tool with more is another tool."""
+_CONTEXT: Final = 60
+_WINDOW: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field that differs. `before` and `after` show the part that does, with a little around it; None: not there.
+    `path` is a JSON Pointer into the definition."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChange:
+    """One tool: what became of it, and what differs. `detail` says why a definition was refused."""
+
+    tool: str
+    kind: Kind
+    differences: tuple[Difference, ...] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`server` holds differences that concern all its tools: how it is reached, and its instructions."""
+
+    name: str
+    server: tuple[Difference, ...]
+    tools: tuple[ToolChange, ...]
+
+    def of(self, kind: Kind) -> tuple[str, ...]:
+        """Names of the tools of that kind."""
+        return tuple(change.tool for change in self.tools if change.kind == kind)
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything is as it was reviewed."""
+        return not self.server and all(change.kind == "unchanged" for change in self.tools)
+
+
+def compare(pins: Pins | None, admitted: Admitted, server: Server) -> Comparison:
+    """Pins against a server's present list. Without pins everything is new. Raises VolatileError."""
+    volatile = volatile_paths(server.volatile)
+    before = {name: json.loads(text) for name, text in _texts(pins)}
+    live = {tool.card.tool: json.loads(tool.definition) for tool in admitted.tools}
+    refused = {row.name: f"{row.code}: {row.detail}" for row in admitted.refused if row.name not in live}
+    changes = []
+    for name in sorted({*before, *live, *refused}):
+        if name in refused:
+            changes.append(ToolChange(name, "refused", detail=refused[name]))
+        elif name not in live:
+            changes.append(ToolChange(name, "removed"))
+        elif name not in before:
+            changes.append(ToolChange(name, "added"))
+        else:
+            found = differences(settled(before[name], volatile), settled(live[name], volatile))
+            changes.append(ToolChange(name, "changed" if found else "unchanged", found))
+    return Comparison(server.name, server_differences(pins, admitted, server, volatile), tuple(changes))
+
+
+def _texts(pins: Pins | None) -> Iterator[tuple[str, str]]:
+    if pins is not None:
+        yield from ((pin.tool, pin.definition) for pin in pins.pins)
+
+
+def server_differences(
+    pins: Pins | None, admitted: Admitted | None, server: Server, volatile: tuple[VolatilePath, ...]
+) -> tuple[Difference, ...]:
+    """What concerns all tools of the server. `admitted=None`: it was not contacted yet."""
+    if pins is None:
+        return ()
+    was, is_now = pins.origin, origin_of(server)
+    rows = [
+        Difference(f"/origin/{name}", _text(getattr(was, name)), _text(getattr(is_now, name)))
+        for name in type(was).__slots__
+        if getattr(was, name) != getattr(is_now, name)
+    ]
+    heard = admitted is not None and not any(path.segments == INSTRUCTIONS for path in volatile)
+    if heard and admitted is not None and pins.instructions != admitted.instructions:
+        rows.append(_changed("/instructions", pins.instructions, admitted.instructions))
+    return tuple(rows)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else revealed(value) if isinstance(value, str) else encode(value)
+
+
+def differences(before: Any, after: Any) -> tuple[Difference, ...]:
+    """The fields that differ, in path order, at most `MAX_DIFFERENCES` of them."""
+    found = []
+    for row in _walk((), before, after):
+        found.append(row)
+        if len(found) == MAX_DIFFERENCES:
+            break
+    return tuple(found)
+
+
+def _walk(place: tuple[str | int, ...], before: Any, after: Any) -> Iterator[Difference]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}):
+            where = (*place, key)
+            if key not in after:
+                yield Difference(_path(where), _excerpt(before[key]), None)
+            elif key not in before:
+                yield Difference(_path(where), None, _excerpt(after[key]))
+            else:
+                yield from _walk(where, before[key], after[key])
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from _walk((*place, index), old, new)
+    elif encode(before) != encode(after):
+        yield _changed(_path(place), before, after)
+
+
+def _path(place: tuple[str | int, ...]) -> str:
+    return revealed(pointer(place))
+
+
+def _changed(path: str, before: Any, after: Any) -> Difference:
+    old, new = _plain(before), _plain(after)
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    return Difference(path, _part(old, start, len(old) - end), _part(new, start, len(new) - end))
+
+
+def _part(text: str, start: int, stop: int) -> str:
+    low, high = max(0, start - _CONTEXT), min(len(text), stop + _CONTEXT)
+    part = text[low:high]
+    if len(part) > _WINDOW:
+        part = f"{part[: _WINDOW // 2]} … {part[-_WINDOW // 2 :]}"
+    return revealed(("…" if low else "") + part + ("…" if high < len(text) else ""))
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else encode(value)
+
+
+def _excerpt(value: Any) -> str:
+    text = _plain(value)
+    return revealed(text if len(text) <= _WINDOW else f"{text[:_WINDOW]}… ({len(text):,} characters)")

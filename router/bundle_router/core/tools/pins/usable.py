@@ -1,0 +1,73 @@
+"""Which tools of a server may be listed, found and called: one set for all three."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bundle_router.core.catalog import Card, Server
+from bundle_router.core.models import WHOLE_SERVER
+from bundle_router.core.tools.admission import Admitted, volatile_paths
+from bundle_router.core.tools.pins.compare import server_differences
+from bundle_router.core.tools.pins.values import Pins
+
+PinSetting = Literal["required", "trusted-may-skip"]
+"""`required`: no pin, no use. `trusted-may-skip`: a trusted server without a pin file is taken as it comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """`cards` by canonical name are what may be used; `drifted` are the `(server, tool)` pairs that exist and may not
+    (for `Facts.drifted`), or `(server, "*")` where all of them may not: a server without pins, or one that is another
+    than was reviewed. `open` says that tools nobody has heard of yet are not drift: the server needs no pins and
+    has not been asked."""
+
+    cards: Mapping[str, Card] = field(default_factory=dict)
+    drifted: tuple[tuple[str, str], ...] = ()
+    open: bool = False
+
+
+def usable(
+    pins: Pins | None, admitted: Admitted | None, server: Server, setting: PinSetting, reviewed: Admitted | None = None
+) -> Usable:
+    """The tools of one server that may be used now. `admitted=None`: it has not been contacted, so its pins stand.
+
+    `reviewed` is `pins.reviewed(server)` where the caller has kept it. Raises VolatileError.
+    """
+    if pins is None:
+        return _unpinned(admitted, server, setting)
+    known = reviewed if reviewed is not None else pins.reviewed(server)
+    heard = set(pins.names) | {tool.card.tool for tool in admitted.tools} if admitted is not None else set(pins.names)
+    if server_differences(pins, admitted, server, volatile_paths(server.volatile)):
+        return Usable(drifted=((server.name, WHOLE_SERVER),))
+    live = None if admitted is None else {tool.card.tool: tool.card.sha256 for tool in admitted.tools}
+    cards = {
+        tool.card.name: tool.card
+        for tool in known.tools
+        if live is None or live.get(tool.card.tool) == tool.card.sha256
+    }
+    allowed = {card.tool for card in cards.values()}
+    return Usable(cards, tuple((server.name, tool) for tool in sorted(heard - allowed)))
+
+
+def _unpinned(admitted: Admitted | None, server: Server, setting: PinSetting) -> Usable:
+    free = server.transport == "local" or (setting == "trusted-may-skip" and server.trust == "trusted")
+    if not free:
+        return Usable(drifted=((server.name, WHOLE_SERVER),))
+    return Usable(open=True) if admitted is None else Usable(dict(admitted.cards))
+
+
+def drifted_among(tools: Iterable[str], by_server: Mapping[str, Usable]) -> tuple[tuple[str, str], ...]:
+    """The `(server, tool)` pairs for `Facts.drifted`, given the canonical names that config speaks of.
+
+    A tool that nobody reviewed is drift like a changed one. Servers that are not in `by_server` (the local ones) are
+    not judged. A server that drifted as a whole is one pair.
+    """
+    found = {pair for one in by_server.values() for pair in one.drifted}
+    for name in tools:
+        server, _, tool = name.partition(".")
+        one = by_server.get(server)
+        if one is not None and not one.open and name not in one.cards and (server, WHOLE_SERVER) not in found:
+            found.add((server, tool))
+    return tuple(sorted(found))

@@ -1,0 +1,149 @@
+"""Which results may be used again, under what key, for how long, and what makes them stale. Pure.
+
+Rules:
+1. Only where the operator gave a lifetime (`reuse` of a server), only of trusted servers, and only for tools that can
+   do nothing but read by what our bundles declare: what a server says of its own tools has no say.
+2. A result belongs to the exact tool, by the digest of its card, and to the exact arguments. It belongs to one
+   principal, and to one run unless the operator says `across_runs`; a local tool's also to the folder it worked in.
+3. Any call that may change something makes stale what was kept of its place, from its beginning to its end: of its
+   server, and of everything on this machine where it is on this machine (processes and local tools share files).
+4. Bounded in entries and in bytes; what was not used for longest goes first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bundle_router.core.catalog import Catalog, Reuse
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.models.patterns import matches
+from bundle_router.core.tools.shaping import Shaped
+
+MAX_ENTRIES: Final = 1_024
+MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_ENTRY_BYTES: Final = 4 * 1024 * 1024
+HERE: Final = "this machine"
+"""The place of local tools and of processes. No server can be called so."""
+
+_CHANGES: Final = frozenset(("write", "exec"))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call, as far as its result depends on it. `arguments` are as they were asked for, artifact handles unfilled;
+    `where` is what a local tool works in."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    principal: str
+    run_id: str
+    where: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A result that may be used again, and the id of the call that gave it."""
+
+    shaped: Shaped
+    call_id: str
+    until_ns: int
+
+    @property
+    def bytes(self) -> int:
+        return len(self.shaped.text) + sum(len(blob.data) for blob in self.shaped.blobs)
+
+
+def is_read_only(catalog: Catalog, tool: str) -> bool:
+    """Whether the tool can do nothing but read. A tool has only the effects that every bundle that holds it declares;
+    one that no bundle holds is taken to change things."""
+    known = catalog.memo.setdefault("read_only", {})
+    assert isinstance(known, dict)  # noqa: S101 - nobody else writes it
+    found: bool | None = known.get(tool)
+    if found is None:
+        found = known[tool] = _is_read_only(catalog, tool)
+    return found
+
+
+def _is_read_only(catalog: Catalog, tool: str) -> bool:
+    holders = [
+        frozenset(bundle.effects)
+        for bundle in catalog.bundles.values()
+        if tool in bundle.tools or any(matches(pattern, tool) for pattern in bundle.patterns)
+    ]
+    effects = frozenset.intersection(*holders) if holders else frozenset(_CHANGES)
+    return "read" in effects and not effects & _CHANGES
+
+
+def reuse_of(catalog: Catalog, tool: str) -> Reuse | None:
+    """How results of the tool may be used again; None where they may not."""
+    name, _, short = tool.partition(".")
+    server = catalog.servers.get(name)
+    if server is None or not server.reuse or server.trust != "trusted" or tool not in catalog.cards:
+        return None
+    row = next((row for row in server.reuse if any(matches(pattern, short) for pattern in row.tools)), None)
+    return row if row is not None and row.ttl_s > 0 and is_read_only(catalog, tool) else None
+
+
+def place_of(catalog: Catalog, tool: str) -> str:
+    """What a call to the tool may change, and what a result of it depends on."""
+    name = tool.partition(".")[0]
+    return HERE if catalog.servers[name].transport in ("local", "stdio") else name
+
+
+def key_of(catalog: Catalog, asked: Asked, reuse: Reuse) -> str:
+    """What the result stands under."""
+    whose = [asked.principal, *([] if reuse.across_runs else [asked.run_id])]
+    return digest_of([asked.tool, catalog.cards[asked.tool].sha256, asked.arguments, whose, list(asked.where)])
+
+
+def may_keep(shaped: Shaped, call_id: str, until_ns: int) -> Kept | None:
+    """The entry of a call that went well; None for one that is too large, or that seems to have failed after all."""
+    kept = Kept(shaped, call_id, until_ns)
+    return kept if not shaped.flags and kept.bytes <= MAX_ENTRY_BYTES else None
+
+
+class Shelf:
+    """The kept results. For one thread at a time."""
+
+    def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._rows: OrderedDict[str, tuple[str, Kept]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def get(self, key: str, now_ns: int) -> Kept | None:
+        """The result, while it lives."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        if now_ns >= row[1].until_ns:
+            self._drop(key)
+            return None
+        self._rows.move_to_end(key)
+        return row[1]
+
+    def put(self, key: str, place: str, kept: Kept) -> None:
+        self._drop(key)
+        self._rows[key] = (place, kept)
+        self._bytes += kept.bytes
+        while len(self._rows) > self._max_entries or self._bytes > self._max_bytes:
+            self._drop(next(iter(self._rows)))
+
+    def empty(self, place: str) -> None:
+        """Drops what is of the place."""
+        for key in [key for key, (other, _) in self._rows.items() if other == place]:
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        row = self._rows.pop(key, None)
+        self._bytes -= row[1].bytes if row is not None else 0

@@ -1,0 +1,130 @@
+"""Bounds what the model sees: text keeps head and tail at line ends, JSON keeps whole leading items."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bundle_router.core.tools.shaping.visible import visible
+
+HEAD_SHARE: Final = 0.6
+"""The head says what a result is, the tail how it ended (a test run's summary, an error's last line)."""
+
+_SEARCHED: Final = 4
+"""Levels below which the large array of a JSON value is no longer looked for."""
+_REFERENCE: Final = re.compile(r"\[artifact artifact:sha256:[0-9a-f]{64}[^\[\]\n]{0,400}\]")
+_ESCAPE: Final = re.compile(r"\\u[0-9a-f]{0,4}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """`text` with its notice; `kept` characters of it are the result's own. `rule` names what was done."""
+
+    text: str
+    kept: int
+    rule: str
+
+
+def shares(sizes: Sequence[int], cap: int) -> list[int]:
+    """How many characters each piece may have: small pieces whole, the rest of the cap in equal parts."""
+    granted = [0] * len(sizes)
+    left = cap
+    order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
+    for position, index in enumerate(order):
+        granted[index] = min(sizes[index], left // (len(order) - position))
+        left -= granted[index]
+    return granted
+
+
+def head_tail(text: str, budget: int, hidden: int = 0) -> Cut:
+    """Head and tail of a text longer than `budget` characters, cut at line ends where there are any near.
+
+    `hidden`: characters already missing somewhere in the middle, counted in the notice.
+    """
+    head_end = _cut_before(text, int(budget * HEAD_SHARE))
+    tail_start = _cut_after(text, len(text) - (budget - int(budget * HEAD_SHARE)))
+    head, tail = text[:head_end], text[tail_start:]
+    line = "" if not head or head.endswith("\n") else "\n"
+    left_out, total = tail_start - head_end + hidden, len(text) + hidden
+    notice = f"{line}[{left_out:,} of {total:,} characters left out here]\n"
+    return Cut(head + notice + tail, len(head) + len(tail), "head_tail")
+
+
+def leading_items(value: Any, budget: int) -> Cut | None:
+    """The value with only the leading items of its largest array, within `budget` characters of compact JSON.
+
+    None when there is no array whose items could be left out to make it fit, or when not one item fits.
+    """
+    found = _large_array(value)
+    if found is None:
+        return None
+    path, items = found
+    rest = len(compact(_with_items(value, path, [])))
+    kept = 0
+    for item in items:
+        rest += len(compact(item)) + (1 if kept else 0)
+        if rest > budget:
+            break
+        kept += 1
+    if kept in (0, len(items)):
+        return None
+    text = compact(_with_items(value, path, items[:kept]))
+    where = visible(".".join(path)[:80])
+    notice = f"\n[{where + ': ' if where else ''}{kept:,} of {len(items):,} items shown]"
+    return Cut(text + notice, len(text), "leading_items")
+
+
+def compact(value: Any) -> str:
+    """The value as the model sees it: compact JSON in its own order, invisible characters escaped."""
+    return visible(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _large_array(value: Any) -> tuple[list[str], list[Any]] | None:
+    """The array that makes up most of the value, with the keys that lead to it."""
+    path: list[str] = []
+    for _ in range(_SEARCHED):
+        if isinstance(value, list):
+            return path, value
+        if not isinstance(value, dict):
+            return None
+        sizes = {key: len(json.dumps(item)) for key, item in value.items() if isinstance(item, list | dict)}
+        if not sizes:
+            return None
+        key = max(sizes, key=lambda name: sizes[name])
+        path.append(key)
+        value = value[key]
+    return (path, value) if isinstance(value, list) else None
+
+
+def _with_items(value: Any, path: Sequence[str], items: list[Any]) -> Any:
+    if not path:
+        return items
+    return {key: _with_items(item, path[1:], items) if key == path[0] else item for key, item in value.items()}
+
+
+def _cut_before(text: str, at: int) -> int:
+    """A place at or before `at`: behind a line end if one is in the second half, never inside a reference."""
+    at = _outside(text, at, before=True)
+    line_end = text.rfind("\n", at // 2, at)
+    if line_end >= 0:
+        return line_end + 1
+    return at - len(partial[0]) if (partial := _ESCAPE.search(text[max(0, at - 6) : at])) else at
+
+
+def _cut_after(text: str, at: int) -> int:
+    """The same for the start of the tail: at or behind `at`."""
+    at = _outside(text, at, before=False)
+    line_end = text.find("\n", at - 1 if at else 0, at + (len(text) - at) // 2)
+    return line_end + 1 if line_end >= 0 else at
+
+
+def _outside(text: str, at: int, *, before: bool) -> int:
+    """`at`, or the edge of the artifact reference that it stands in."""
+    opened = text.rfind("[artifact ", max(0, at - 600), at)
+    match = _REFERENCE.match(text, opened) if opened >= 0 else None
+    if match is None or match.end() <= at:
+        return at
+    return match.start() if before else match.end()

@@ -1,0 +1,253 @@
+"""Finds bytes in a result (media blocks, base64, `data:` URIs) and puts artifact references in their place.
+
+What is taken for a payload:
+- a `Media` block; the `data` of an MCP image or audio object and the `blob` of an MCP resource, at any length;
+- a base64 `data:` URI whose bytes are media, at any length, or that is long, whatever it holds;
+- a long run of base64 in text (also broken into lines), and a JSON string that is base64, whose bytes are media;
+- a very long run of base64 whose letters are as mixed as those of bytes. `xxxx…` is base64 too, and stays.
+"Media" is what `describe` says of the decoded bytes. Base64 that was cut off somewhere is decoded as far as it goes.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import re
+from typing import Any, Final
+
+from bundle_router.core.models import Media
+from bundle_router.core.tools.shaping.values import Blob, Describe, MediaFacts, Role
+
+LONG: Final = 256
+"""Characters. No shorter run of base64 in running text is looked at; none as long is left if it is media."""
+VERY_LONG: Final = 4096
+MAX_BLOBS: Final = 256
+"""Artifacts of one result. What comes beyond is left out in words: 8 MB can hold 85,000 one-pixel images."""
+MAX_LOOKS: Final = 2_000
+"""Payloads of one result whose bytes are looked at, so that no result can keep the router busy for seconds."""
+MAX_DEPTH: Final = 100
+
+_MEDIA: Final = (
+    *("image/", "audio/", "video/", "font/", "application/pdf", "application/zip", "application/gzip"),
+    *("application/vnd.", "application/x-7z", "application/epub", "application/zstd", "application/wasm"),
+)
+_RUN: Final = re.compile(rf"[A-Za-z0-9+/_-]{{{LONG},}}+={{0,2}}")
+_SLASHED_RUN: Final = re.compile(rf"(?:[A-Za-z0-9+_-]|\\?/){{{LONG},}}+={{0,2}}")
+_LINES: Final = re.compile(r"(?m)^(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n){3,}+[ \t]{0,16}[A-Za-z0-9+/]{0,80}={0,2}")
+_DATA_URI: Final = re.compile(
+    r"data:(?P<type>[a-z]{1,20}\\?/[a-z0-9.+-]{1,80})?(?:;[a-z0-9_.-]{1,40}=[^;,\s\"']{0,80}){0,4};base64,"
+    r"(?P<payload>[A-Za-z0-9+/_%-]+(?:\\/[A-Za-z0-9+/_%-]*)*={0,2})",
+    re.IGNORECASE,
+)
+_PLAIN_URI: Final = re.compile(
+    rf"data:(?P<type>image/svg\+xml)(?:;[a-z0-9_.=-]{{1,40}}){{0,4}},(?P<payload>[^\s\"'<>`]{{{LONG},}}+)",
+    re.IGNORECASE,
+)
+_STARTS: Final = re.compile(
+    r"iVBORw0KGgo|/9j/[24]|R0lGODdh|R0lGODlh|UklGR|JVBERi0|T2dnUw|ZkxhQ|SUQz|GkXfow|UEsDB|H4sIA|AAAA.GZ0eX"
+)
+"""How the base64 of common media begins: where a payload may start inside a run. `describe` has the last word."""
+_WHOLE: Final = re.compile(r"[A-Za-z0-9+/_-]{64,}+={0,2}")
+_ALPHABET: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
+_STANDARD, _URL_SAFE = re.compile(r"[+/]"), re.compile(r"[_-]")
+_MIME: Final = re.compile(r"[a-z0-9]{1,30}/[a-z0-9.+-]{1,80}")
+_PERCENT: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
+_TO_STANDARD: Final = str.maketrans("-_", "+/")
+_SAME: Final = {"image/jpg": "image/jpeg", "audio/x-wav": "audio/wav", "audio/wave": "audio/wav"}
+
+
+class References:
+    """The payloads of one result: replaces them, and keeps their bytes, each content once."""
+
+    def __init__(self, describe: Describe) -> None:
+        self._describe = describe
+        self._blobs: dict[str, Blob] = {}
+        self._looks = 0
+
+    @property
+    def blobs(self) -> tuple[Blob, ...]:
+        """In the order they were met."""
+        return tuple(self._blobs.values())
+
+    def keep_full(self, data: bytes) -> Blob:
+        """The blob of the whole result; it is kept however many media there are."""
+        return self._keep(data, hashlib.sha256(data).hexdigest(), "full_result", self._describe(data))
+
+    def media(self, block: Media) -> str:
+        """The reference to a media block."""
+        return self._refer(block.data, "media", claimed=block.mime_type, name=block.name)
+
+    def text(self, text: str) -> str:
+        """The text with its payloads replaced."""
+        if "data:" in text or "DATA:" in text:
+            text = _DATA_URI.sub(self._of_uri, text)
+            text = _PLAIN_URI.sub(self._of_plain_uri, text)
+        if len(text) < LONG:
+            return text
+        if "\n" in text:
+            text = _LINES.sub(self._of_lines, text)
+        return (_SLASHED_RUN if "\\/" in text else _RUN).sub(self._of_run, text)
+
+    def value(self, value: Any, depth: int = 0) -> Any:
+        """The JSON value with its payloads replaced; the value itself is not changed."""
+        if isinstance(value, str):
+            return self._string(value)
+        if not isinstance(value, dict | list):
+            return value
+        if depth >= MAX_DEPTH:
+            return f"[nested deeper than {MAX_DEPTH} levels: left out]"
+        if isinstance(value, list):
+            return [self.value(item, depth + 1) for item in value]
+        payload = _payload_key(value)
+        return {
+            self.text(key): self._declared(item, value) if key == payload else self.value(item, depth + 1)
+            for key, item in value.items()
+        }
+
+    # --- where payloads stand ---
+
+    def _string(self, text: str) -> str:
+        whole = text.strip()
+        if _WHOLE.fullmatch(whole) and (len(whole) >= LONG or _STARTS.match(whole)):
+            data = _decode(whole)
+            if data and self._is_media(data):
+                return self._refer(data, "embedded")
+        elif len(whole) >= LONG and "\n" in whole and _WHOLE.fullmatch(joined := "".join(whole.split())):
+            data = _decode(joined)
+            if data and (self._is_media(data) or _looks_like_bytes(joined)):
+                return self._refer(data, "embedded")
+        return self.text(text)
+
+    def _declared(self, payload: str, holder: dict[str, Any]) -> str:
+        """The payload of an object that says it is one: an MCP image, audio or blob resource."""
+        words = (holder.get(key) for key in ("mimeType", "mime_type", "media_type"))
+        claimed = next((word for word in words if isinstance(word, str)), "")
+        joined = "".join(payload.split())
+        data = _decode(joined) if _ALPHABET.fullmatch(joined) else None
+        if data is None:
+            what = f"{len(payload):,} characters" if len(payload) >= LONG else payload
+            return f"[media that can't be decoded{_as_claimed(claimed)}, not base64: {what}]"
+        return self._refer(data, "embedded", claimed=claimed)
+
+    def _of_uri(self, match: re.Match[str]) -> str:
+        payload = match["payload"].replace("\\/", "/")
+        if "%" in payload:
+            payload = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), payload.encode()).decode("latin-1")
+        end = _segment_end(payload, 0)
+        data = _decode(payload[:end])
+        if not data or not (len(payload) >= LONG or self._is_media(data) or self._looks > MAX_LOOKS):
+            return match[0]
+        return self._refer(data, "embedded", claimed=(match["type"] or "").replace("\\", "")) + payload[end:]
+
+    def _of_plain_uri(self, match: re.Match[str]) -> str:
+        data = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), match["payload"].encode("utf-8", "replace"))
+        return self._refer(data, "embedded", claimed=match["type"])
+
+    def _of_lines(self, match: re.Match[str]) -> str:
+        *lines, last = match[0].split("\n")
+        whole = "".join(line.strip() for line in lines)
+        for joined, rest in ((whole + last.strip(), ""), (whole, "\n" + last)):
+            data = _decode(joined) if joined.rstrip("=") and len(joined) % 4 == 0 else None
+            if data and (self._is_media(data) or _looks_like_bytes(joined)):
+                return self._refer(data, "embedded") + rest
+        return match[0]
+
+    def _of_run(self, match: re.Match[str]) -> str:
+        run = match[0].replace("\\/", "/")
+        parts, changed, start = [], False, 0
+        while start < len(run):
+            end = _segment_end(run, start) if self._looks <= MAX_LOOKS else len(run)
+            reference = self._of_segment(run[start:end])
+            self._looks += 1
+            changed = changed or reference is not None
+            parts.append(run[start:end] if reference is None else reference)
+            start = end
+        return "".join(parts) if changed else match[0]
+
+    def _of_segment(self, segment: str) -> str | None:
+        if len(segment) < LONG:
+            return None
+        starts = [0] if _STARTS.match(segment) or len(set(segment[:LONG])) >= 16 else []
+        for at in [*starts, *(found.start() for found in _STARTS.finditer(segment, 1))][:8]:
+            data = _decode(segment[at:])
+            if data and self._is_media(data):
+                return segment[:at] + self._refer(data, "embedded")
+        data = _decode(segment) if _looks_like_bytes(segment) else None
+        return self._refer(data, "embedded") if data else None
+
+    def _is_media(self, data: bytes) -> bool:
+        if hashlib.sha256(data).hexdigest() in self._blobs:
+            return True
+        self._looks += 1
+        return self._looks <= MAX_LOOKS and self._describe(data).mime_type.startswith(_MEDIA)
+
+    # --- what stands in their place ---
+
+    def _refer(self, data: bytes, role: Role, *, claimed: str = "", name: str = "") -> str:
+        if not data:
+            return f"[empty media{_as_claimed(claimed)}: 0 bytes]"
+        sha256 = hashlib.sha256(data).hexdigest()
+        known = self._blobs.get(sha256)
+        if known is None and len(self._blobs) >= MAX_BLOBS:
+            return f"[{len(data):,} bytes{_as_claimed(claimed)}, not kept: more than {MAX_BLOBS} media in one result]"
+        blob = known or self._keep(data, sha256, role, self._describe(data), claimed, name)
+        facts = blob.facts
+        what = f"{facts.mime_type} {len(data):,} bytes{_measures(facts)}{_unless_same(claimed, facts.mime_type)}"
+        return f"[artifact {blob.uri} {what}]"
+
+    def _keep(self, data: bytes, sha256: str, role: Role, facts: MediaFacts, claimed: str = "", name: str = "") -> Blob:
+        return self._blobs.setdefault(sha256, Blob(data, sha256, role, facts, claimed, name))
+
+
+def _payload_key(value: dict[str, Any]) -> str | None:
+    """The key whose string is base64 because the object's other keys say so."""
+    if value.get("type") in ("image", "audio") and isinstance(value.get("data"), str):
+        return "data"
+    if isinstance(value.get("blob"), str) and ("mimeType" in value or "uri" in value):
+        return "blob"
+    return None
+
+
+def _segment_end(run: str, start: int) -> int:
+    """Where the longest piece ends that uses one alphabet, `+/` or `-_`: no encoder mixes them."""
+    standard, url_safe = _STANDARD.search(run, start), _URL_SAFE.search(run, start)
+    return max(standard.start(), url_safe.start()) if standard and url_safe else len(run)
+
+
+def _decode(payload: str) -> bytes | None:
+    """The bytes of base64 in either alphabet, padded or not; a last lone character is left out."""
+    body = payload.rstrip("=")
+    if len(body) % 4 == 1:
+        body = body[:-1]
+    if "-" in body or "_" in body:
+        body = body.translate(_TO_STANDARD)
+    try:
+        return binascii.a2b_base64(body + "=" * (-len(body) % 4))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _looks_like_bytes(run: str) -> bool:
+    """True for a very long run in which most of the alphabet appears, as in any compressed or random bytes."""
+    if len(run) < VERY_LONG:
+        return False
+    letters = set(run[:VERY_LONG])
+    kinds = (str.isupper, str.islower, str.isdigit)
+    return len(letters) >= 32 and all(any(kind(letter) for letter in letters) for kind in kinds)
+
+
+def _measures(facts: MediaFacts) -> str:
+    size = f" {facts.width}x{facts.height}" if facts.width and facts.height else ""
+    return size + (f" {facts.duration_s:g} s" if facts.duration_s is not None else "")
+
+
+def _as_claimed(claimed: str) -> str:
+    essence = claimed.partition(";")[0].strip().lower()
+    return f", claimed {essence}" if _MIME.fullmatch(essence) else ""
+
+
+def _unless_same(claimed: str, sniffed: str) -> str:
+    """The claim, where it says something else than the bytes do."""
+    essence = claimed.partition(";")[0].strip().lower()
+    same = _SAME.get(essence, essence) == sniffed.partition(";")[0] or essence == "application/octet-stream"
+    return "" if same else _as_claimed(claimed)

@@ -1,0 +1,166 @@
+"""The order of shaping: copies dropped, payloads replaced, characters made visible, size bounded, failures flagged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bundle_router.core.models import Block, Data, Media, Text
+from bundle_router.core.tools.shaping.copies import parse, without_copies
+from bundle_router.core.tools.shaping.cut import Cut, compact, head_tail, leading_items, shares
+from bundle_router.core.tools.shaping.references import References
+from bundle_router.core.tools.shaping.symptoms import LOOKS_LIKE_ERROR, looks_like_error, says_failed
+from bundle_router.core.tools.shaping.values import Describe, Part, Shaped
+from bundle_router.core.tools.shaping.visible import visible, without_surrogates
+
+READING: Final = "read_artifact reads it in pages, search_artifact searches it"
+EMPTY: Final = "[the tool returned nothing]"
+
+_NAMED: Final = 20
+"""Artifacts named in the last notice because their own place was cut."""
+_MARGIN: Final = 1_000
+_SHORT_JSON: Final = 12_000
+"""Characters of text that are parsed to see whether the JSON says that it failed."""
+_APART: Final = 16
+"""Pieces that are cut one by one; more are cut as one text."""
+_RULES: Final = ("copies", "references", "escapes", "leading_items", "head_tail")
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One block on its way: `full` is what an artifact of it holds, `shown` what the model sees if it fits."""
+
+    full: str
+    shown: str
+    value: Any = None
+    """The JSON it came as, payloads replaced; None for text."""
+    escaped: bool = False
+    hidden: int = 0
+    """Characters of a very long text between the parts of `shown`: they were not escaped, as no cut reaches them."""
+    uri: str = ""
+    """Of a resource; the first line of `shown` then says so."""
+    mime_type: str = ""
+
+    @property
+    def part(self) -> Part:
+        return Part(self.shown.partition("\n")[2], self.uri, self.mime_type) if self.uri else Part(self.shown)
+
+
+def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, reading: str = READING) -> Shaped:
+    """What the model sees of a result, and the bytes to store with it.
+
+    `max_chars` bounds the characters kept; notices (under 3,000 characters) come on top. `describe` says what bytes
+    are; `reading` tells the model how to get at the artifact of a result that was cut.
+    """
+    kept_blocks = without_copies(blocks)
+    references = References(describe)
+    pieces = [_piece(block, references, max_chars) for block in kept_blocks]
+    shown = "\n".join(piece.shown for piece in pieces)
+    rules = {
+        "copies": len(kept_blocks) < len(blocks),
+        "references": bool(references.blobs) or any(isinstance(block, Media) for block in blocks),
+        "escapes": any(piece.escaped for piece in pieces),
+    }
+    text = shown or EMPTY
+    if len(shown) > max_chars:
+        cuts = _bound(pieces, shown, max_chars)
+        rules |= {cut.rule: True for cut in cuts}
+        text = "\n".join(cut.text for cut in cuts if cut.text)
+        text += "\n" + _notice(text, references, pieces, reading)
+    return Shaped(
+        text=text,
+        blobs=references.blobs,
+        original_bytes=sum(_size(block) for block in blocks),
+        kept_bytes=len(text.encode("utf-8")),
+        rule="+".join(rule for rule in _RULES if rules.get(rule)) or "as_is",
+        flags=(LOOKS_LIKE_ERROR,) if _failed(pieces) else (),
+        parts=_parts(pieces) if text is shown else (),
+    )
+
+
+def _parts(pieces: Sequence[_Piece]) -> tuple[Part, ...]:
+    """The pieces, where there is a resource among them: else the text says it all."""
+    return tuple(piece.part for piece in pieces) if any(piece.uri for piece in pieces) else ()
+
+
+def _piece(block: Block, references: References, max_chars: int) -> _Piece:
+    if isinstance(block, Media):
+        reference = references.media(block)
+        return _Piece(reference, reference)
+    if isinstance(block, Data) and not isinstance(block.value, str):
+        value = references.value(block.value)
+        raw = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        full = without_surrogates(json.dumps(value, ensure_ascii=False, indent=1))
+        shown = compact(value)
+        return _Piece(full, shown, value, escaped=shown != raw)
+    text = _titled(block) if isinstance(block, Text) else block.value
+    whole = without_surrogates(text)
+    full = references.text(whole) if isinstance(block, Text) else references.value(whole)
+    margin = 2 * max_chars + _MARGIN  # escaping halves at most (`\r\n`), so each margin can fill the cap alone
+    ends = [full] if len(full) <= 2 * margin else [full[:margin], full[-margin:]]
+    parts = [visible(end) for end in ends]
+    escaped = parts != ends or whole != text
+    hidden = len(full) - sum(map(len, ends))
+    if isinstance(block, Text) and block.uri:
+        return _Piece(full, "".join(parts), None, escaped, hidden, visible(_line(block.uri)), _line(block.mime_type))
+    return _Piece(full, "".join(parts), None, escaped, hidden)
+
+
+def _titled(block: Text) -> str:
+    """The text, under a line that names the resource where it is one's."""
+    if not block.uri:
+        return block.text
+    return f"[resource {_line(block.uri)}{f', {_line(block.mime_type)}' if block.mime_type else ''}]\n{block.text}"
+
+
+def _line(text: str) -> str:
+    return without_surrogates(" ".join(text.split()))
+
+
+def _bound(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[Cut]:
+    """The pieces cut so that together, with the line ends between them, they keep at most `max_chars`."""
+    if len(pieces) > min(_APART, max_chars):
+        return [head_tail(shown, max_chars, sum(piece.hidden for piece in pieces))]
+    granted = shares([len(piece.shown) for piece in pieces], max(0, max_chars - len(pieces) + 1))
+    return [_fit(piece, budget) for piece, budget in zip(pieces, granted, strict=True)]
+
+
+def _fit(piece: _Piece, budget: int) -> Cut:
+    if len(piece.shown) <= budget:
+        return Cut(piece.shown, len(piece.shown), "")
+    value = parse(piece.full) if piece.value is None else piece.value
+    return (leading_items(value, budget) if value else None) or head_tail(piece.shown, budget, piece.hidden)
+
+
+def _notice(text: str, references: References, pieces: Sequence[_Piece], reading: str) -> str:
+    """Where the whole result is, how to read it, and which artifacts lost their place in the text."""
+    cut = [blob.uri for blob in references.blobs if blob.sha256 not in text]
+    full = references.keep_full("\n".join(piece.full for piece in pieces).encode("utf-8"))
+    whole = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {reading}]"
+    if not cut:
+        return whole
+    more = f" and {len(cut) - _NAMED:,} more, named in the full result" if len(cut) > _NAMED else ""
+    return f"{whole}\n[artifacts in the part left out: {', '.join(cut[:_NAMED])}{more}]"
+
+
+def _failed(pieces: Sequence[_Piece]) -> bool:
+    """Judged by the first thing the result says."""
+    first = next((piece for piece in pieces if piece.shown.strip()), None)
+    if first is None:
+        return False
+    if first.value is not None or len(first.full) > _SHORT_JSON:
+        return says_failed(first.value)
+    return looks_like_error(first.full) or says_failed(parse(first.full))
+
+
+def _size(block: Block) -> int:
+    if isinstance(block, Media):
+        return len(block.data)
+    if isinstance(block, Text):
+        return len(block.text.encode("utf-8", "surrogatepass"))
+    try:
+        return len(json.dumps(block.value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+    except RecursionError:
+        return 0  # deeper than JSON's own encoder goes; what is shown of it is bounded by References.value

@@ -1,0 +1,76 @@
+"""Skills: instructions that come with a bundle, and the tools they name. Pure.
+
+A skill is a Markdown file of the project's or the package's `bundles/` folder, so an operator's words. Its head is a
+block between two lines of `---` with `name:`, `description:` and `tools:` (on one line with commas, in brackets, or one
+a line behind a dash). That is all that is read of it: it is no YAML, so it can't be a bomb, and other keys are passed
+over.
+
+Rules:
+1. A skill only says. The tools it names are shown with it as far as the bundle holds them and policy permits them.
+2. Its text is bounded, and cleaned of what a reader can't see.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from bundle_router.core.catalog import Skill
+from bundle_router.core.tools.admission.cleaning import cleaned
+
+MAX_BYTES: Final = 64 * 1024
+MAX_TEXT: Final = 16_000
+MAX_TOOLS: Final = 100
+MAX_LINE: Final = 1_000
+
+_HEAD: Final = re.compile(r"\A---[ \t]*\n(?P<head>.*?)^---[ \t]*\n", re.DOTALL | re.MULTILINE)
+_KEY: Final = re.compile(r"(?P<key>[A-Za-z_-]{1,50})[ \t]*:[ \t]*(?P<value>.*)")
+_ITEM: Final = re.compile(r"[ \t]*-[ \t]+(?P<value>.*)")
+
+
+def parse_skill(path: str, text: str) -> Skill:
+    """The skill that a file's text is. Never fails: a file without a head is all instructions."""
+    text = cleaned(text.replace("\r\n", "\n").lstrip("\ufeff"))
+    head = _HEAD.match(text)
+    keys = _keys(head["head"]) if head is not None else {}
+    body = (text[head.end() :] if head is not None else text).strip()
+    if len(body) > MAX_TEXT:
+        body = f"{body[:MAX_TEXT]}\n[{len(body) - MAX_TEXT:,} of {len(body):,} characters left out]"
+    parts = path.split("/")
+    fallback = parts[-2] if len(parts) > 1 else path.removesuffix(".md")
+    return Skill(
+        path,
+        _one(keys.get("name")) or fallback,
+        _one(keys.get("description")),
+        tuple(dict.fromkeys(keys.get("tools", ())))[:MAX_TOOLS],
+        body,
+    )
+
+
+def _keys(head: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in head.splitlines():
+        line = line[:MAX_LINE]
+        item, key = _ITEM.fullmatch(line), _KEY.fullmatch(line)
+        if key is not None and not line[:1].isspace():
+            value = key["value"].strip()
+            is_list = key["key"] == "tools"
+            current = found.setdefault(key["key"], _listed(value) if is_list else [value])
+        elif item is not None:
+            current.append(_bare(item["value"]))
+    return found
+
+
+def _listed(value: str) -> list[str]:
+    inner = value.removeprefix("[").removesuffix("]")
+    return [name for part in inner.split(",") if (name := _bare(part))]
+
+
+def _one(values: list[str] | None) -> str:
+    return _bare(" ".join(values).strip())[:MAX_LINE] if values else ""
+
+
+def _bare(value: str) -> str:
+    value = value.strip()
+    return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'" else value

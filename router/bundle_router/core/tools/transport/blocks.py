@@ -1,0 +1,102 @@
+"""From a `tools/call` result, as it came, to blocks. Nothing a server sends here can raise.
+
+Rules:
+1. One bad block costs one block: what it should have been is said in its place, and its siblings stay.
+2. Base64 is decoded here, once, so that no base64 leaves as text. What is empty or can't be decoded says so.
+3. A result whose shape is not MCP's is kept whole, as data, rather than lost.
+4. Structured content that is the list of content blocks once more is left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from bundle_router.core.models import Block, Data, Media, Text
+
+_LINK_KEYS: Final = ("uri", "name", "title", "description", "mimeType", "size")
+
+
+def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
+    """The blocks of a result: its content in order, then its structured content. At most `max_blocks` of content."""
+    content = result.get("content")
+    structured = result.get("structuredContent")
+    blocks: list[Block] = []
+    if isinstance(content, list):
+        for item in content[:max_blocks]:
+            blocks.extend(_blocks(item))
+        if len(content) > max_blocks:
+            blocks.append(Text(f"[{len(content) - max_blocks:,} more blocks were dropped: {max_blocks:,} are taken]"))
+    elif "content" in result:
+        blocks.append(Data(content))
+    if structured is not None and not _repeats(structured, content):
+        blocks.append(Data(structured))
+    if not blocks and "content" not in result and structured is None:
+        rest = {key: value for key, value in result.items() if key not in ("_meta", "isError", "resultType")}
+        if rest:
+            blocks.append(Data(rest))
+    return tuple(blocks)
+
+
+def _repeats(structured: Any, content: Any) -> bool:
+    """Whether structured content is nothing but the content once more, as a real file server sends it with media."""
+    return bool(content) and isinstance(structured, dict) and structured == {"content": content}
+
+
+def _blocks(item: Any) -> Iterator[Block]:
+    if not isinstance(item, Mapping):
+        yield Text(f"[a block that is no object: {type(item).__name__}]")
+        return
+    kind = item.get("type")
+    if kind == "text" and isinstance(item.get("text"), str):
+        yield Text(item["text"])
+    elif kind in ("image", "audio"):
+        yield _media(str(kind), item.get("data"), item.get("mimeType"), "")
+    elif kind == "resource" and isinstance(item.get("resource"), Mapping):
+        yield from _resource(item["resource"])
+    elif kind == "resource_link":
+        yield Data({"type": "resource_link", **{key: item[key] for key in _LINK_KEYS if key in item}})
+    else:
+        yield Data(dict(item))
+
+
+def _resource(resource: Mapping[str, Any]) -> Iterator[Block]:
+    uri, mime_type = _word(resource.get("uri")), _word(resource.get("mimeType"))
+    if isinstance(resource.get("text"), str):
+        if uri:
+            yield Text(resource["text"], uri, mime_type)
+        else:
+            yield Text(f"[resource without a URI{f', {mime_type}' if mime_type else ''}]\n{resource['text']}")
+    elif "blob" in resource:
+        yield _media("resource", resource["blob"], mime_type, uri.rstrip("/").rpartition("/")[2] or uri)
+    else:
+        yield Data({"type": "resource", **{key: resource[key] for key in _LINK_KEYS if key in resource}})
+
+
+def _media(kind: str, data: Any, mime_type: Any, name: str) -> Block:
+    claimed = _word(mime_type)
+    label = f"{kind} block{f' ({claimed})' if claimed else ''}"
+    if not isinstance(data, str) or not data:
+        return Text(f"[{label}: empty, the server sent no data]")
+    try:
+        decoded = base64.b64decode(_padded(data), altchars=_url_safe(data), validate=True)
+    except (binascii.Error, ValueError):
+        return Text(f"[{label}: can't be decoded, its {len(data):,} characters are not base64]")
+    return Media(decoded, claimed, name) if decoded else Text(f"[{label}: empty]")
+
+
+def _padded(data: str) -> str:
+    """Line breaks out, missing `=` in: both are common and harmless."""
+    if "\n" in data or "\r" in data:
+        data = data.replace("\n", "").replace("\r", "")
+    return data + "=" * (-len(data) % 4)
+
+
+def _url_safe(data: str) -> bytes | None:
+    return b"-_" if "-" in data or "_" in data else None
+
+
+def _word(value: Any) -> str:
+    return value[:1_000] if isinstance(value, str) else ""

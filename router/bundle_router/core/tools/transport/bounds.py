@@ -1,0 +1,67 @@
+"""The numbers that bound a tool server: bytes, seconds, how many at once. Each has its unit in its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.catalog import Limits, Transport
+from bundle_router.core.models.breaker import DEFAULT_TERMS, Terms
+
+LIFETIME_S: Final[dict[Transport, float]] = {"stdio": 60.0, "streamable-http": 600.0, "sse": 600.0, "local": 600.0}
+"""How long a tool list holds where nothing says otherwise: short where servers are being written."""
+
+SHORTEST_LIFETIME_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`max_message_bytes`: one line, one response body, one event, before any of it is parsed.
+
+    `per_server` and `in_total` calls run at once, and `queue_per_server` and `queue_in_total` wait; a server always
+    gets `assured` of its own, so that others that hang can't starve it. `polite_s`, `term_s`: how long a stdio server
+    may take to end by itself, and after SIGTERM; their sum, and killing, stay below 5 s. A connection that nobody
+    used for `idle_s` is closed; at most `max_open` are kept.
+    """
+
+    max_message_bytes: int = 8 * 1024 * 1024
+    max_definition_bytes: int = 256 * 1024
+    max_pages: int = 50
+    max_tools: int = 5_000
+    max_blocks: int = 1_000
+    max_stderr_bytes: int = 4 * 1024
+    connect_s: float = 30.0
+    list_s: float = 30.0
+    close_s: float = 6.0
+    polite_s: float = 1.5
+    term_s: float = 1.5
+    restart_s: float = 0.25
+    idle_s: float = 300.0
+    per_server: int = 32
+    in_total: int = 128
+    assured: int = 2
+    queue_per_server: int = 128
+    queue_in_total: int = 512
+    max_open: int = 64
+    breaker: Terms = DEFAULT_TERMS
+
+
+def bounds_for(limits: Limits) -> Bounds:
+    """The bounds that follow from the config's limits: `max_concurrent_calls` is what one server may run at once."""
+    each = limits.max_concurrent_calls
+    return Bounds(
+        max_message_bytes=limits.max_result_bytes,
+        per_server=each,
+        in_total=4 * each,
+        queue_per_server=4 * each,
+        queue_in_total=16 * each,
+    )
+
+
+def lifetime_s(transport: Transport, configured_s: float | None, server_ttl_ms: float | None) -> float:
+    """How long a list holds. The server's own word only shortens; 0 or less is what servers send that never thought
+    about it (every modern one measured does), so it counts as nothing said."""
+    own = LIFETIME_S[transport] if configured_s is None else configured_s
+    if server_ttl_ms is None or server_ttl_ms <= 0:
+        return own
+    return min(own, max(server_ttl_ms / 1000.0, SHORTEST_LIFETIME_S))

@@ -1,0 +1,118 @@
+"""What is hidden from a reader: invisible characters, payloads in encodings, text out of sight, fake markup."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import unquote
+
+from bundle_router.core.tools.admission.lookalikes import is_mixed
+from bundle_router.core.tools.shaping.visible import invisible_in
+from bundle_router.core.tools.warning_light.texts import Passage, folded
+
+Seen = tuple[str, str]
+"""Rule and words."""
+
+_PRIVATE: Final = re.compile(r"[\ue000-\uf8ff\U000f0000-\U0010ffff]")
+_HARMLESS: Final = re.compile("[\ufe00-\ufe0f\xad\ufeff\r\u2028\u2029\x85]")
+"""Left over from editors and word processors. Hiding anything takes others."""
+_WORD: Final = re.compile(r"\w+")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{16,4096}={0,2}")
+_HEX: Final = re.compile(r"(?:0x)?((?:[0-9a-fA-F]{2}){10,2048})")
+_ESCAPED_HEX: Final = re.compile(r"(?:\\x[0-9a-fA-F]{2}){6,1024}")
+_PERCENT: Final = re.compile(r"(?:%[0-9a-fA-F]{2}){6,1024}")
+_CODES: Final = re.compile(r"(?:\b\d{2,3}\b[ ,]{1,2}){11,1024}\d{2,3}\b")
+_GAP: Final = re.compile(r"\n{12,}|[ \t\u00a0\u3000]{80,}|(?:\n[ \t]{0,20}){20,}")
+_MARKUP: Final = re.compile(
+    r"</?(?:system|assistant|user|human|important|instructions?|secret|hidden|admin|priority|s|critical|internal"
+    r"|override|sys|prompt|context|notice|mandatory|urgent)(?:[ _-](?:prompt|message|note|instructions?|reminder))?>"
+    r"|<\|[a-z_]{2,30}\|>|\[/?(?:inst|system|sys|admin|assistant)\]|<<sys>>"
+    r"|(?:^|\n)\s{0,8}(?:#{1,4}\s{0,4})?(?:system|assistant|human)(?: prompt| message| override)?\s?:",
+)
+_COMMAND: Final = re.compile(
+    r"\b(?:curl|wget|fetch|iwr|invoke-webrequest)\b.{0,200}(?:\||&&|\$\()|\b(?:ba|z)?sh\s+-[ci]\b|/dev/tcp/|\bnc(?:at)?\s.{0,60}-e\b|\bmkfifo\b"
+    r"|\brm\s+-[a-z]{0,4}r[a-z]{0,4}\s+[~/*$]|\brm\s+-[a-z]{0,4}f[a-z]{0,4}\s+[~/*$]"
+    r"|\bchmod\s+(?:\+x|[0-7]{3,4}|u\+s|a\+)|\bdd\s+if=|\bmkfs\b|:\(\)\s?\{|\bpowershell\b.{0,60}-e|\bbase64\s+-d"
+    r"|\bos\.system\(|\bsubprocess\.|\beval\(|\bexec\(|\bsocket\.socket\b|\bcrontab\b|authorized_keys"
+    r"|\bcurl\s.{0,100}https?://|\bwget\s.{0,100}https?://"
+)
+_DOWNLOAD_AND_RUN: Final = re.compile(
+    r"\b(?:curl|wget)\b.{0,200}\|\s{0,4}(?:sudo\s)?(?:ba|z)?sh\b|\bsh\s+-[ci]\b.{0,80}\b(?:curl|wget)\b|/dev/tcp/"
+    r"|\brm\s+-[a-z]{0,4}rf?[a-z]{0,4}\s+(?:~|/(?:\s|$|\*)|\$home|--no-preserve)|\bnc(?:at)?\s.{0,60}-e\b|:\(\)\s?\{"
+)
+
+
+def seen_in_characters(passage: Passage) -> Iterator[Seen]:
+    """Characters that nobody can see, and letters that are not what they look like."""
+    hidden = _HARMLESS.sub("", invisible_in(passage.raw)) + "".join(_PRIVATE.findall(passage.raw))
+    if hidden:
+        yield "hidden-characters", f"{len(hidden)} of them: {spelled_out(hidden)}"
+    if not passage.raw.isascii():
+        mixed = [word for word in _WORD.findall(passage.raw) if is_mixed(word)]
+        if mixed:
+            yield "lookalike-letters", ascii(mixed[0])[1:-1]
+
+
+def spelled_out(hidden: str) -> str:
+    """The characters as escapes, and the text where they are tags (each stands for an ASCII character)."""
+    tags = "".join(chr(ord(c) - 0xE0000) for c in hidden if "\U000e0020" <= c <= "\U000e007e")
+    escapes = hidden[:12].encode("ascii", "backslashreplace").decode("ascii")
+    return escapes + ("…" if len(hidden) > 12 else "") + (f" which reads {tags[:120]!r}" if tags else "")
+
+
+def seen_in_layout(passage: Passage) -> Iterator[Seen]:
+    """Text that is there and not looked at, and markup that claims to be someone else's."""
+    gap = _GAP.search(passage.raw)
+    if gap and len(passage.raw[gap.end() :].strip()) > 20 and len(passage.raw[: gap.start()].strip()) > 0:
+        yield "far-away-text", passage.raw[gap.end() :].strip()[:80]
+    _, opened, comment = passage.raw.partition("<!--")
+    if opened and comment.partition("-->")[0].strip():
+        yield "far-away-text", comment.partition("-->")[0].strip()[:80]
+    markup = _MARKUP.search(passage.plain)
+    if markup and passage.prose:
+        yield "fake-markup", markup[0].strip()
+
+
+def seen_in_commands(passage: Passage) -> Iterator[Seen]:
+    found = _DOWNLOAD_AND_RUN.search(passage.plain)
+    if found:
+        yield "command", found[0][:80]
+
+
+def decoded_texts(passage: Passage) -> Iterator[str]:
+    """Readable texts that stand in the passage in base64, hexadecimal, escapes or character codes."""
+    for match in _HEX.finditer(passage.raw):
+        yield from _readable(binascii.unhexlify(match[1]))
+    for match in _ESCAPED_HEX.finditer(passage.raw):
+        yield from _readable(binascii.unhexlify(match[0].replace("\\x", "")))
+    for match in _BASE64.finditer(passage.raw):
+        body = match[0].rstrip("=").replace("-", "+").replace("_", "/")
+        for skip in (0, 1, 2, 3):
+            piece = body[skip:]
+            piece = piece[: len(piece) - 1] if len(piece) % 4 == 1 else piece
+            try:
+                yield from _readable(base64.b64decode(piece + "=" * (-len(piece) % 4)))
+            except (binascii.Error, ValueError):
+                continue
+    for match in _PERCENT.finditer(passage.raw):
+        yield unquote(match[0])
+    for match in _CODES.finditer(passage.raw):
+        numbers = [int(number) for number in re.findall(r"\d+", match[0])]
+        yield from _readable(bytes(number for number in numbers if number < 256))
+
+
+def _readable(data: bytes) -> Iterator[str]:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return
+    if len(text) >= 8 and sum(c.isprintable() or c in "\n\t" for c in text) == len(text):
+        yield text
+
+
+def is_command(text: str) -> bool:
+    """Whether decoded text is something a shell would run."""
+    return _COMMAND.search(folded(text)) is not None

@@ -1,0 +1,70 @@
+"""A model for the demo: a scripted server on the loopback, and the user's config with that model in place of its own.
+
+Nothing of the user's is written: the config with the model stands in a temporary folder. A model that the user has
+configured is not asked, since the demo is to cost nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from bundle_router.core.config.source import FILE_NAMES
+from bundle_router.testing.upstream import Exchange, ScriptedServer, choice, completion, status
+
+MODEL: Final = "openai/scripted-by-the-demo"
+WANTED: Final = "repo.readonly"
+
+
+def is_installed() -> bool:
+    """Whether the libraries that ask models are there, without importing them."""
+    return all(importlib.util.find_spec(name) is not None for name in ("litellm", "instructor"))
+
+
+def server() -> ScriptedServer:
+    """Answers the first question, and fails every other one. Not started yet."""
+    return ScriptedServer([_pick, status(503)])
+
+
+def _pick(exchange: Exchange) -> None:
+    """Picks from the bundles it is offered, as a model would."""
+    lines = exchange.request.message("system").splitlines()
+    offered = [json.loads(line)["id"] for line in lines if line.startswith('{"id":')]
+    picked = WANTED if WANTED in offered else offered[0]
+    exchange.reply(completion(choice(picked, rationale="the answer stands in the code")))
+
+
+def config_with_model(config: Path | None, into: Path, base_url: str) -> Path:
+    """Writes the project's config (None: nothing but the shipped one is under it), with the scripted model, into a
+    folder. `config` must be valid."""
+    written: dict[str, Any] = {}
+    for name in FILE_NAMES:
+        file = config / name if config is not None else None
+        if file is None or not file.is_file():
+            continue
+        if name == "router.toml":
+            written = tomllib.loads(file.read_text(encoding="utf-8"))
+        else:
+            (into / name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    fallback = {**written.get("fallback", {}), "order": ["search", "model", "default"]}
+    model = {"names": [MODEL], "base_url": base_url, "deadline_s": 10.0}
+    cache = {**written.get("cache", {}), "answers": "memory"}
+    text = "\n".join(_toml({**written, "fallback": fallback, "model": model, "cache": cache}))
+    (into / "router.toml").write_text(text + "\n", encoding="utf-8")
+    return into
+
+
+def _toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Tables of strings, numbers, booleans and lists of these, which is all that `router.toml` has."""
+    if path:
+        yield f"[{'.'.join(json.dumps(name) for name in path)}]"
+    for name, value in table.items():
+        if not isinstance(value, Mapping):
+            yield f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}"
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _toml(value, (*path, name))

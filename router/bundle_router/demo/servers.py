@@ -1,0 +1,161 @@
+"""Real tool servers for the demo: where they may be installed, and a config that puts their tools into two bundles."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bundle_router.core.models import Trust
+
+FOLDER_VARIABLE: Final = "BUNDLE_ROUTER_TEST_SERVERS"
+FOLDERS: Final = (".servers", ".")
+"""Where they are looked for besides: what `.ci/servers/install` made here, and what was installed here by hand."""
+INSTALL: Final = (
+    "npm install --prefix servers @modelcontextprotocol/server-everything @modelcontextprotocol/server-filesystem"
+    " @playwright/mcp",
+    "python -m venv servers/venv && servers/venv/bin/pip install mcp-server-time mcp-server-git",
+    f"{FOLDER_VARIABLE}=servers bundle-router demo --mcp",
+)
+BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+Calls = tuple[tuple[str, Mapping[str, Any]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoServer:
+    """One server as it is started here, the tools that its bundle names, and the calls that are made. A stranger's
+    tools (`untrusted`) are reached through meta-tools. `reaches` says that it reaches a network; `timeout_s` is for a
+    call."""
+
+    name: str
+    package: str
+    command: str
+    args: tuple[str, ...]
+    trust: Trust
+    calls: Calls
+    reaches: bool = False
+    timeout_s: float = 60.0
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return tuple(tool for tool, _ in self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A server that the demo knows and that is not here: what is not there, and how it is had."""
+
+    name: str
+    package: str
+    why: str
+
+
+def find_servers(repository: Path, image: str, page_url: str, scratch: Path) -> list[DemoServer | Missing]:
+    """Each of the known servers as it is installed in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names, in `FOLDERS`,
+    or on the path. `repository` is what they are shown, `image` a picture in it, `page_url` what a browser looks at;
+    `scratch` is where it may leave files."""
+    root = str(repository)
+    everything: Calls = (
+        ("echo", {"message": "hello"}),
+        ("get-tiny-image", {}),
+        ("get-structured-content", {"location": "Chicago"}),
+    )
+    filesystem: Calls = (("read_media_file", {"path": str(repository / image)}),)
+    time: Calls = (("get_current_time", {"timezone": "UTC"}),)
+    git: Calls = (("git_log", {"repo_path": root, "max_count": 3}),)
+    return [
+        _npm("everything", "trusted", everything),
+        _npm("filesystem", "untrusted", filesystem, root),
+        _pypi("time", time),
+        _pypi("git", git, "--repository", root),
+        _browser(page_url, scratch),
+    ]
+
+
+def _npm(name: str, trust: Trust, calls: Calls, *args: str) -> DemoServer | Missing:
+    package = f"npm @modelcontextprotocol/server-{name}"
+    argv = _node_program(f"@modelcontextprotocol/server-{name}/dist/index.js", f"mcp-server-{name}")
+    if isinstance(argv, str):
+        return Missing(name, package, argv)
+    return DemoServer(name, package, argv[0], (*argv[1:], *args), trust, calls)
+
+
+def _pypi(name: str, calls: Calls, *args: str) -> DemoServer | Missing:
+    program = f"mcp-server-{name}"
+    places = [*(folder / "venv" / "bin" / program for folder in _folders()), Path(sys.prefix, "bin", program)]
+    found = next((str(place) for place in places if place.is_file()), None) or shutil.which(program)
+    if found is None:
+        return Missing(name, f"PyPI {program}", "it is not installed")
+    return DemoServer(name, f"PyPI {program}", found, args, "untrusted", calls)
+
+
+def _browser(page_url: str, scratch: Path) -> DemoServer | Missing:
+    package = "npm @playwright/mcp"
+    argv = _node_program("@playwright/mcp/cli.js", "playwright-mcp")
+    if isinstance(argv, str):
+        return Missing("browser", package, argv)
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        return Missing("browser", package, "there is no chromium or chrome to drive (Debian: apt install chromium)")
+    options = ["--headless", "--isolated", "--executable-path", browser, "--output-dir", str(scratch)]
+    if os.geteuid() == 0:
+        options.append("--no-sandbox")  # chromium refuses to run as root with it; the page is the demo's own
+    calls: Calls = (
+        ("browser_navigate", {"url": page_url}),
+        ("browser_take_screenshot", {"type": "png", "scale": "css"}),
+    )
+    return DemoServer("browser", package, argv[0], (*argv[1:], *options), "untrusted", calls, reaches=True)
+
+
+def _node_program(script: str, program: str) -> tuple[str, ...] | str:
+    """What starts it, or why nothing does. A folder that has a node of its own (as newer servers want) is run by it."""
+    for folder in _folders():
+        modules = folder / "node_modules"
+        if (modules / script).is_file():
+            own = modules / ".bin" / "node"
+            node = str(own) if own.is_file() else shutil.which("node")
+            return "there is no node to run it" if node is None else (node, str(modules / script))
+    found = shutil.which(program)
+    return "it is not installed" if found is None else (found,)
+
+
+def _folders() -> list[Path]:
+    named = os.environ.get(FOLDER_VARIABLE, "")
+    return [Path(place).resolve() for place in (named, *FOLDERS) if place]
+
+
+def write_config(folder: Path, servers: Sequence[DemoServer]) -> None:
+    """A config folder that knows these servers: those that are trusted in one bundle, strangers in another."""
+    folder.mkdir(parents=True)
+    (folder / "servers.toml").write_text("\n".join(_server_text(server) for server in servers), encoding="utf-8")
+    bundles = [
+        _bundle_text(id_, [server for server in servers if server.trust == trust])
+        for id_, trust in (("demo.direct", "trusted"), ("demo.strangers", "untrusted"))
+        if any(server.trust == trust for server in servers)
+    ]
+    (folder / "bundles.toml").write_text("\n".join(bundles), encoding="utf-8")
+    ids = json.dumps([text.split('"')[1] for text in bundles])
+    (folder / "routes.toml").write_text(f'[[routes]]\nname = "demo"\nbundles = {ids}\n', encoding="utf-8")
+    policy = '[[policies]]\nname = "demo"\nallow = ["bundle:demo.*"]\n'
+    (folder / "policy.toml").write_text(policy, encoding="utf-8")
+
+
+def _server_text(server: DemoServer) -> str:
+    return (
+        f'[servers.{server.name}]\ntransport = "stdio"\ncommand = {json.dumps(server.command)}\n'
+        f'args = {json.dumps(server.args)}\ntrust = "{server.trust}"\n'
+        f"timeout_s = {server.timeout_s}\n"
+    )
+
+
+def _bundle_text(id_: str, servers: Sequence[DemoServer]) -> str:
+    tools = json.dumps([f"{server.name}.{tool}" for server in servers for tool in server.tools])
+    what = ", ".join(server.name for server in servers)
+    effects = '["read", "network"]' if any(server.reaches for server in servers) else '["read"]'
+    return f'[bundles."{id_}"]\ndescription = "Tools of {what}."\ntools = {tools}\neffects = {effects}\n'

@@ -1,0 +1,95 @@
+"""Answers that were given before: in memory, bounded in number and in age, and beneath it a store that may outlive us.
+
+Only successes are kept. Age is measured on the monotonic clock here, and by the store as it sees fit.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from bundle_router.core.models import Code
+from bundle_router.ports import AnswerStore, Clock
+
+MAX_ANSWERS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An answer worth hearing again: what was picked, what was over the cap, and which model said it in what words."""
+
+    ids: tuple[str, ...]
+    dropped: tuple[tuple[str, Code], ...]
+    justification: str
+    model: str
+    prompt_version: str
+    raw: str | None
+
+
+_READER = TypeAdapter(Kept)
+
+
+class AnswerMemory:
+    """`ttl_s` 0 keeps nothing. May be used from many threads."""
+
+    def __init__(self, clock: Clock, ttl_s: float, store: AnswerStore | None = None) -> None:
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._store = store if ttl_s > 0 else None
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[int, Kept]] = OrderedDict()
+
+    @property
+    def has_store(self) -> bool:
+        return self._store is not None
+
+    def get(self, key: str) -> Kept | None:
+        """The answer in memory, if it is young enough. Never waits."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                return None
+            until, kept = found
+            if self._clock.monotonic_ns() >= until:
+                del self._kept[key]
+                return None
+            self._kept.move_to_end(key)
+            return kept
+
+    def fetch(self, key: str) -> Kept | None:
+        """The answer in the store, which is then in memory too. Blocks: for a thread."""
+        text = self._store.get(key) if self._store is not None else None
+        if text is None:
+            return None
+        try:
+            kept = _READER.validate_json(text)
+        except ValidationError:
+            return None  # written by another version, or by another hand
+        self._remember(key, kept)
+        return kept
+
+    def put(self, key: str, kept: Kept) -> None:
+        """Keeps an answer in memory. Never waits."""
+        if self._ttl_s > 0:
+            self._remember(key, kept)
+
+    def store(self, key: str, kept: Kept) -> None:
+        """Keeps an answer in the store. Blocks: for a thread."""
+        if self._store is not None:
+            self._store.put(key, json.dumps(asdict(kept)), self._ttl_s)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def _remember(self, key: str, kept: Kept) -> None:
+        until = self._clock.monotonic_ns() + int(self._ttl_s * 1e9)
+        with self._lock:
+            self._kept[key] = (until, kept)
+            self._kept.move_to_end(key)
+            while len(self._kept) > MAX_ANSWERS:
+                self._kept.popitem(last=False)

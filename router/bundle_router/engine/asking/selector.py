@@ -1,0 +1,257 @@
+"""The `Selector` that asks a model.
+
+Rules:
+1. One deadline over everything a question waits for, at most two upstream calls in it. The second is a re-ask when the
+   first answer can't be read, or a failover to the next model. Nothing is ever tried a third time.
+2. What comes back is a wish. Ids are checked against the candidates here, and again by the core.
+3. Whatever goes wrong is a word of the closed list of failures, in the reply. Nothing is raised but cancellation.
+4. A client that is still loading is not waited for: `not_ready` is an answer too, and loading begins with the first
+   question. Who would rather wait calls `warm_up`.
+5. Only successes are kept. A question that is being asked is not asked a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bundle_router.core.catalog import Catalog, ModelSettings
+from bundle_router.core.decide.asking.answers import Picked, picked, shape_for
+from bundle_router.core.decide.asking.exchange import Correction, ModelReply, ModelRequest
+from bundle_router.core.decide.asking.key import question_key
+from bundle_router.core.decide.asking.prompt import PROMPT_VERSION, Prompt, system_part, user_part
+from bundle_router.core.decide.decide import Question
+from bundle_router.core.models import Answer, Failure, ModelUse, RecentStep, Reply
+from bundle_router.engine.asking.flights import Flights
+from bundle_router.engine.asking.loop import CLOSE_S, LoopThread
+from bundle_router.engine.asking.memory import AnswerMemory, Kept
+from bundle_router.engine.asking.turns import Turn, Turns
+from bundle_router.ports import AnswerStore, Clock, Diagnostics, ModelClient, Readiness
+
+GRACE_S: Final = 0.1
+"""How much longer than the deadline a caller waits for the loop thread to say that it passed."""
+COMPLAINT: Final = (
+    "That could not be read. Answer with the JSON object described above and nothing else, with ids from the list only."
+)
+_MAX_SYSTEMS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """A question as it is put to models."""
+
+    prompt: Prompt
+    candidates: tuple[str, ...]
+    max_picks: int
+    key: str
+
+
+class ModelSelector:
+    """Asks the models of `settings`, best first. May be used from many threads and event loops at once.
+
+    `answers_ttl_s` is how long an answer is used again (0: never), `store` where answers may outlive the process.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        client: ModelClient,
+        clock: Clock,
+        diagnostics: Diagnostics,
+        *,
+        answers_ttl_s: float = 3_600.0,
+        store: AnswerStore | None = None,
+    ) -> None:
+        if not settings.names:
+            raise ValueError("there is no model to ask: [model] names is empty")
+        self._settings = settings
+        self._models = settings.choices
+        self._client = client
+        self._clock = clock
+        self._diagnostics = diagnostics
+        self._loop = LoopThread()
+        self._flights: Flights[Reply] = Flights(self._loop)
+        self._memory = AnswerMemory(clock, answers_ttl_s, store)
+        self._turns = Turns(self._models, clock, diagnostics)
+        self._systems: OrderedDict[tuple[str, tuple[str, ...]], str] = OrderedDict()
+        self._warming: Future[Readiness] | None = None
+
+    async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
+        """See `Selector`. At least two candidates: with fewer the core does not ask."""
+        assert len(question.candidates) >= 2, "a choice is asked for"  # noqa: S101 - the core's rule 5
+        started = self._clock.monotonic_ns()
+        try:
+            reply = await self._select(question, recent)
+        except Exception as error:  # noqa: BLE001 - rule 3: the caller's step goes on, whatever is wrong in here
+            self._diagnostics.event("error", "model.broke", error=error)
+            reply = self._failed("internal", "")
+        return _timed(reply, (self._clock.monotonic_ns() - started) / 1e6)
+
+    async def warm_up(self) -> Readiness:
+        """Loads what calls need, and waits for it (seconds). Contacts nobody."""
+        return await asyncio.shield(asyncio.wrap_future(self._begin_warm_up()))
+
+    async def close(self) -> None:
+        """Gives up what is under way and lets go of connections and the thread."""
+        if self._warming is not None:
+            await asyncio.to_thread(self._close)
+        self._memory.close()
+
+    def _close(self) -> None:
+        try:
+            self._loop.submit(self._client.close()).result(timeout=CLOSE_S)
+        except TimeoutError:
+            self._diagnostics.event("warning", "model.close_timed_out")
+        self._loop.close()
+
+    # --- putting a question ----------------------------------------------------------------------------------------
+
+    async def _select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
+        put = self._put(question, recent)
+        kept = self._memory.get(put.key)
+        if kept is None and self._memory.has_store:
+            kept = await asyncio.to_thread(self._memory.fetch, put.key)
+        if kept is not None:
+            return _from_kept(kept, put.key)
+        if self._client.readiness != "ready":
+            self._begin_warm_up()
+            return self._failed("not_ready", put.key)
+        try:
+            within_s = self._settings.deadline_s + GRACE_S
+            reply = await self._flights.join(put.key, lambda: self._fly(put), within_s=within_s)
+        except TimeoutError:
+            return self._failed("timeout", put.key)
+        return reply if reply is not None else self._failed("internal", put.key)
+
+    def _put(self, question: Question, recent: Sequence[RecentStep]) -> _Put:
+        step = question.step
+        allowed = min(self._settings.max_picks, max(step.max_bundles or self._settings.max_picks, 1))
+        prompt = Prompt(self._system(question.catalog, question.candidates), user_part(step, recent))
+        return _Put(prompt, question.candidates, allowed, question_key(prompt, self._models, allowed))
+
+    def _system(self, catalog: Catalog, candidates: tuple[str, ...]) -> str:
+        """The constant part, made once for each set of permitted bundles."""
+        key = (catalog.revision, candidates)
+        known = self._systems.get(key)
+        if known is None:
+            bundles = [bundle for id_ in candidates if (bundle := catalog.bundle(id_)) is not None]
+            known = self._systems[key] = system_part(bundles, self._settings.max_picks)
+            while len(self._systems) > _MAX_SYSTEMS:
+                self._systems.popitem(last=False)
+        return known
+
+    def _begin_warm_up(self) -> Future[Readiness]:
+        if self._warming is None:
+            self._warming = self._loop.submit(self._warm_up())
+        return self._warming
+
+    async def _warm_up(self) -> Readiness:
+        readiness = await self._client.warm_up()
+        if readiness != "ready":
+            advice = "install bundle-router[model]" if readiness == "missing" else "see the error before this one"
+            self._diagnostics.event("error", "model.unavailable", readiness=readiness, advice=advice)
+        return readiness
+
+    # --- on the loop thread ----------------------------------------------------------------------------------------
+
+    async def _fly(self, put: _Put) -> Reply:
+        try:
+            return await self._ask(put)
+        except Exception as error:  # noqa: BLE001 - rule 3, for the part that runs on the loop thread
+            self._diagnostics.event("error", "model.broke", error=error)
+            return self._failed("internal", put.key)
+
+    async def _ask(self, put: _Put) -> Reply:
+        """Asks, within the deadline, and keeps a success."""
+        until = asyncio.get_running_loop().time() + self._settings.deadline_s
+        use = ModelUse(self._models[0].name, PROMPT_VERSION, put.key)
+        turn = self._turns.begin()
+        if turn is None:
+            return Reply(failure="circuit_open", model=replace(use, failure="circuit_open"))
+        correction: Correction | None = None
+        while True:
+            reply, choice = await self._call(put, turn, correction, until)
+            use = _added(use, turn, reply)
+            if choice is not None:
+                return await self._succeeded(put, use, choice)
+            self._diagnostics.event("info", "model.failed", model=turn.model.name, failure=reply.failure)
+            if use.attempts >= 2 or reply.failure == "timeout":
+                return Reply(failure=reply.failure, model=use)
+            unreadable = reply.failure == "invalid_output"
+            following = self._turns.again(turn, same_model=unreadable)
+            if following is None:
+                return Reply(failure=reply.failure, model=use)
+            same = unreadable and following.place == turn.place
+            correction = Correction(reply.raw or "", COMPLAINT) if same else None
+            turn = following
+
+    async def _call(
+        self, put: _Put, turn: Turn, correction: Correction | None, until: float
+    ) -> tuple[ModelReply, Picked | None]:
+        """One upstream call; the breaker hears of it however it ends."""
+        request = ModelRequest(turn.model, put.prompt.system, put.prompt.user, shape_for(put.candidates), correction)
+        settled = False
+        try:
+            try:
+                async with asyncio.timeout_at(until) as scope:
+                    reply = await self._client.complete(request)
+            except TimeoutError:
+                reply = ModelReply(failure="timeout")
+            if scope.expired() and reply.failure is not None:
+                reply = replace(reply, failure="timeout")  # libraries wrap the cancellation in errors of their own
+            choice = picked(reply.answer, put.candidates, put.max_picks) if reply.answer is not None else None
+            if choice is None and reply.failure is None:
+                reply = replace(reply, answer=None, failure="invalid_output")
+            self._turns.settle(turn, reply)
+            settled = True
+        finally:
+            if not settled and asyncio.get_running_loop().time() >= until:
+                self._turns.settle(turn, ModelReply(failure="timeout"))  # everyone left because this loop was held up
+            elif not settled:
+                self._turns.release(turn)
+        return reply, choice
+
+    async def _succeeded(self, put: _Put, use: ModelUse, choice: Picked) -> Reply:
+        kept = Kept(choice.ids, choice.dropped, choice.justification, use.name, use.prompt_version, use.answer)
+        self._memory.put(put.key, kept)
+        if self._memory.has_store:
+            # Nobody waits for it: an answer that is not kept is asked for again.
+            asyncio.get_running_loop().run_in_executor(None, self._memory.store, put.key, kept)
+        answer = Answer(
+            choice.ids, "model", "model", choice.justification, model=replace(use, failure=None), dropped=choice.dropped
+        )
+        return Reply(answer=answer, model=answer.model)
+
+    def _failed(self, failure: Failure, key: str) -> Reply:
+        return Reply(failure=failure, model=ModelUse(self._models[0].name, PROMPT_VERSION, key, failure=failure))
+
+
+def _added(use: ModelUse, turn: Turn, reply: ModelReply) -> ModelUse:
+    """What the question has cost so far, and its last answer."""
+    return replace(
+        use,
+        name=turn.model.name,
+        attempts=use.attempts + 1,
+        failure=reply.failure,
+        input_tokens=use.input_tokens + reply.input_tokens,
+        output_tokens=use.output_tokens + reply.output_tokens,
+        cost_usd=use.cost_usd + reply.cost_usd,
+        answer=reply.raw if reply.raw is not None else use.answer,
+    )
+
+
+def _from_kept(kept: Kept, key: str) -> Reply:
+    use = ModelUse(kept.model, kept.prompt_version, key, cached=True, answer=kept.raw)
+    answer = Answer(kept.ids, "model", "model_cached", kept.justification, model=use, dropped=kept.dropped)
+    return Reply(answer=answer, model=use)
+
+
+def _timed(reply: Reply, elapsed_ms: float) -> Reply:
+    """The reply with the time this caller waited."""
+    use = replace(reply.model, elapsed_ms=round(elapsed_ms, 3)) if reply.model is not None else None
+    answer = replace(reply.answer, model=use) if reply.answer is not None else None
+    return replace(reply, answer=answer, model=use)

@@ -1,0 +1,334 @@
+"""What a server has besides its tools, passed on to an agent's client: resources, prompts, completion.
+
+Rules:
+1. Nothing is passed on unless the server's entry says so, the server is trusted, and the run's current decision exposes
+   a tool of it that may be called now. The same verdict as for a call, on the same fresh facts.
+2. What is asked goes to one server. A prompt's name says which, as a tool's does; a resource belongs to the first
+   server, by name, that lists it or has a template that it fits.
+3. Lists are joined in the order of the servers' names, bounded, one page. A prompt whose name would lead to another
+   server is left out. A server that gives none costs its own alone.
+4. What was read, given or completed is recorded, in one line, when it is over; so is what failed, and what the step's
+   budget left no room for: it counts there as calls do. Media become artifacts of the run. A list, and what was refused
+   because it is nobody's, leave no record.
+5. An answer is passed on as it came, or, where it is too large for that, not at all: what it held is in the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bundle_router.core.catalog import Catalog, Feature, Server
+from bundle_router.core.decide import budgets
+from bundle_router.core.models import Facts, Text
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.records.records import CALL_SCHEMA
+from bundle_router.core.tools.shaping import Shaped, shape
+from bundle_router.core.tools.transport.blocks import blocks_of
+from bundle_router.core.tools.transport.passage import (
+    MAX_PASSED_BYTES,
+    Answer,
+    Client,
+    ServerError,
+    fits,
+    narrowed,
+    passes,
+)
+from bundle_router.core.tools.transport.templates import fits_template
+from bundle_router.engine.exposed import exposed_now
+from bundle_router.engine.outcomes import artifact_record, ended_by, shape_result
+from bundle_router.engine.run import Current, Deps, Run, on_disk
+from bundle_router.errors import ToolFailure
+from bundle_router.ports import RawResult, Scope, Stored, ToolServers
+
+FEATURES: Final[Mapping[str, Feature]] = {
+    "resources/list": "resources",
+    "resources/templates/list": "resources",
+    "resources/read": "resources",
+    "prompts/list": "prompts",
+    "prompts/get": "prompts",
+    "completion/complete": "completion",
+}
+_LISTS: Final[Mapping[str, tuple[str, str]]] = {
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+    "prompts/list": ("prompts", "name"),
+}
+"""Where the rows of a list stand, and what identifies one."""
+MAX_PAGES: Final = 50
+MAX_ROWS: Final = 5_000
+MAX_BLOCKS: Final = 1_000
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """The servers of which something is passed on, in the order of their names, as a run stands now."""
+
+    catalog: Catalog
+    servers: tuple[Server, ...]
+
+    def of(self, feature: Feature) -> tuple[Server, ...]:
+        return tuple(server for server in self.servers if passes(server, feature))
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        return frozenset(feature for server in self.servers for feature in server.pass_through)
+
+
+def passing_now(catalog: Catalog, facts: Facts, current: Current) -> Passing:
+    """The servers of the tools that the current decision exposes, as far as anything of them is passed on."""
+    wanted = {s.name for s in catalog.servers.values() if s.pass_through and s.trust == "trusted"}
+    if not wanted:
+        return Passing(catalog, ())
+    exposing = {tool.partition(".")[0] for tool in exposed_now(catalog, facts, current)}
+    return Passing(catalog, tuple(catalog.servers[name] for name in sorted(wanted & exposing)))
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """One request that is passed on: for which run, under which decision, of which client."""
+
+    deps: Deps
+    servers: ToolServers | None
+    passing: Passing
+    run: Run
+    current: Current
+    client: Client
+
+    async def carry_out(self, method: str, params: Mapping[str, Any]) -> Answer:
+        """The answer that the client is to have."""
+        feature = FEATURES.get(method)
+        servers = self.passing.of(feature) if feature is not None and self.servers is not None else ()
+        if not servers:
+            return _no(METHOD_NOT_FOUND, "Method not found")
+        if method in _LISTS:
+            return await self._joined(servers, method)
+        found = await self._meant(servers, method, params)
+        return Answer(error=found) if isinstance(found, ServerError) else await self._recorded(*found, method)
+
+    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer:
+        """Has `updated` called, from any thread, when the resource changes; gives what ends that, or why not."""
+        servers = self.passing.of("resources") if self.servers is not None else ()
+        owner = await self._owner(servers, uri) if servers else None
+        if owner is None or self.servers is None:
+            return Answer(error=ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri}))
+        request = self._request(owner, {"uri": uri}, "resources/subscribe")
+        over = self._spend(request)
+        if over is not None:
+            return _no(INTERNAL_ERROR, over)
+        try:
+            scope = Scope(self.run.id, self.current.step.principal)
+            end = await self.servers.follow(owner.name, uri, updated, scope=scope)
+            answer = Answer({})
+        except ToolFailure as failure:
+            end, answer = None, Answer(outcome="unavailable", code=failure.code, text=failure.message)
+        try:
+            self._record(request, answer, *await self._shaped(answer))
+        except BaseException:  # what leaves no record is not to go on either
+            if end is not None:
+                end()
+            raise
+        return answer if end is None else end
+
+    # --- lists -----------------------------------------------------------------------------------------------------
+
+    async def _joined(self, servers: Sequence[Server], method: str) -> Answer:
+        """The servers' lists as one."""
+        rows: list[Row] = []
+        for server, listed in zip(servers, await self._lists(servers, method), strict=True):
+            rows += _named(servers, server, listed) if method == "prompts/list" else listed
+        answer = Answer({"resultType": "complete", _LISTS[method][0]: rows[:MAX_ROWS]})
+        return answer if fits(answer) else _no(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")
+
+    async def _lists(self, servers: Iterable[Server], method: str) -> list[list[Row]]:
+        return await asyncio.gather(*(self._rows(server, method) for server in servers))
+
+    async def _rows(self, server: Server, method: str) -> list[Row]:
+        """What one server lists, page by page, without what has nothing to be known by."""
+        key, id_ = _LISTS[method]
+        rows: list[Row] = []
+        params: dict[str, Any] = {}
+        until_s = asyncio.get_running_loop().time() + self._limit_s(server)
+        for _ in range(MAX_PAGES):
+            page = (await self._asked(server, params, method, until_s)).result or {}
+            found = page.get(key)
+            for row in found if isinstance(found, list) else ():
+                if isinstance(row, Mapping) and isinstance(row.get(id_), str) and row[id_]:
+                    rows.append(row)
+            cursor = page.get("nextCursor")
+            if not isinstance(cursor, str) or cursor == params.get("cursor") or len(rows) >= MAX_ROWS:
+                break
+            params = {"cursor": cursor}
+        return rows
+
+    # --- whose it is -----------------------------------------------------------------------------------------------
+
+    async def _meant(
+        self, servers: Sequence[Server], method: str, params: Mapping[str, Any]
+    ) -> tuple[Server, dict[str, Any]] | ServerError:
+        """The server that is meant, and the params in its own words."""
+        if method == "prompts/get":
+            return _prompt(servers, params)
+        named = params.get("ref") if method == "completion/complete" else params
+        named = named if isinstance(named, Mapping) else {}
+        if named.get("type") == "ref/prompt":
+            found = _prompt(servers, named)
+            return found if isinstance(found, ServerError) else (found[0], {**params, "ref": found[1]})
+        uri = str(named.get("uri"))
+        owner = await self._owner(servers, uri)
+        if owner is None:
+            return ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri})
+        return owner, dict(params)
+
+    async def _owner(self, servers: Sequence[Server], uri: str) -> Server | None:
+        """Whose a resource, or a template, is. Where there is one server alone, it is asked whatever it lists."""
+        if len(servers) == 1:
+            return servers[0]
+        for server, rows in zip(servers, await self._lists(servers, "resources/list"), strict=True):
+            if any(row["uri"] == uri for row in rows):
+                return server
+        for server, rows in zip(servers, await self._lists(servers, "resources/templates/list"), strict=True):
+            if any(uri == row["uriTemplate"] or fits_template(uri, row["uriTemplate"]) for row in rows):
+                return server
+        return None
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    async def _asked(
+        self, server: Server, params: Mapping[str, Any], method: str, until_s: float | None = None
+    ) -> Answer:
+        """The server's answer, which may take as long as a call, or until a time on the loop's clock."""
+        assert self.servers is not None  # noqa: S101 - `carry_out` saw to it
+        limit_s = self._limit_s(server) if until_s is None else until_s - asyncio.get_running_loop().time()
+        scope = Scope(self.run.id, self.current.step.principal, narrowed(self.client, server))
+        return await self.servers.ask(server.name, method, params, timeout_s=max(limit_s, 0.0), scope=scope)
+
+    def _limit_s(self, server: Server) -> float:
+        return server.timeout_s or self.passing.catalog.settings.limits.call_timeout_s
+
+    async def _recorded(self, server: Server, params: Mapping[str, Any], method: str) -> Answer:
+        request = self._request(server, params, method)
+        over = self._spend(request)
+        if over is not None:
+            await on_disk(self.run)
+            return _no(INTERNAL_ERROR, over)
+        try:
+            answer = await self._asked(server, params, method)
+            shaped, stored = await self._shaped(answer)
+        except BaseException as ended:
+            outcome, code = ended_by(ended)
+            self._record(request, Answer(outcome=outcome, code=code), Shaped.empty())
+            raise
+        self._record(request, answer, shaped, stored)
+        await on_disk(self.run)
+        if fits(answer):
+            return answer
+        return _no(INTERNAL_ERROR, f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.")
+
+    def _request(self, server: Server, params: Mapping[str, Any], method: str) -> _Request:
+        return _Request(server.name, method, dict(params), self.deps.clock.monotonic_ns())
+
+    async def _shaped(self, answer: Answer) -> tuple[Shaped, tuple[Stored, ...]]:
+        """The answer as the record holds it."""
+        raw = RawResult(blocks_of(_as_result(answer), MAX_BLOCKS))
+        return await shape_result(self.deps, self.passing.catalog, self.run, raw)
+
+    def _spend(self, request: _Request) -> str | None:
+        """Takes a request out of the step's budget; or records that there is none left for it, and says so."""
+        run, limits = self.run, self.passing.catalog.settings.limits
+        with run.lock:
+            over = budgets.over_budget(limits, run.spent, request.asked)
+            if over is None:
+                run.spent = budgets.begun(run.spent)
+                return None
+        code, text = over
+        shaped = shape((Text(text),), limits.max_result_chars, self.deps.describe)
+        self._record(request, Answer(outcome="budget", code=code), shaped, counts=False)
+        return text
+
+    def _record(
+        self, request: _Request, answer: Answer, shaped: Shaped, stored: Sequence[Stored] = (), *, counts: bool = True
+    ) -> None:
+        """`counts`: whether it is one in the step's budget."""
+        deps, run = self.deps, self.run
+        elapsed_ms = (deps.clock.monotonic_ns() - request.started_ns) / 1e6
+        decision_id = self.current.decision.decision_id
+        with run.lock:
+            if counts and run.current is not None and run.current.decision.decision_id == decision_id:
+                answered = hash((answer.outcome, answer.code, shaped.text))
+                run.spent = budgets.ended(run.spent, request.asked, answered, shaped.original_bytes, elapsed_ms)
+            record = {
+                "schema": CALL_SCHEMA,
+                "type": "request.passed",
+                "time": deps.clock.now(),
+                "monotonic_ns": deps.clock.monotonic_ns(),
+                "run_id": run.id,
+                "call_id": f"{run.id}.{run.log.next_seq}",
+                "decision_id": decision_id,
+                "server": request.server,
+                "method": request.method,
+                "arguments": encode(deps.redactor.redact_value(dict(request.params))),
+                "outcome": answer.outcome,
+                "code": "input_required" if answer.wants_input else answer.code,
+                "result": None if answer.outcome == "cancelled" else shaped.text,
+                "artifacts": [artifact_record(one) for one in stored],
+                "elapsed_ms": round(elapsed_ms, 3),
+                "spent": run.spent.to_json(),
+            }
+            run.log.append("calls", record)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is asked of one server, in its own words."""
+
+    server: str
+    method: str
+    params: Mapping[str, Any]
+    started_ns: int
+
+    @property
+    def asked(self) -> int:
+        return hash((self.server, self.method, encode(dict(self.params))))
+
+
+def _as_result(answer: Answer) -> Mapping[str, Any]:
+    """The answer in the shape of a tool's result, for the record: what was read, or said in a prompt, as blocks."""
+    result = answer.result
+    if result is None:
+        return {"content": [{"type": "text", "text": answer.text}]}
+    contents, messages = result.get("contents"), result.get("messages")
+    if isinstance(contents, list):
+        return {"content": [{"type": "resource", "resource": content} for content in contents]}
+    if isinstance(messages, list):
+        return {"content": [message.get("content") for message in messages if isinstance(message, Mapping)]}
+    return {"structuredContent": {name: value for name, value in result.items() if name not in ("_meta", "resultType")}}
+
+
+def _prompt(servers: Sequence[Server], named: Mapping[str, Any]) -> tuple[Server, dict[str, Any]] | ServerError:
+    """The server of a prompt, and what names it there. The longest server's name counts, then the one without."""
+    name = str(named.get("name"))
+    for server in sorted((one for one in servers if one.prefix), key=lambda one: -len(one.name)):
+        own = name.removeprefix(f"{server.name}__")
+        if own != name:
+            return server, {**named, "name": own}
+    bare = next((server for server in servers if not server.prefix), None)
+    return (bare, dict(named)) if bare is not None else ServerError(INVALID_PARAMS, "Prompt not found", {"name": name})
+
+
+def _named(servers: Sequence[Server], server: Server, listed: Iterable[Row]) -> list[Row]:
+    """A server's prompts under the names that lead back to it; none whose name would lead to another's."""
+    prefix = f"{server.name}__" if server.prefix else ""
+    rows = [{**row, "name": f"{prefix}{row['name']}"} for row in listed]
+    return [row for row in rows if not isinstance(to := _prompt(servers, row), ServerError) and to[0] is server]
+
+
+def _no(code: int, message: str) -> Answer:
+    return Answer(error=ServerError(code, message))

@@ -1,0 +1,119 @@
+"""Results of calls that only read, used again (see `bundle_router.core.tools.reuse` for which).
+
+Rules:
+1. Every call comes here admitted: policy, pins and arguments were judged for it, and its start is on disk. A result
+   that is used again stands in the record of the call that used it, with the call it came from.
+2. The same call that is under way is made once: who comes meanwhile waits for it. If nothing comes of it that may be
+   used again (it fails, is cancelled), each of those makes the call itself.
+3. Nothing that was read before a change ended is kept, and nobody joins a call that began before one.
+4. Callers may be on any thread and event loop. Nothing is awaited while the lock is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.catalog import Catalog, Reuse
+from bundle_router.core.models import Outcome
+from bundle_router.core.tools.reuse import Asked, Kept, Shelf, is_read_only, key_of, may_keep, place_of, reuse_of
+from bundle_router.core.tools.shaping import Shaped
+from bundle_router.core.tools.transport.passage import Answer
+from bundle_router.ports import Clock
+
+S_IN_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What a call came to. `source` is the call whose result it is, where that is another; `answer` the server's own,
+    where an agent's client is to have it."""
+
+    outcome: Outcome
+    code: str
+    shaped: Shaped
+    source: str = ""
+    answer: Answer | None = None
+
+
+Work = Callable[[], Awaitable[Came]]
+
+
+@dataclass(eq=False, slots=True)
+class _Flight:
+    """A call under way. `stale`: something may have changed since it began."""
+
+    place: str
+    landed: Future[Kept | None]
+    stale: bool = False
+
+
+class Results:
+    """The results that a process keeps to use them again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._shelf = Shelf()
+        self._flying: dict[str, _Flight] = {}
+        self._lock = threading.Lock()
+
+    async def through(self, catalog: Catalog, asked: Asked, call_id: str, work: Work) -> Came:
+        """What `work` comes to, or what the same call came to before."""
+        reuse = reuse_of(catalog, asked.tool)
+        if reuse is None:
+            return await self.past(catalog, asked.tool, work)
+        key = key_of(catalog, asked, reuse)
+        with self._lock:
+            kept = self._shelf.get(key, self._clock.monotonic_ns())
+            flight = self._flying.get(key)
+            if kept is None and flight is None:
+                own = self._flying[key] = _Flight(place_of(catalog, asked.tool), Future())
+        if kept is None and flight is None:
+            return await self._lead(own, key, reuse, call_id, work)
+        if kept is None and flight is not None:
+            # Shielded, as one who goes away must not take the answer from the others.
+            kept = await asyncio.shield(asyncio.wrap_future(flight.landed))
+        return Came("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()
+
+    async def past(self, catalog: Catalog, tool: str, work: Work) -> Came:
+        """What `work` comes to, in no case what was kept. What it may change is stale."""
+        if is_read_only(catalog, tool):
+            return await work()
+        with self._changing(place_of(catalog, tool)):
+            return await work()
+
+    async def _lead(self, flight: _Flight, key: str, reuse: Reuse, call_id: str, work: Work) -> Came:
+        kept: Kept | None = None
+        try:
+            came = await work()
+            if came.outcome == "ok":
+                until_ns = self._clock.monotonic_ns() + int(reuse.ttl_s * S_IN_NS)
+                kept = may_keep(came.shaped, call_id, until_ns)
+            return came
+        finally:
+            with self._lock:
+                if self._flying.get(key) is flight:
+                    del self._flying[key]
+                if kept is not None and not flight.stale:
+                    self._shelf.put(key, flight.place, kept)
+            flight.landed.set_result(kept)
+
+    @contextmanager
+    def _changing(self, place: str) -> Iterator[None]:
+        """While something there may change."""
+        self._empty(place)
+        try:
+            yield
+        finally:
+            self._empty(place)
+
+    def _empty(self, place: str) -> None:
+        with self._lock:
+            self._shelf.empty(place)
+            for key in [key for key, flight in self._flying.items() if flight.place == place]:
+                self._flying.pop(key).stale = True

@@ -1,0 +1,186 @@
+"""Embeddings for search: of a catalog in the background, of a step's goal under a deadline.
+
+Rules:
+1. Optional at every moment. What is not there in time, or is not sound, is not used: the step is ranked by words alone,
+   and the reply says why.
+2. A catalog's vectors are made once, in a daemon thread that the first question begins; until then embedders are
+   `not_ready`. `warm_up` waits for them.
+3. A step waits no longer than the deadline. A breaker keeps steps from waiting for an embedder that is down.
+4. Only successes are remembered, the last `KEPT_GOALS` of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.models import Failure, Hearing
+from bundle_router.core.models.breaker import Breaker, End, Terms, Ticket
+from bundle_router.core.search.index import Vectors
+from bundle_router.ports import Clock, Diagnostics, Embedder, Embedding
+
+KEPT_GOALS: Final = 512
+KEPT_REVISIONS: Final = 2
+TERMS: Final = Terms(errors_in_a_row=3, base_s=30.0, growth=2.0, max_open_s=600.0)
+_GRAVE: Final[frozenset[Failure]] = frozenset(("timeout", "rate_limited", "auth"))
+_BLAMELESS: Final[frozenset[Failure]] = frozenset(("not_ready", "bad_request", "context_window"))
+
+MakeVectors = Callable[[Catalog], Vectors | Embedding]
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """A goal's vector and what it may be compared with; or neither, and why not."""
+
+    heard: Hearing
+    vector: tuple[float, ...] | None = None
+    vectors: Vectors | None = None
+
+
+@dataclass
+class _Making:
+    """The vectors of one catalog: being made until `done` is set. `made` is None while they are, or could not be."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    made: Vectors | None = None
+
+
+class Meanings:
+    """Asks one embedder. May be used from many threads at once.
+
+    `make` gives the vectors of a catalog, or the failure in place of them; it blocks for as long as that takes.
+    """
+
+    def __init__(
+        self, embedder: Embedder, make: MakeVectors, clock: Clock, diagnostics: Diagnostics, *, deadline_s: float
+    ) -> None:
+        self._embedder = embedder
+        self._make = make
+        self._clock = clock
+        self._diagnostics = diagnostics
+        self._deadline_s = deadline_s
+        self._lock = threading.Lock()
+        self._breaker = Breaker(TERMS)
+        self._catalogs: OrderedDict[str, _Making] = OrderedDict()
+        self._goals: OrderedDict[str, tuple[float, ...]] = OrderedDict()
+
+    def understand(self, catalog: Catalog, goal: str) -> Understood:
+        """The goal's vector. Blocks for at most about the deadline."""
+        from bundle_router.core.search.meaning import passage  # loaded when an embedder is asked
+
+        text = passage(goal)
+        making = self._begun(catalog)
+        if not making.done.is_set():
+            return Understood("not_ready")
+        if making.made is None:
+            return Understood("circuit_open")
+        with self._lock:
+            known = self._goals.get(text)
+            if known is not None:
+                self._goals.move_to_end(text)
+                return Understood("used", known, making.made)
+        return self._asked(text, making.made)
+
+    def warm_up(self, catalog: Catalog) -> bool:
+        """Waits until the catalog's vectors are made, or could not be. Says whether they are."""
+        making = self._begun(catalog)
+        making.done.wait()
+        return making.made is not None
+
+    def close(self) -> None:
+        """Lets go of the embedder. Blocks for a moment; idempotent."""
+        self._embedder.close()
+
+    # --- goals -----------------------------------------------------------------------------------------------------
+
+    def _asked(self, text: str, vectors: Vectors) -> Understood:
+        from bundle_router.core.search.meaning import fault_in
+
+        ticket = self._admitted()
+        if ticket is None:
+            return Understood("circuit_open")
+        reply = self._safely(lambda: self._embedder.embed((text,), timeout_s=self._deadline_s))
+        if reply.failure is None and (fault := fault_in(reply.vectors, 1, vectors.dimension)):
+            reply = Embedding(failure="invalid_output", detail=fault)
+        self._settle(ticket, reply)
+        if reply.failure is not None:
+            self._diagnostics.event("warning", "embedding.failed", failure=reply.failure, detail=reply.detail)
+            return Understood(reply.failure)
+        with self._lock:
+            self._goals[text] = reply.vectors[0]
+            while len(self._goals) > KEPT_GOALS:
+                self._goals.popitem(last=False)
+        return Understood("used", reply.vectors[0], vectors)
+
+    def _safely(self, ask: Callable[[], Embedding]) -> Embedding:
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001 - rule 1: whatever an embedder's library raises, the step goes on
+            self._diagnostics.event("error", "embedding.broke", error=error)
+            return Embedding(failure="internal")
+
+    # --- catalogs --------------------------------------------------------------------------------------------------
+
+    def _begun(self, catalog: Catalog) -> _Making:
+        """The catalog's vectors, begun if need be; begun anew when the breaker lets a failed one try again."""
+        with self._lock:
+            known = self._catalogs.get(catalog.revision)
+            if known is not None and (not known.done.is_set() or known.made is not None):
+                return known
+        ticket = self._admitted()
+        with self._lock:
+            current = self._catalogs.get(catalog.revision)
+            if current is not known and current is not None:
+                if ticket is not None:
+                    self._breaker = self._breaker.release(ticket)
+                return current  # another thread began it
+            making = _Making()
+            if ticket is None:
+                making.done.set()
+                return known or making
+            self._catalogs[catalog.revision] = making
+            while len(self._catalogs) > KEPT_REVISIONS:
+                self._catalogs.popitem(last=False)
+        threading.Thread(
+            target=self._fill, args=(making, catalog, ticket), name="bundle-router-vectors", daemon=True
+        ).start()
+        return making
+
+    def _fill(self, making: _Making, catalog: Catalog, ticket: Ticket) -> None:
+        try:
+            made = self._make(catalog)
+        except Exception as error:  # noqa: BLE001 - as in _safely; nobody waits here for an exception
+            self._diagnostics.event("error", "embedding.broke", error=error)
+            made = Embedding(failure="internal")
+        if isinstance(made, Embedding):
+            failure = made.failure or "internal"
+            self._diagnostics.event("warning", "embeddings.unavailable", failure=failure, detail=made.detail)
+            # Whatever it was, the same texts would fail again: no new attempt before the breaker's time.
+            self._settle(ticket, Embedding(failure=failure, retry_after_s=made.retry_after_s), end="grave")
+        else:
+            making.made = made
+            self._settle(ticket, Embedding())
+        making.done.set()
+
+    # --- the breaker -----------------------------------------------------------------------------------------------
+
+    def _admitted(self) -> Ticket | None:
+        with self._lock:
+            self._breaker, ticket = self._breaker.admit(self._clock.monotonic_ns())
+            return ticket
+
+    def _settle(self, ticket: Ticket, reply: Embedding, *, end: End | None = None) -> None:
+        if end is None:
+            end = _end_of(reply.failure)
+        with self._lock:
+            self._breaker = self._breaker.settle(ticket, end, self._clock.monotonic_ns(), reply.retry_after_s)
+
+
+def _end_of(failure: Failure | None) -> End:
+    if failure is None:
+        return "answered"
+    return "grave" if failure in _GRAVE else "blameless" if failure in _BLAMELESS else "failed"

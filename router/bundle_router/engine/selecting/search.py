@@ -1,0 +1,184 @@
+"""The `Selector` that searches.
+
+Rules:
+1. The index is made once for each catalog revision, when the first question comes, in a thread: making it takes what
+   importing the library takes, and milliseconds for every hundred tools.
+2. What of a step is searched is bounded first, so that no step is slower than a page of text.
+3. Same catalog, question, recent steps and memory: same reply, byte for byte. No times in it.
+4. An embedder, where one is configured, is asked before the ranking, and never stands in its way (see `meaning`).
+5. Whatever goes wrong in here is no exception: search was then not heard. Where the library is not installed nobody is
+   there to ask, which is said once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide.decide import Question
+from bundle_router.core.models import Answer, Reason, Recall, RecentStep, Reply, SearchUse, Step
+from bundle_router.engine.selecting.meaning import Meanings, Understood
+from bundle_router.errors import NotInstalled
+from bundle_router.ports import Diagnostics
+
+if TYPE_CHECKING:
+    from bundle_router.core.search.index import Vectors
+    from bundle_router.core.search.memory import Memory
+    from bundle_router.core.search.ranking import Search
+    from bundle_router.core.search.sufficiency import Judgement
+
+MAX_INLINE: Final = 500
+"""Characters that are searched on the caller's thread (some milliseconds among 500 bundles). More are in another."""
+KEPT_REVISIONS: Final = 2
+
+MakeSearch = Callable[[Catalog], "Search"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What search made of a question. `reply` says so in full; `stand_in` is its answer in place of a failing model."""
+
+    reply: Reply
+    stand_in: Answer | None = None
+
+
+NOT_THERE: Final = Found(Reply())
+BROKEN: Final = Found(Reply(failure="internal"))
+
+
+class SearchSelector:
+    """Searches the candidates of a question. May be used from many threads and event loops at once.
+
+    `make` gives the search of a catalog and raises NotInstalled where there can be none. `memory` is what was
+    learned from past steps, `meanings` what asks an embedder.
+    """
+
+    def __init__(
+        self,
+        make: MakeSearch,
+        diagnostics: Diagnostics,
+        memory: Memory | None = None,
+        *,
+        meanings: Meanings | None = None,
+    ) -> None:
+        self._make = make
+        self._diagnostics = diagnostics
+        self._meanings = meanings
+        self._memory = memory
+        self._revisions = (("memory", memory.revision),) if memory is not None else ()
+        self._lock = threading.Lock()
+        self._made: OrderedDict[str, Search | None] = OrderedDict()
+
+    @property
+    def memory(self) -> Memory | None:
+        """What was learned from past steps, of what is ranked here."""
+        return self._memory
+
+    async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
+        """See `Selector`. Where search is not enough the reply has no answer, and says what was found."""
+        return (await self.find(question, recent)).reply
+
+    async def find(self, question: Question, recent: Sequence[RecentStep]) -> Found:
+        """As `consider`, without holding the event loop for longer than a short step takes."""
+        ready = self._meanings is None and question.catalog.revision in self._made
+        if ready and _size(question.step) <= MAX_INLINE:
+            return self.consider(question, recent)
+        return await asyncio.to_thread(self.consider, question, recent)
+
+    def consider(self, question: Question, recent: Sequence[RecentStep]) -> Found:
+        """Ranks the candidates and judges the ranking. Blocks; the first time for as long as the index takes."""
+        # Loaded when something is asked: a step that the mapping settles needs none of it.
+        from bundle_router.core.search.corpus import request_of
+        from bundle_router.core.search.sufficiency import judge
+
+        try:
+            search = self.search_for(question.catalog)
+            if search is None:
+                return NOT_THERE
+            request = request_of(question.step, recent)
+            understood = self._understood(question.catalog, request.text)
+            if understood is not None and understood.vector is not None:
+                search = self._with_vectors(question.catalog, search, understood.vectors)
+                request = replace(request, vector=understood.vector)
+            ranking = search.rank_bundles(request, frozenset(question.candidates), self._memory)
+            judged = judge(question.catalog, question.step, ranking)
+            return self._found(judged, search.index.revision, understood)
+        except Exception as error:  # noqa: BLE001 - rule 5: the caller's step goes on, whatever is wrong in here
+            self._diagnostics.event("error", "search.broke", error=error)
+            return BROKEN
+
+    def search_for(self, catalog: Catalog) -> Search | None:
+        """The search of this catalog, made if need be; None where the library is not installed."""
+        with self._lock:
+            if catalog.revision not in self._made:
+                self._made[catalog.revision] = self._try_to_make(catalog)
+                while len(self._made) > KEPT_REVISIONS:
+                    self._made.popitem(last=False)
+            return self._made[catalog.revision]
+
+    def _understood(self, catalog: Catalog, goal: str) -> Understood | None:
+        return self._meanings.understand(catalog, goal) if self._meanings is not None else None
+
+    def _with_vectors(self, catalog: Catalog, search: Search, vectors: Vectors | None) -> Search:
+        """The search over these vectors, kept: what it has worked out about the catalog goes with it."""
+        if search.vectors is vectors:
+            return search
+        found = replace(search, vectors=vectors)
+        with self._lock:
+            if catalog.revision in self._made:
+                self._made[catalog.revision] = found
+        return found
+
+    def warm_up(self, catalog: Catalog) -> None:
+        """Makes the index, and waits until the catalog's texts are embedded, or could not be. Blocks."""
+        if self.search_for(catalog) is not None and self._meanings is not None:
+            self._meanings.warm_up(catalog)
+
+    def close(self) -> None:
+        """Lets go of the embedder. Blocks for a moment; idempotent."""
+        if self._meanings is not None:
+            self._meanings.close()
+
+    def _try_to_make(self, catalog: Catalog) -> Search | None:
+        try:
+            return self._make(catalog)
+        except NotInstalled as error:
+            self._diagnostics.event("warning", "search.unavailable", cause=error.message, advice=error.advice)
+            return None
+
+    def _found(self, judged: Judgement, index: str, understood: Understood | None) -> Found:
+        heard = understood.heard if understood is not None else None
+        use = replace(judged.use, embeddings=heard, recall=self._recall(understood))
+        made_by = understood.vectors.revision if understood is not None and understood.vectors is not None else None
+        embeddings = (("embeddings", made_by),) if made_by is not None else ()
+        revisions = (("index", index), *embeddings, *self._revisions, ("thresholds", use.thresholds))
+        reply = Reply(search=use, revisions=revisions)
+        if judged.ids:
+            reason: Reason = "union" if use.verdict == "union" else "search"
+            return Found(replace(reply, answer=Answer(judged.ids, "search", reason, use.why, use.ranked)))
+        return Found(reply, _stand_in(use, judged.stand_in) if judged.stand_in is not None else None)
+
+    def _recall(self, understood: Understood | None) -> Recall | None:
+        recollection = self._memory.recollection if self._memory is not None else None
+        if recollection is None:
+            return None
+        if understood is None:
+            return "no_embedder"
+        if understood.vectors is None:
+            return "not_heard"
+        return "used" if understood.vectors.revision == recollection.embedder else "other_embedder"
+
+
+def _stand_in(use: SearchUse, id_: str) -> Answer:
+    return Answer(
+        (id_,), "search", "search", f"in its place the best that search found and that only reads: {id_}", use.ranked
+    )
+
+
+def _size(step: Step) -> int:
+    return len(step.goal) + sum(map(len, step.constraints))

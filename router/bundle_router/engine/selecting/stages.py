@@ -1,0 +1,98 @@
+"""The `Selector` of a whole router: the stages of `[fallback] order`, one after the other.
+
+Rules:
+1. A stage that answers ends it. `default` ends it too: the core shows the declared default, or nothing.
+2. What search found is in the reply whoever answers, and if nobody does.
+3. A model that fails is never followed by more than search found plausible: what search settles by itself, else the
+   best bundle it found that only reads. Either is marked degraded. With neither, the core falls back to the default.
+4. A model that answered is not overruled, even when it says that nothing fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from bundle_router.core.catalog import Catalog, FallbackStage
+from bundle_router.core.decide.decide import Question
+from bundle_router.core.models import Answer, RecentStep, Reply
+from bundle_router.engine.selecting.search import Found, SearchSelector
+from bundle_router.ports import Readiness, Selector
+
+
+class Model(Selector, Protocol):
+    """A selector that has to be warmed up and closed."""
+
+    async def warm_up(self) -> Readiness: ...
+
+    async def close(self) -> None: ...
+
+
+class StagedSelector:
+    """Search and a model in order; either may be absent. May be used from many threads and event loops at once."""
+
+    def __init__(
+        self, order: Sequence[FallbackStage], *, search: SearchSelector | None = None, model: Model | None = None
+    ) -> None:
+        before_default = order[: order.index("default")] if "default" in order else order
+        self._order = tuple(before_default)
+        self.search = search if "search" in self._order else None
+        self.index = search
+        self.model = model if "model" in self._order else None
+
+    async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
+        """See `Selector`."""
+        found: Found | None = None
+        failed: Reply | None = None
+        for stage in self._order:
+            if stage == "search" and self.search is not None:
+                found = await self.search.find(question, recent)
+                if found.reply.answer is not None:
+                    return _in_place_of(failed, found, found.reply.answer)
+            elif stage == "model" and self.model is not None:
+                reply = await self.model.select(question, recent)
+                if reply.answer is not None:
+                    return _with_search(reply, found)
+                failed = reply
+        if failed is not None and failed.failure is not None and found is not None and found.stand_in is not None:
+            return _in_place_of(failed, found, found.stand_in)
+        return _with_search(failed, found) if failed is not None else found.reply if found is not None else Reply()
+
+    def preview(self, question: Question) -> Reply | None:
+        """What search says before any model is asked, without a run's recent steps; None where a model comes first."""
+        if self.search is None or self._order[:1] != ("search",):
+            return None
+        return self.search.consider(question, ()).reply
+
+    async def warm_up(self, catalog: Catalog) -> Readiness:
+        """Makes the index, loads what models need, and says whether they can be asked. Contacts only an embedder."""
+        readiness, _ = await asyncio.gather(self._warm_model(), self._warm_search(catalog))
+        return readiness
+
+    async def _warm_model(self) -> Readiness:
+        return await self.model.warm_up() if self.model is not None else "missing"
+
+    async def _warm_search(self, catalog: Catalog) -> None:
+        if self.search is not None:
+            await asyncio.to_thread(self.search.warm_up, catalog)
+
+    async def close(self) -> None:
+        """Lets go of what the model and the embedder hold."""
+        if self.model is not None:
+            await self.model.close()
+        if self.search is not None:
+            await asyncio.to_thread(self.search.close)
+
+
+def _with_search(reply: Reply, found: Found | None) -> Reply:
+    return reply if found is None else replace(reply, search=found.reply.search, revisions=found.reply.revisions)
+
+
+def _in_place_of(failed: Reply | None, found: Found, answer: Answer) -> Reply:
+    """Search's answer; where a model failed before, with its failure and what it cost."""
+    if failed is None:
+        return replace(found.reply, answer=answer)
+    told = replace(answer, model=failed.model)
+    return replace(found.reply, answer=told, failure=failed.failure, model=failed.model)

@@ -1,0 +1,132 @@
+"""The engines of one router: the one that new decisions are made by, and older ones that runs are still with.
+
+There is an engine for each state of the pin files, so that what a person approves while the router runs can be used
+without opening it anew. Almost always there is one.
+
+Rules:
+1. A decision stands as it was taken: what was approved since is not shown or callable before the run is routed again.
+2. What was taken back, or approved in another form, is refused at once, to decisions taken before as well.
+3. A run goes over to the newest engine when it is routed while nothing of it is under way, else with a later step.
+4. The pin files are looked at before decisions and calls, at most once in `LOOK_S`. Ones that can't be read change
+   nothing, and that is said.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+from bundle_router.core.tools.pins import Pins
+from bundle_router.engine.engine import Engine
+from bundle_router.engine.open_runs import Retired
+from bundle_router.errors import CorruptPins
+from bundle_router.ports import Clock
+
+T = TypeVar("T")
+
+LOOK_S: Final = 1.0
+Renew = Callable[[], tuple[Engine, Mapping[str, Pins]] | None]
+"""A new engine, and the pins it was made for, where the pin files have changed since it was last asked. Reads files,
+and blocks for that long. Raises CorruptPins."""
+
+
+class Generations:
+    """`renew=None`: there is nothing that could change. For many threads and tasks at once."""
+
+    def __init__(self, engine: Engine, clock: Clock, renew: Renew | None = None) -> None:
+        self._engines: tuple[Engine, ...] = (engine,)
+        self._clock = clock
+        self._renew = renew
+        self._next_look_ns = 0
+        self._lock = threading.Lock()
+        self._watchers: tuple[Callable[[str], None], ...] = ()
+        engine.watch(self._tell)
+
+    @property
+    def newest(self) -> Engine:
+        return self._engines[0]
+
+    def of(self, run_id: str) -> Engine:
+        """The engine that the run is with, if it is open; else the newest."""
+        self._look()
+        if len(self._engines) > 1:
+            for engine in self._engines[1:]:
+                if engine.has_open(run_id):
+                    return engine
+        return self._engines[0]
+
+    def _for_step(self, run_id: str) -> Engine:
+        """As `of`; a run of an older engine with nothing under way is taken from it."""
+        engine = self.of(run_id)
+        newest = self._engines[0]
+        return newest if engine is newest or engine.let_go(run_id) else engine
+
+    async def route(self, run_id: str, do: Callable[[Engine], Awaitable[T]]) -> T:
+        """What a step comes to, by the engine it is for."""
+        while True:
+            try:
+                return await do(self._for_step(run_id))
+            except Retired:  # the run was let go of between our look and its opening
+                continue
+
+    def route_sync(self, run_id: str, do: Callable[[Engine], T]) -> T:
+        """As `route`."""
+        while True:
+            try:
+                return do(self._for_step(run_id))
+            except Retired:
+                continue
+
+    async def call(self, run_id: str, do: Callable[[Engine], Awaitable[T]]) -> T:
+        """What a call comes to, by the engine its run is with."""
+        while True:
+            try:
+                return await do(self.of(run_id))
+            except Retired:
+                continue
+
+    def _look(self) -> None:
+        now = self._clock.monotonic_ns()
+        if self._renew is None or now < self._next_look_ns:
+            return
+        with self._lock:
+            if now < self._next_look_ns:
+                return
+            self._next_look_ns = now + int(LOOK_S * 1e9)
+            try:
+                renewed = self._renew()
+            except CorruptPins as trouble:
+                self.newest.diagnostics.event("error", "pins.unread", error=trouble)
+                return
+            if renewed is not None:
+                self._adopt(*renewed)
+
+    def _adopt(self, engine: Engine, pins: Mapping[str, Pins]) -> None:
+        for older in self._engines:
+            older.retire(pins)
+        engine.watch(self._tell)
+        kept = (older for older in self._engines if older.has_open_runs)
+        self._engines = (engine, *kept)
+        engine.diagnostics.event("info", "pins.adopted", servers=sorted(pins), revision=engine.catalog.revision)
+
+    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
+        """See `Router.watch`."""
+        self._watchers = (*self._watchers, heard)
+
+        def end() -> None:
+            self._watchers = tuple(other for other in self._watchers if other is not heard)
+
+        return end
+
+    def _tell(self, run_id: str) -> None:
+        for heard in self._watchers:
+            heard(run_id)
+
+    async def close(self) -> None:
+        """Ends every run of every engine, and the sessions they share."""
+        try:
+            for older in self._engines[1:]:
+                older.end_runs()
+        finally:
+            await self._engines[0].close()

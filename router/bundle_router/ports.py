@@ -1,0 +1,423 @@
+"""One Protocol per effect. The engine knows these; `bundle_router.wiring` gives it the adapters behind them.
+
+A fake that implements a port is in `bundle_router.testing`; one contract suite runs against the fake and the adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide.asking.exchange import ModelReply, ModelRequest
+from bundle_router.core.decide.decide import Question
+from bundle_router.core.models import Block, Failure, Outcome, RecentStep, Reply
+from bundle_router.core.records.chain import File
+from bundle_router.core.search.index import Document, Hit, Index, Near, Vectors
+from bundle_router.core.tools.admission import Admitted
+from bundle_router.core.tools.transport.passage import Answer, Client
+
+Readiness = Literal["cold", "warming", "ready", "missing", "broken"]
+"""Of a model client: not begun, loading, usable, not installed, or installed and not loadable."""
+
+
+class Clock(Protocol):
+    """Time, read once per use. Durations and lifetimes use `monotonic_ns`; only records carry `now`."""
+
+    def now(self) -> str:
+        """RFC 3339 UTC with microseconds, e.g. `2026-11-21T08:02:00.123456Z`."""
+
+    def monotonic_ns(self) -> int: ...
+
+
+class Redactor(Protocol):
+    """Takes secrets out of text. Idempotent: redacting twice gives the same text."""
+
+    def redact(self, text: str) -> str: ...
+
+    def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
+        """The same for several texts at the price of one look. When none holds a secret, `texts` itself is returned."""
+
+    def is_clean(self, text: str) -> bool:
+        """Whether `redact` would leave the text as it is. May say False for clean text, never True for a secret."""
+
+    def redact_value(self, value: Any) -> Any:
+        """The same for every string (keys included) in a JSON value; the value itself is not changed."""
+
+    def keep(self, name: str, value: str) -> None:
+        """Takes this value out as well from now on: a token that was made while the program runs. From any thread."""
+
+
+class Diagnostics(Protocol):
+    """What the operator should know, on standard error. Never raises, never writes to standard output."""
+
+    def event(self, level: str, name: str, **fields: object) -> None:
+        """`level` is `debug`, `info`, `warning` or `error`; `name` is a past-tense word such as `log.healed`."""
+
+
+class Capabilities(Protocol):
+    """Looks up what is present on this machine, cached by the monotonic clock."""
+
+    def present(self, names: Sequence[str]) -> frozenset[str]:
+        """Which of `env:NAME` and `binary:NAME` exist now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored artifact. `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; pixels and seconds where cheap.
+
+    `claimed_type` and `name` are the tool's words. `role` is what it was in a result (empty: it was in none).
+    """
+
+    uri: str
+    sha256: str
+    mime_type: str
+    bytes: int
+    claimed_type: str = ""
+    name: str = ""
+    width: int | None = None
+    height: int | None = None
+    duration_s: float | None = None
+    role: str = ""
+
+
+class Scratch(Protocol):
+    """Files that are handed to a tool for one call."""
+
+    def put(self, name: str, data: bytes, *, within: str = "") -> str:
+        """The absolute path of a read-only file with these bytes, alone in a new folder inside `within` (empty: where
+        the system keeps temporary files). Raises StorageError."""
+
+    def close(self) -> None:
+        """Takes the files away."""
+
+
+class ArtifactStore(Protocol):
+    """Content-addressed bytes of one run."""
+
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored: ...
+
+    def get(self, sha256: str) -> bytes:
+        """The bytes, checked against the digest. Raises KeyError if absent, CorruptRun if they do not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """A torn end (a record that was never acknowledged) that was cut off `file` when a run was opened: `bytes` of it,
+    kept in `saved` beside it."""
+
+    file: str
+    saved: str
+    bytes: int
+
+
+class RunLog(Protocol):
+    """The writer of one run directory. One per run and machine; see `adapters.run_log` for the guarantees.
+
+    The caller holds the run's lock around everything but `sync`, which threads call side by side to share its cost.
+    """
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        """What `run.json` says of the run, as it was when the run was first opened and ever since."""
+
+    @property
+    def healed(self) -> tuple[Healed, ...]:
+        """Torn ends that were cut off so far; report them."""
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence number the next record will carry. Stable while the caller holds the run's lock."""
+
+    def append(self, file: File, record: dict[str, Any]) -> tuple[int, str]:
+        """Writes one record (adds `seq`, `prev`, `hash`) to `routing` or `calls`; returns its `seq` and `hash`.
+
+        Raises StorageError when it was not written; the file then ends at a record boundary, and a later append may
+        succeed. After a `sync` that failed it refuses, whatever the record: see there.
+        """
+
+    def sync(self) -> None:
+        """Returns when everything appended so far survives power loss (durability `disk`); else returns at once.
+
+        Blocks for milliseconds with `disk`: not for an event loop's thread.
+
+        When it raises StorageError, records that were appended and not synced are neither kept nor taken back: nobody
+        knows what the disk holds. What rests on them must not be returned or become current, and this log refuses every
+        further append and sync. Close it and open the run again: what is on disk then, counts.
+        """
+
+    def last_decision(self) -> Mapping[str, Any] | None:
+        """The last `route.decided` record found when the directory was opened, if any."""
+
+    def artifacts(self) -> ArtifactStore: ...
+
+    def close(self) -> None:
+        """Writes the end of the run (`closed`, chain head, count) and lets go of the lock. Idempotent."""
+
+
+class RunStore(Protocol):
+    """The runs directory."""
+
+    def open(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> RunLog:
+        """Creates or continues a run. `header` goes into `run.json` and names at least `catalog_revision`; `catalog`
+        is the text of `catalog.json`.
+
+        Raises RunInUse when another live process writes it, CorruptRun when it can't be continued.
+        """
+
+    def header(self, run_id: str) -> Mapping[str, Any] | None:
+        """What `run.json` says of a run that some process opened, read without locking; None if there is none."""
+
+    def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
+        """The last decision of a run that some process wrote, read without locking; None if there is no such run."""
+
+    def calls_since(self, run_id: str, seq: int) -> Sequence[Mapping[str, Any]]:
+        """The records of a run's calls after the one of that number, in their order, read without locking."""
+
+    def read_artifact(self, run_id: str, sha256: str) -> bytes:
+        """The bytes of an artifact of a run that some process wrote, read without opening or locking the run.
+
+        Raises UnknownRun, KeyError when the run has none of that digest, CorruptRun when the bytes do not match it.
+        """
+
+
+class Selector(Protocol):
+    """Answers what the mapping can't: search, then the model. An upstream's fault is in the reply, never raised.
+
+    What it says is a wish: the core keeps only ids that are among the question's candidates.
+    """
+
+    async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply: ...
+
+
+class ToolSearch(Protocol):
+    """Ranks the tools of a catalog for a query."""
+
+    def rank_tools(self, catalog: Catalog, query: str, permitted: frozenset[str], k: int) -> Sequence[str] | None:
+        """The best `k` of the permitted tools, best first; None where there is no search. Blocks: the first time for as
+        long as an index takes to make."""
+
+
+class ModelClient(Protocol):
+    """Calls to language models. Used from one event loop, which is the client's own while it is open."""
+
+    @property
+    def readiness(self) -> Readiness:
+        """Where it stands. Only `ready` clients are asked."""
+
+    async def warm_up(self) -> Readiness:
+        """Loads what calls need, which takes seconds, and gives the readiness then. Contacts nobody."""
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        """Makes one upstream call and no more. Bounds what it reads but not how long it takes: cancel it for that, and
+        its connection is closed. What goes wrong upstream is in the reply, never raised."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """What an embedder made of some texts: a vector for each, in their order; or why there are none. `detail` is for
+    the operator, in the adapter's own words, and holds nothing that was embedded."""
+
+    vectors: tuple[tuple[float, ...], ...] = ()
+    failure: Failure | None = None
+    detail: str = ""
+    retry_after_s: float | None = None
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors, the same text always into the same but for the last bits. Used from many threads."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def revision(self) -> str:
+        """Changes whenever the vectors of a text would. May load the model: not for an event loop's thread."""
+
+    def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
+        """Blocks for at most about `timeout_s`. What goes wrong is in the reply, never raised; that the vectors are
+        sound is for the caller to check (`bundle_router.core.search.meaning.fault_in`)."""
+
+    def close(self) -> None: ...
+
+
+class AnswerStore(Protocol):
+    """Answers that outlive the process, as text. A cache: what can't be read is not there. Called from threads."""
+
+    def get(self, key: str) -> str | None: ...
+
+    def put(self, key: str, text: str, ttl_s: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawResult:
+    """What a tool gave before shaping. `outcome` is `ok` or what went wrong; `code` is the tool's own word for it.
+    `answer` is the server's own, where it was asked for a client that is to have it."""
+
+    blocks: tuple[Block, ...]
+    outcome: Outcome = "ok"
+    code: str = ""
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """For whom a server is used. Runs share no process and no session that a server keeps; principals share nothing.
+    `client`: the agent's own, where the server's answers are passed on to it as they come."""
+
+    run_id: str = ""
+    principal: str = ""
+    client: Client | None = None
+
+
+EVERYONE = Scope()
+
+
+class Sessions(Protocol):
+    """Calls to tool servers. One adapter per transport family; the engine picks by the server's transport."""
+
+    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """What is wrong with the arguments, one sentence each; empty when they are fine."""
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        workspace: str,
+        timeout_s: float,
+        within: str = ".",
+        scope: Scope = EVERYONE,
+        files: tuple[str, ...] = (),
+    ) -> RawResult:
+        """`workspace` is the root that local tools are confined to (an absolute path), `within` the folder beneath it
+        that the step may work in. `files` are absolute paths of files that are handed over with the arguments: local
+        tools may read them although they lie elsewhere. What goes wrong at the tool is in the result, never raised."""
+
+    async def close(self) -> None: ...
+
+
+NOTHING_ADMITTED: Final = Admitted("", ())
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A server's tool definitions as they came: untrusted, bounded in number and size, each with a `name` of its own
+    and an `inputSchema` that is an object. `rejected` says which were not taken and why; `cut` why there may be more.
+
+    `admitted` is what admission made of it. `stale`: past its lifetime, or the server said that it `changed`; a new one
+    is being read. `error`: why the last attempt to read it came to nothing. `listed_ns` is on the monotonic clock.
+    """
+
+    server: str
+    tools: tuple[Mapping[str, Any], ...]
+    instructions: str = ""
+    name: str = ""
+    version: str = ""
+    protocol: str = ""
+    rejected: tuple[tuple[str, str], ...] = ()
+    cut: str = ""
+    listed_ns: int = 0
+    stale: bool = False
+    changed: bool = False
+    error: str = ""
+    admitted: Admitted = NOTHING_ADMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server as it stands now. `circuit` is `closed`, `open` (left alone for `retry_in_s`) or `half_open`; `reason`
+    says why it can't be used, empty when it can. `command` is what was, or would be, started for a stdio server.
+    `again_s`: after this many seconds `reason` may be another with nothing having happened here."""
+
+    server: str
+    transport: str
+    connections: int = 0
+    pids: tuple[int, ...] = ()
+    running: int = 0
+    waiting: int = 0
+    circuit: str = "closed"
+    retry_in_s: float = 0.0
+    tools: int | None = None
+    reason: str = ""
+    last_error: str = ""
+    command: tuple[str, ...] = ()
+    again_s: float | None = None
+
+
+class ToolServers(Sessions, Protocol):
+    """Sessions with servers that are elsewhere: they can be listed, and hold something for a run."""
+
+    @property
+    def changes(self) -> int:
+        """Grows whenever `known` or `status` may say something else than before, but for what time alone changes."""
+
+    async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
+        """The server's tools, from the cache where it holds. `fresh`: read them now.
+
+        Raises ToolFailure when there are none to give; its code is that of a call that failed so.
+        """
+
+    def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
+        """The last listing, however old, without contacting anybody."""
+
+    async def ask(
+        self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
+    ) -> Answer:
+        """Makes any request of the server but a call. What the server answers, or why it does not, is in the answer,
+        never raised."""
+
+    async def follow(
+        self, server: str, uri: str, updated: Callable[[], None], *, scope: Scope = EVERYONE
+    ) -> Callable[[], None]:
+        """Has `updated` called, from any thread, whenever the server says that a resource is another now. Returns what
+        ends that; so does the end of the run. Raises ToolFailure when the server can't be heard."""
+
+    def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]: ...
+
+    async def close_run(self, run_id: str) -> None:
+        """Ends what was opened for the run."""
+
+
+__all__ = [
+    "EVERYONE",
+    "Answer",
+    "AnswerStore",
+    "ArtifactStore",
+    "Capabilities",
+    "Client",
+    "Clock",
+    "Diagnostics",
+    "Document",
+    "Embedder",
+    "Embedding",
+    "Healed",
+    "Hit",
+    "Index",
+    "Listing",
+    "ModelClient",
+    "Near",
+    "RawResult",
+    "Readiness",
+    "Redactor",
+    "RunLog",
+    "RunStore",
+    "Scope",
+    "Scratch",
+    "Selector",
+    "ServerStatus",
+    "Sessions",
+    "Stored",
+    "ToolSearch",
+    "ToolServers",
+    "Vectors",
+]

@@ -1,0 +1,268 @@
+"""Case files: steps and the bundles they must get. The golden-test format of this project and of its users.
+
+    [[cases]]
+    name = "a reviewer reads and can't run anything"
+    capabilities = ["env:GITHUB_TOKEN"]        # what the machine has; nothing else counts as present
+    workflow = "feature"
+    role = "reviewer"
+    step = "review"
+    bundles = ["repo.readonly"]                # exactly these, in this order
+    left_out = ["bundle:workspace.exec: not_allowed", "tool:repo.git_diff: policy_denied"]
+
+A case may hold several `[[cases.steps]]` instead; they are one run, so stickiness carries over. `answer` is what search
+or a model would say, where the step puts a question. Nothing is looked up: a case file means the same everywhere.
+A name in `left_out` without `bundle:` or `tool:` is either; one without a code may have any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import Field, ValidationError
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.config.positions import Path, locate
+from bundle_router.core.config.reading import parse
+from bundle_router.core.config.report import Report
+from bundle_router.core.config.source import ConfigFile
+from bundle_router.core.config.wording import explain
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.step_policy import check_step_policy
+from bundle_router.core.models import (
+    CODES,
+    Activation,
+    Answer,
+    Decision,
+    Facts,
+    Frozen,
+    Grant,
+    LeftOut,
+    Reply,
+    Source,
+    Step,
+    StepPolicy,
+)
+from bundle_router.core.models.spelling import Suggester
+from bundle_router.core.records.replay import conclude
+from bundle_router.errors import RequestError
+
+
+class CaseStep(Frozen):
+    """One step and what it must get. What is left out is not checked."""
+
+    workflow: str
+    role: str
+    step: str
+    goal: str = ""
+    constraints: tuple[str, ...] = ()
+    policy: StepPolicy | None = None
+    max_bundles: int | None = None
+    max_tools: int | None = None
+    max_tokens: int | None = None
+    parents: tuple[CaseParent, ...] = ()
+    answer: tuple[str, ...] | None = None
+    bundles: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    route: str | None = None
+    source: Source | None = None
+
+
+class CaseParent(Frozen):
+    """An ancestor's step, nearest first: its ceiling is the step's too."""
+
+    workflow: str
+    role: str
+    step: str
+    policy: StepPolicy | None = None
+
+
+class Case(Frozen):
+    """A named run of one or more steps."""
+
+    name: str = Field(min_length=1)
+    capabilities: tuple[str, ...] = ()
+    steps: tuple[CaseStep, ...] = Field(min_length=1)
+
+
+class CaseFile(Frozen):
+    cases: tuple[Case, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One thing that did not come out as the case says."""
+
+    case: str
+    step: int
+    what: str
+    expected: str
+    got: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.case}, step {self.step}: {self.what}: expected {self.expected}, got {self.got}{hint}"
+
+
+# --- reading: a case of one step may do without `steps`, so what is wrong in it is one level higher in the file ----
+
+_CASE_KEYS: Final = ("name", "capabilities")
+
+
+def read_cases(file: ConfigFile) -> tuple[Case, ...]:
+    """The cases of a file. Raises RequestError with everything that is wrong, each with line, key path and the nearest
+    right name."""
+    report = Report([file])
+    raw = parse(file, report)
+    cases: tuple[Case, ...] = ()
+    if raw is not None:
+        listed = raw.get("cases")
+        whole = {**raw, "cases": [_with_steps(case) for case in listed]} if isinstance(listed, list) else raw
+        try:
+            cases = CaseFile.model_validate(whole).cases
+        except ValidationError as error:
+            _report(error, file, raw, report)
+        for path, row in _expected_codes(cases, raw):
+            _check_code(row, file, path, report)
+    problems = report.problems()
+    if problems:
+        said = f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the cases"
+        raise RequestError(
+            "\n".join([said, *(f"  {problem}" for problem in problems)]), advice="fix the lines named above"
+        )
+    return cases
+
+
+def line_of(file: ConfigFile, case: int, step: int) -> int:
+    """The line at which a step (both numbers from 0) of a file that could be read begins."""
+    return locate(file.text).line(("cases", case, "steps", step))
+
+
+def _with_steps(case: Any) -> Any:
+    if not isinstance(case, dict) or "steps" in case:
+        return case
+    own = {key: value for key, value in case.items() if key in _CASE_KEYS}
+    return {**own, "steps": [{key: value for key, value in case.items() if key not in own}]}
+
+
+def _is_short(raw: Any, path: Path) -> bool:
+    """Whether the path leads into the step of a case that is written without `steps`."""
+    if len(path) < 4 or path[0] != "cases" or path[2] != "steps":
+        return False
+    case = raw["cases"][path[1]]
+    return isinstance(case, dict) and "steps" not in case
+
+
+def _as_written(raw: Any, path: Path) -> Path:
+    return (*path[:2], *path[4:]) if _is_short(raw, path) else path
+
+
+def _report(error: ValidationError, file: ConfigFile, raw: Any, report: Report) -> None:
+    for detail in error.errors(include_url=False):
+        if detail["type"] == "too_short" and detail["input"]:
+            continue  # what is wrong in it has been reported, and counts as absent
+        path, message, hint = explain(detail, CaseFile, report.suggester)
+        if detail["type"] == "extra_forbidden" and _is_short(raw, path):
+            known = (*_CASE_KEYS, *CaseStep.model_fields)
+            hint = report.suggester.did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}"
+        report.add(file, _as_written(raw, path), message, hint)
+
+
+def _expected_codes(cases: tuple[Case, ...], raw: Any) -> Iterator[tuple[Path, str]]:
+    for number, case in enumerate(cases):
+        for at, step in enumerate(case.steps):
+            for index, row in enumerate(step.left_out):
+                yield _as_written(raw, ("cases", number, "steps", at, "left_out", index)), row
+
+
+def _check_code(row: str, file: ConfigFile, path: Path, report: Report) -> None:
+    _, name, code = _left_out(row)
+    if not name:
+        report.add(file, path, f"{row!r} names nothing", "write 'bundle:workspace.exec: not_allowed'")
+    elif code and code not in CODES:
+        hint = report.suggester.did_you_mean(code, CODES) or f"codes: {', '.join(CODES)}"
+        report.add(file, path, f"{code!r} is not a code", hint)
+
+
+def _left_out(row: str) -> tuple[str, str, str]:
+    """Kind (`bundle`, `tool` or empty), name and code of `tool:repo.git_diff: policy_denied`."""
+    kind, colon, rest = row.partition(":")
+    if not colon or kind.strip() not in ("bundle", "tool"):
+        kind, rest = "", row
+    name, _, code = rest.partition(":")
+    return kind.strip(), name.strip(), code.strip()
+
+
+def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
+    """Takes the case's decisions under `catalog` and says what came out otherwise."""
+    activation = Activation()
+    wrong: list[Mismatch] = []
+    for number, expected in enumerate(case.steps, start=1):
+        policies = (expected.policy, *(parent.policy for parent in expected.parents))
+        for said in (said for policy in policies if policy for said in check_step_policy(catalog, policy)):
+            # A router refuses the step; here the decision is still taken, so that the rest of the case is told too.
+            wrong.append(Mismatch(case.name, number, "policy", "names that the config knows", said))
+        decision = _decide(case, expected, catalog, activation)
+        activation = decision.after
+        for what, wanted, got in _differences(expected, decision):
+            hint = _unknown(expected, catalog) if what == "bundles" else ""
+            wrong.append(Mismatch(case.name, number, what, wanted, got, hint))
+    return tuple(wrong)
+
+
+def _unknown(expected: CaseStep, catalog: Catalog) -> str:
+    """What the step is to get and no config could give it: a name that no bundle has."""
+    for id_ in expected.bundles:
+        if catalog.bundle(id_) is None:
+            hint = Suggester().did_you_mean(id_, catalog.bundles)
+            return f"no bundle is called {id_!r}{f'; {hint}' if hint else ''}"
+    return ""
+
+
+def _decide(case: Case, expected: CaseStep, catalog: Catalog, activation: Activation) -> Decision:
+    step = Step(
+        run_id="case",
+        workflow=expected.workflow,
+        role=expected.role,
+        step=expected.step,
+        goal=expected.goal,
+        constraints=expected.constraints,
+        policy=expected.policy,
+        max_bundles=expected.max_bundles,
+        max_tools=expected.max_tools,
+        max_tokens=expected.max_tokens,
+    )
+    grants = tuple(Grant(p.workflow, p.role, p.step, p.policy) for p in expected.parents)
+    taken = decide(catalog, Facts(capabilities=frozenset(case.capabilities), grants=grants), activation, step)
+    if not isinstance(taken, Question):
+        return taken
+    answer = None if expected.answer is None else Answer(expected.answer, "model", "model", "as the case says")
+    return conclude(taken, Reply(taken.key, answer))
+
+
+def _differences(expected: CaseStep, decision: Decision) -> Iterable[tuple[str, str, str]]:
+    if tuple(decision.bundle_ids) != expected.bundles:
+        yield "bundles", _list(expected.bundles), _list(decision.bundle_ids)
+    if expected.route is not None and decision.route != expected.route:
+        yield "route", expected.route, str(decision.route)
+    if expected.source is not None and decision.source != expected.source:
+        yield "source", expected.source, decision.source
+    for row in expected.left_out:
+        kind, name, code = _left_out(row)
+        codes = [left.code for left in decision.left_out if _names(left, kind, name)]
+        if not codes or (code and code not in codes):
+            yield f"left out {name!r}", code or "any code", ", ".join(codes) or "not left out"
+
+
+def _names(left: LeftOut, kind: str, name: str) -> bool:
+    """Whether a row is about the bundle, or the tool, of that name. A bundle and a tool may be called the same."""
+    return (kind != "tool" and left.tool is None and left.id == name) or (kind != "bundle" and left.tool == name)
+
+
+def _list(ids: Iterable[str]) -> str:
+    return "[" + ", ".join(ids) + "]"
+
+
+CaseStep.model_rebuild()

@@ -1,0 +1,321 @@
+"""Measures of routing on labelled steps, and the labelled sets they are taken on. Pure: times are handed in.
+
+    {"goal": "open a bug for the crash", "bundles": ["issues.tracker"], "tools": ["issues.create_issue"],
+     "workflow": "bugfix", "role": "implementer", "step": "report", "group": "run-7"}
+
+Rules:
+1. A row's `bundles` are what it needs; none says that nothing fits. `query` is another name of `goal`.
+2. With a workflow, role and step it is judged under policy, like a step of that address. Without, every bundle in use
+   that may be picked is ranked: then only search is measured.
+3. Rankings are measured on rows that need something; abstention on those that do against those that don't.
+4. A mean's rows are equally heavy. Rows of a `group` belong together: keep them on one side of a split.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import AliasChoices, Field, ValidationError
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide.decide import Question, decide, plan_for
+from bundle_router.core.models import (
+    MAX_GOAL,
+    MAX_ITEMS,
+    Activation,
+    Decision,
+    Facts,
+    Frozen,
+    RecentStep,
+    SearchUse,
+    Step,
+)
+from bundle_router.core.models.evidence import Evidence
+from bundle_router.core.search.memory import Memory
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.request import Request
+from bundle_router.core.search.sufficiency import Judgement, judge
+
+NOWHERE: Final = "-"
+"""Stands for the workflow, role and step of a row that says none."""
+MAX_ROWS: Final = 200_000
+
+
+# --- measures ------------------------------------------------------------------------------------------------------
+
+
+def recall(ranked: Sequence[str], gold: Collection[str], k: int) -> float:
+    """Share of what is needed among the first `k`. 0 where nothing is needed."""
+    wanted = set(gold)
+    return len(set(ranked[:k]) & wanted) / len(wanted) if wanted else 0.0
+
+
+def ndcg(ranked: Sequence[str], gold: Collection[str], k: int = 10) -> float:
+    """Normalised discounted cumulative gain of the first `k`, every needed id being worth the same."""
+    wanted = set(gold)
+    ideal = sum(1.0 / math.log2(rank + 2) for rank in range(min(k, len(wanted))))
+    found = sum(1.0 / math.log2(rank + 2) for rank, id_ in enumerate(ranked[:k]) if id_ in wanted)
+    return found / ideal if ideal else 0.0
+
+
+def reciprocal_rank(ranked: Sequence[str], gold: Collection[str]) -> float:
+    """One over the rank of the first needed id; 0 where none is ranked."""
+    wanted = set(gold)
+    return next((1.0 / rank for rank, id_ in enumerate(ranked, start=1) if id_ in wanted), 0.0)
+
+
+def auroc(truths: Sequence[bool], scores: Sequence[float]) -> float | None:
+    """The chance that a true one scores above a false one, ties counting half. None where all are alike."""
+    true = sum(truths)
+    false = len(truths) - true
+    if not true or not false:
+        return None
+    ordered = sorted(zip(scores, truths, strict=True))
+    total, position = 0.0, 0
+    while position < len(ordered):
+        end = position
+        while end < len(ordered) and ordered[end][0] == ordered[position][0]:
+            end += 1
+        total += (position + end + 1) / 2.0 * sum(truth for _, truth in ordered[position:end])
+        position = end
+    return (total - true * (true + 1) / 2.0) / (true * false)
+
+
+def error_at(share: float, right: Sequence[bool], confidence: Sequence[float]) -> float | None:
+    """The share of wrong ones among the most confident `share` of all. Ties at the border count by their mean, so that
+    the order of rows does not matter. None where that is no row."""
+    number = round(share * len(right))
+    if number == 0:
+        return None
+    by_confidence: dict[float, list[bool]] = {}
+    for truth, sure in zip(right, confidence, strict=True):
+        by_confidence.setdefault(sure, []).append(truth)
+    wrong, left = 0.0, number
+    for sure in sorted(by_confidence, reverse=True):
+        tied = by_confidence[sure]
+        taken = min(left, len(tied))
+        wrong += tied.count(False) / len(tied) * taken
+        left -= taken
+    return wrong / number
+
+
+def mean(values: Iterable[float]) -> float:
+    """0 for no values."""
+    every = list(values)
+    return sum(every) / len(every) if every else 0.0
+
+
+# --- labelled sets -------------------------------------------------------------------------------------------------
+
+
+class LabelledRow(Frozen):
+    """One line of a labelled set."""
+
+    goal: str = Field(max_length=MAX_GOAL, validation_alias=AliasChoices("goal", "query"))
+    bundles: tuple[str, ...] = Field(max_length=MAX_ITEMS)
+    tools: tuple[str, ...] = Field(default=(), max_length=1_000)
+    constraints: tuple[str, ...] = Field(default=(), max_length=MAX_ITEMS)
+    recent: tuple[tuple[str, ...], ...] = Field(default=(), max_length=MAX_ITEMS)
+    """The bundles of the steps before it in its run, oldest first."""
+    workflow: str | None = Field(default=None, min_length=1, max_length=200)
+    role: str | None = Field(default=None, min_length=1, max_length=200)
+    step: str | None = Field(default=None, min_length=1, max_length=200)
+    capabilities: tuple[str, ...] = Field(default=(), max_length=MAX_ITEMS)
+    """What the machine has (`env:X`, `binary:y`), as in case files."""
+    group: str = Field(default="", max_length=200)
+    id: str = Field(default="", max_length=200)
+
+    @property
+    def is_placed(self) -> bool:
+        return None not in (self.workflow, self.role, self.step)
+
+    def as_step(self) -> Step:
+        workflow, role, step = self.workflow or NOWHERE, self.role or NOWHERE, self.step or NOWHERE
+        return Step(
+            run_id="eval", workflow=workflow, role=role, step=step, goal=self.goal, constraints=self.constraints
+        )
+
+    def as_request(self) -> Request:
+        recent = tuple(RecentStep("", "", "", bundles) for bundles in reversed(self.recent))
+        if self.is_placed:
+            return Request.of(self.as_step(), recent)
+        return Request(self.goal, "\n".join(self.constraints), recent)
+
+
+def read_labelled(text: str) -> tuple[LabelledRow, ...]:
+    """The rows of a labelled set (JSON Lines; blank lines don't count). Raises ValueError that names the line."""
+    rows: list[LabelledRow] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        if len(rows) == MAX_ROWS:
+            raise ValueError(f"line {number}: more than {MAX_ROWS:,} rows")
+        try:
+            rows.append(LabelledRow.model_validate(json.loads(line)))
+        except ValidationError as wrong:
+            first = wrong.errors(include_url=False, include_context=False)[0]
+            raise ValueError(f"line {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        except (ValueError, RecursionError) as wrong:
+            raise ValueError(f"line {number}: not JSON: {wrong}") from None
+    return tuple(rows)
+
+
+def unknown_ids(rows: Iterable[LabelledRow], catalog: Catalog) -> tuple[str, ...]:
+    """Bundles that rows need and the catalog does not have: no config of these names can be measured with them."""
+    return tuple(sorted({id_ for row in rows for id_ in row.bundles if catalog.bundle(id_) is None}))
+
+
+# --- one row -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """What became of one row. `settled`: `mapping`, or search's verdict. `shown`: bundles it would be shown unasked;
+    `tokens` of them. `confidence` is search's probability where there is a calibration, else its margin."""
+
+    row: LabelledRow
+    gold: frozenset[str]
+    bundles: tuple[str, ...]
+    tools: tuple[str, ...]
+    settled: str
+    shown: tuple[str, ...]
+    tokens: int
+    confidence: float
+    evidence: Evidence
+    unpickable: tuple[str, ...] = ()
+    """Bundles it needs that search may not pick here: they are never ranked, and count as not found."""
+
+
+def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memory: Memory | None = None) -> Ranked:
+    """Ranks and judges one row under the catalog."""
+    facts = Facts(capabilities=frozenset(row.capabilities))
+    step, request = row.as_step(), row.as_request()
+    permitted = _permitted(row, step, catalog, facts)
+    ranking = search.rank_bundles(request, permitted, memory)
+    judged = judge(catalog, step, ranking)
+    wanted_tools = frozenset(tool for id_ in permitted for tool in search.corpus.members.get(id_, ()))
+    # As agents are answered: by the words of a query alone (see `ToolSearch`).
+    tools = search.by_words.rank_tools(Request(request.text), wanted_tools, k=10) if row.tools else ()
+    settled, shown, tokens = _settled(row, step, catalog, facts, judged)
+    use = judged.use
+    gold = frozenset(bundle.id for id_ in row.bundles if (bundle := catalog.bundle(id_)) is not None)
+    return Ranked(
+        row=row,
+        gold=gold,
+        bundles=tuple(scored.id for scored in ranking.scored),
+        tools=tuple(scored.id for scored in tools),
+        settled=settled,
+        shown=shown,
+        tokens=tokens,
+        confidence=use.probability if use.probability is not None else _margin(use),
+        evidence=ranking.evidence,
+        unpickable=tuple(sorted(gold - permitted)),
+    )
+
+
+def _margin(use: SearchUse) -> float:
+    return 0.0 if use.verdict == "novel" else use.evidence.margin
+
+
+def _permitted(row: LabelledRow, step: Step, catalog: Catalog, facts: Facts) -> frozenset[str]:
+    if row.is_placed:
+        return frozenset(plan_for(catalog, step, ()).verdicts.candidates(facts, None, ()).ids)
+    return frozenset(b.id for b in catalog.bundles.values() if b.enabled and b.selectable and not b.always)
+
+
+def _settled(
+    row: LabelledRow, step: Step, catalog: Catalog, facts: Facts, judged: Judgement
+) -> tuple[str, tuple[str, ...], int]:
+    if row.is_placed:
+        taken = decide(catalog, facts, Activation(), step)
+        if isinstance(taken, Decision):
+            return taken.source, tuple(taken.bundle_ids), taken.exposure.tokens
+        judged = _within(judged, taken)
+    tools = {tool for id_ in judged.ids for tool in catalog.bundles[id_].tools}
+    return (
+        judged.use.verdict,
+        judged.ids,
+        sum(catalog.cards[tool].tokens for tool in sorted(tools) if tool in catalog.cards),
+    )
+
+
+def _within(judged: Judgement, question: Question) -> Judgement:
+    """What of a judgement the question's own candidates leave."""
+    candidates = frozenset(question.candidates)
+    return Judgement(judged.use, tuple(id_ for id_ in judged.ids if id_ in candidates))
+
+
+# --- a whole set ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """A set's figures. None: not measurable on it (no row of the kind). Shares and errors lie in 0..1.
+
+    `rows` need something, `abstain` rows need nothing. `settled` counts rows by what settled them. `wrong_unasked`: of
+    what search showed by itself (`shown_unasked` of all rows), the share that did not hold what was needed.
+    `served`: of rows that need something, the share that is shown all of it unasked, by whatever settles them.
+    `errors`: for each share, the error when the most confident share of rows were answered by the first bundle.
+    `tokens`: a row's mean of what it is shown unasked; `all_tokens` of the whole catalog. `ms`: median of a row.
+    """
+
+    rows: int
+    abstain: int
+    groups: int
+    recall: tuple[tuple[int, float], ...]
+    bundle_ndcg: float | None
+    tool_ndcg: float | None
+    mrr: float | None
+    abstention: float | None
+    settled: tuple[tuple[str, int], ...]
+    served: float | None
+    shown_unasked: float
+    wrong_unasked: float | None
+    errors: tuple[tuple[float, float | None], ...]
+    tokens: float
+    all_tokens: int
+    ms: float
+    unpickable: tuple[str, ...] = ()
+    """Bundles that rows need and search may not pick for them: not selectable, or not permitted there."""
+
+
+def measure(
+    ranked: Sequence[Ranked],
+    elapsed_ms: Sequence[float],
+    catalog: Catalog,
+    *,
+    ks: Sequence[int] = (1, 3, 5),
+    shares: Sequence[float] = (0.5, 0.8),
+) -> Measures:
+    """The figures of a set from its rows' results and times."""
+    needing = [item for item in ranked if item.row.bundles]
+    with_tools = [item for item in needing if item.row.tools]
+    unasked = [item for item in ranked if item.settled in ("enough", "union")]
+    counts: dict[str, int] = {}
+    for item in ranked:
+        counts[item.settled] = counts.get(item.settled, 0) + 1
+    right = [item.bundles[:1] != () and item.bundles[0] in item.gold for item in ranked]
+    return Measures(
+        rows=len(needing),
+        abstain=len(ranked) - len(needing),
+        groups=len({item.row.group or f"\0{at}" for at, item in enumerate(ranked)}),
+        recall=tuple((k, mean(recall(item.bundles, item.gold, k) for item in needing)) for k in ks),
+        bundle_ndcg=mean(ndcg(item.bundles, item.gold) for item in needing) if needing else None,
+        tool_ndcg=mean(ndcg(item.tools, item.row.tools) for item in with_tools) if with_tools else None,
+        mrr=mean(reciprocal_rank(item.bundles, item.gold) for item in needing) if needing else None,
+        abstention=auroc([bool(item.row.bundles) for item in ranked], [item.evidence.relevance for item in ranked]),
+        settled=tuple(sorted(counts.items())),
+        served=mean(bool(item.gold) and item.gold <= {*item.shown} for item in needing) if needing else None,
+        shown_unasked=len(unasked) / len(ranked) if ranked else 0.0,
+        wrong_unasked=mean(not set(item.shown) & item.gold for item in unasked) if unasked else None,
+        errors=tuple((share, error_at(share, right, [item.confidence for item in ranked])) for share in shares),
+        tokens=mean(item.tokens for item in ranked),
+        all_tokens=sum(card.tokens for card in catalog.cards.values()),
+        ms=statistics.median(elapsed_ms) if elapsed_ms else 0.0,
+        unpickable=tuple(sorted({id_ for item in ranked for id_ in item.unpickable})),
+    )

@@ -1,0 +1,187 @@
+"""Why a tool or bundle is, or is not, shown at a step: every test in order, passed or not.
+
+The chain uses the same functions as the decision itself, so it can't tell another story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plan, plan_for
+from bundle_router.core.decide.policy import Check, checks
+from bundle_router.core.models import (
+    Activation,
+    Code,
+    Decision,
+    Facts,
+    LeftOut,
+    ModelUse,
+    Reason,
+    Reply,
+    SearchUse,
+    Step,
+)
+from bundle_router.core.models.spelling import Suggester
+from bundle_router.core.records.replay import conclude
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The tests on one bundle or one tool of it. `reason`: how it is shown; `code`: the first test it failed."""
+
+    bundle: str
+    tool: str | None
+    checks: tuple[Check, ...]
+    reason: Reason | None
+    code: Code | None
+    detail: str
+
+    @property
+    def shown(self) -> bool:
+        return self.code is None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What `explain` prints: the address, the route and how the decision came out, and a chain per bundle.
+
+    `asks`: the mapping left something open. `search` and `model` are what was heard of either, if anything was.
+    """
+
+    target: str
+    route: str | None
+    source: str
+    asks: bool
+    chains: tuple[Chain, ...]
+    degraded: bool = False
+    justification: str = ""
+    search: SearchUse | None = None
+    model: ModelUse | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether the target is shown: as a tool when it names one, else as a bundle."""
+        own = [chain for chain in self.chains if chain.tool is not None] or self.chains
+        return any(chain.shown for chain in own)
+
+
+def explain(
+    catalog: Catalog,
+    facts: Facts,
+    activation: Activation,
+    step: Step,
+    target: str,
+    hear: Callable[[Question], Reply | None] | None = None,
+) -> Explanation:
+    """Explains one bundle id or canonical tool name, or only one of the two: `bundle:repo.x`, `tool:repo.x`.
+
+    An unknown target gives one `unknown_bundle` chain.
+
+    Where search or a model is asked, `hear` gives what became of the question; without it, or where it gives None, the
+    chains show the step as if nobody had answered.
+    """
+    taken = decide(catalog, facts, activation, step)
+    asks = isinstance(taken, Question)
+    decision = conclude(taken, hear(taken) if hear is not None else None) if isinstance(taken, Question) else taken
+    candidates = taken.candidates if isinstance(taken, Question) else ()
+    chains = tuple(
+        _chain(catalog, facts, step, decision, candidates, bundle, tool) for bundle, tool in _holders(catalog, target)
+    )
+    if not chains:
+        name = target.partition(":")[2] or target
+        detail = _unknown(catalog, target)
+        missing = Check("unknown_bundle", False, detail)
+        chains = (Chain(name, None, (missing,), None, "unknown_bundle", detail),)
+    return Explanation(
+        target.partition(":")[2] or target,
+        decision.route,
+        decision.source,
+        asks,
+        chains,
+        decision.degraded,
+        decision.justification,
+        decision.search,
+        decision.model,
+    )
+
+
+def _unknown(catalog: Catalog, target: str) -> str:
+    """What there is none of, and what may have been meant."""
+    kind, _, rest = target.partition(":")
+    tools = [tool for bundle in catalog.bundles.values() for tool in bundle.tools]
+    known = {"tool": tools, "bundle": list(catalog.bundles)}.get(kind if rest else "", [*catalog.bundles, *tools])
+    nothing = {"tool": "no bundle holds a tool of this name", "bundle": "no bundle has this id"}.get(
+        kind if rest else "", "no bundle has this id and no bundle holds a tool of this name"
+    )
+    if kind == "tool" and catalog.bundle(rest) is not None:
+        return f"{nothing}; it is the id of a bundle"
+    if kind == "bundle" and rest in tools:
+        return f"{nothing}; it is the name of a tool"
+    hint = Suggester().did_you_mean(rest or target, known)
+    return f"{nothing}; {hint}" if hint else nothing
+
+
+def _holders(catalog: Catalog, target: str) -> list[tuple[str, str | None]]:
+    """The bundles to look at: the bundle of that id, and every bundle that holds the tool of that name."""
+    kind, colon, rest = target.partition(":")
+    name = rest if colon else target
+    named = None if kind == "tool" and colon else catalog.bundle(name)
+    holders: list[tuple[str, str | None]] = [] if named is None else [(named.id, None)]
+    if not (kind == "bundle" and colon):
+        holders += [(bundle.id, name) for bundle in catalog.bundles.values() if name in bundle.tools]
+    return holders
+
+
+def _chain(
+    catalog: Catalog,
+    facts: Facts,
+    step: Step,
+    decision: Decision,
+    candidates: tuple[str, ...],
+    id_: str,
+    tool: str | None,
+) -> Chain:
+    bundle = catalog.bundles[id_]
+    plan = plan_for(catalog, step, facts.grants)
+    # A bundle stands as long as one of its tools does, so it is judged by the best of them.
+    verdict = plan.verdicts.of(id_, facts)
+    judged = tool or next(iter((*verdict.tools, *verdict.patterns, *bundle.tools, *bundle.patterns)), None)
+    made = [Check("unknown_bundle", True, ""), *checks(catalog, plan.verdicts.ceiling, facts, bundle, judged)]
+    made.append(_mapping_check(plan, decision, candidates, bundle))
+    chosen = next((c for c in decision.bundles if c.id == id_), None)
+    refused = next((row for row in decision.left_out if row.id == id_ and row.tool in (None, tool)), None)
+    if chosen is not None and (refused is None or tool is None):
+        return Chain(id_, tool, tuple(made), chosen.reason, None, "")
+    failed = next((check for check in made if not check.passed), None)
+    if failed is None:
+        # Permitted and asked for, and still not shown: a budget or the activation's cap stood in the way.
+        row = refused or LeftOut(id_, "not_selected", "a candidate that nobody picked")
+        failed = Check(row.code, False, row.detail)
+        made.append(failed)
+    return Chain(id_, tool, tuple(made), None, failed.code, failed.detail)
+
+
+def _mapping_check(plan: Plan, decision: Decision, candidates: tuple[str, ...], bundle: Bundle) -> Check:
+    """Whether anything brings the bundle to this step at all."""
+    route = plan.route
+    names = {bundle.id, *bundle.aliases}
+    if route is not None and names & set(route.bundles):
+        return Check("not_mapped", True, f"route {route.name!r} names it")
+    if bundle.always:
+        return Check("not_mapped", True, "it is shown always")
+    if bundle.id in candidates:
+        return Check("not_mapped", True, "a candidate: search or the model may pick it")
+    chosen = next((chosen for chosen in decision.bundles if chosen.id == bundle.id), None)
+    if chosen is not None:
+        stays = chosen.reason in ("sticky", "inherited")
+        return Check("not_mapped", True, f"it stays {chosen.evidence}" if stays else "it is the declared default")
+    held_back = next((row for row in decision.left_out if (row.id, row.code) == (bundle.id, "not_mapped")), None)
+    if held_back is not None:
+        return Check("not_mapped", False, held_back.detail)
+    if route is not None:
+        return Check("not_mapped", False, f"route {route.name!r} does not name it")
+    only = "" if bundle.selectable else ", and nothing but a route shows this bundle (selectable = false)"
+    return Check("not_mapped", False, f"no route covers this step{only}")

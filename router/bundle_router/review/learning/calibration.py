@@ -1,0 +1,224 @@
+"""Thresholds that mean what they say: how likely the best-ranked bundle is the right one, fitted on past steps.
+
+Rules:
+1. A row is a labelled step, ranked today with what other runs taught. True: its best bundle is one it needed.
+2. One run weighs at most `RUN_WEIGHT` rows, in the fit and in the count that has to reach `MIN_LABELS`.
+3. Every probability that is judged comes from a fit on other runs. `judge` itself is asked what it would settle.
+4. A calibration is proposed only where what it settles is wrong no more often than its thresholds allow. Reading
+   0.90, writing 0.97 (or as `[search]` says), executing never.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from typing import Final
+
+from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.models.evidence import fit_logistic
+from bundle_router.core.search.memory import Memory, bounded, learn, make_examples
+from bundle_router.core.search.ranking import Ranking, Search
+from bundle_router.core.search.sufficiency import judge
+from bundle_router.review.evaluation import auroc
+from bundle_router.review.learning.fitting import base_scores
+from bundle_router.review.learning.labels import LabelledStep
+
+FEATURES: Final = (
+    "strength",
+    "known",
+    "coverage",
+    "margin",
+    "entropy",
+    "agreement",
+    "remembered",
+    "relevance",
+    "likeness",
+)
+FOLDS: Final = 5
+RUN_WEIGHT: Final = 5.0
+MIN_WRONG: Final = 10
+"""Rows whose best bundle is wrong that a fit takes: from right ones alone nobody learns what a wrong one looks like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A step as the fit sees it."""
+
+    step: LabelledStep
+    ranking: Ranking
+    right: bool
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What search would settle by itself of some steps: with one bundle, and how many of these are wrong; with a union,
+    and how many of these hold nothing that was needed."""
+
+    steps: int = 0
+    enough: int = 0
+    wrong: int = 0
+    unions: int = 0
+    unions_wrong: int = 0
+
+    @property
+    def share(self) -> float:
+        return self.enough / self.steps if self.steps else 0.0
+
+    @property
+    def error(self) -> float:
+        return self.wrong / self.enough if self.enough else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationFit:
+    """`calibration` is None where none is proposed; `why` says so in words. `labels` counts rows by rule 2, `missing`
+    those that are lacking; where there is not `enough` to tell, what is in force stays. `before` is what is in force
+    now, `after` the calibration, both on steps it has not seen; `by_effect` splits `after` by what the best bundle can
+    do. `auroc`: how well the probability tells right from wrong."""
+
+    calibration: Calibration | None
+    why: str
+    labels: int
+    missing: int
+    enough: bool = False
+    before: Settled = Settled()
+    after: Settled = Settled()
+    by_effect: tuple[tuple[str, Settled], ...] = ()
+    auroc: float | None = None
+
+
+def calibrate(steps: Sequence[LabelledStep], search: Search, memory: Memory | None, catalog: Catalog) -> CalibrationFit:
+    """Fits how likely the best bundle is the right one. `memory` is what will be in force beside the calibration."""
+    labels = int(sum(_weights(steps)))
+    rows = _rows(steps, search, memory) if labels >= MIN_LABELS else []
+    labels = int(sum(row.weight for row in rows)) if rows else labels
+    missing = max(0, MIN_LABELS - labels)
+    if missing:
+        return CalibrationFit(None, f"{missing} more labels are needed ({labels} of {MIN_LABELS})", labels, missing)
+    wrong = sum(not row.right for row in rows)
+    if wrong < MIN_WRONG:
+        why = f"search was wrong {wrong} times, too seldom to learn what that looks like ({MIN_WRONG} are needed)"
+        return CalibrationFit(None, why, labels, 0)
+    before = _settled(rows, [catalog] * len(rows))
+    folds = [_under(catalog, fit_rows([row for row in rows if _fold(row) != fold])) for fold in range(FOLDS)]
+    under = [folds[_fold(row)] for row in rows]
+    after = _settled(rows, under)
+    by_effect = tuple(
+        (effect, _settled(*_only(rows, under, catalog, writes=effect == "write"))) for effect in ("read", "write")
+    )
+    area = auroc([row.right for row in rows], [_probability(row, c) for row, c in zip(rows, under, strict=True)])
+    fitted = CalibrationFit(fit_rows(rows), "", labels, 0, True, before, after, by_effect, area)
+    for effect, settled in by_effect:
+        allowed = 1.0 - _threshold(catalog, effect)
+        if settled.error > allowed:
+            why = (
+                f"of what it would settle for bundles that {effect}, {settled.error:.1%} are wrong, over {allowed:.1%}"
+            )
+            return replace(fitted, calibration=None, why=why)
+    why = f"settles {after.share:.0%} of the steps ({before.share:.0%} now), {after.error:.1%} of them wrong"
+    return replace(fitted, why=why)
+
+
+def fit_rows(rows: Sequence[Row]) -> Calibration:
+    """The logistic of the rows. Its version is the digest of its numbers."""
+    logistic = fit_logistic(
+        [asdict(row.ranking.evidence) for row in rows],
+        [row.right for row in rows],
+        FEATURES,
+        weights=[row.weight for row in rows],
+    )
+    weights = tuple(sorted(logistic.weights))
+    labels = int(sum(row.weight for row in rows))
+    return Calibration(calibration_version(logistic.bias, weights, labels), labels, logistic.bias, weights)
+
+
+def calibration_version(bias: float, weights: Sequence[tuple[str, float]], labels: int) -> str:
+    return digest_of([bias, [list(pair) for pair in sorted(weights)], labels])
+
+
+def _rows(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> list[Row]:
+    """The steps ranked with what the other folds' runs taught. A best bundle that is over its quota says nothing."""
+    memories = _fold_memories(steps, search, memory)
+    rows = []
+    for step, weight in zip(steps, _weights(steps), strict=True):
+        with_ = memories[fold_of(step.past.run_id)]
+        ranking = search.rank_bundles(step.past.request, step.permitted, with_)
+        first = ranking.scored[0].id if ranking.scored else ""
+        if first not in step.neutral:
+            rows.append(Row(step, ranking, first in step.counted, weight))
+    return rows
+
+
+def _fold_memories(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> list[Memory | None]:
+    if memory is None:
+        return [None] * FOLDS
+    base = base_scores(steps, search)
+    labels = bounded([step.label for step in steps])
+    made = []
+    for fold in range(FOLDS):
+        others = [label for label in labels if fold_of(label.run) != fold]
+        examples, rarity = make_examples(others, search.analyzer, lambda label: base[label])
+        words = learn(examples, rarity, trust=memory.trust) if memory.rarity else Memory(trust=memory.trust)
+        runs = frozenset(label.run for label in others)
+        recollection = memory.recollection.of_runs(runs) if memory.recollection is not None else None
+        made.append(replace(words, recollection=recollection))
+    return list(made)
+
+
+def _weights(steps: Sequence[LabelledStep]) -> list[float]:
+    number = Counter(step.past.run_id for step in steps)
+    return [min(1.0, RUN_WEIGHT / number[step.past.run_id]) for step in steps]
+
+
+def _settled(rows: Sequence[Row], under: Sequence[Catalog]) -> Settled:
+    enough = wrong = unions = unions_wrong = 0
+    for row, catalog in zip(rows, under, strict=True):
+        judged = judge(catalog, row.step.past.step, row.ranking)
+        helped = any(id_ in row.step.needed for id_ in judged.ids)
+        if judged.use.verdict == "enough":
+            enough, wrong = enough + 1, wrong + (not helped)
+        elif judged.use.verdict == "union":
+            unions, unions_wrong = unions + 1, unions_wrong + (not helped)
+    return Settled(len(rows), enough, wrong, unions, unions_wrong)
+
+
+def _only(
+    rows: Sequence[Row], under: Sequence[Catalog], catalog: Catalog, *, writes: bool
+) -> tuple[list[Row], list[Catalog]]:
+    """The rows whose best bundle writes, or does not."""
+    kept = [
+        (row, one)
+        for row, one in zip(rows, under, strict=True)
+        if row.ranking.scored and ("write" in catalog.bundles[row.ranking.scored[0].id].effects) == writes
+    ]
+    return [row for row, _ in kept], [one for _, one in kept]
+
+
+def _probability(row: Row, under: Catalog) -> float:
+    found = judge(under, row.step.past.step, row.ranking).use.probability
+    return 0.0 if found is None else found
+
+
+def _threshold(catalog: Catalog, effect: str) -> float:
+    search = catalog.settings.search
+    return search.write_threshold if effect == "write" else search.read_threshold
+
+
+def _under(catalog: Catalog, calibration: Calibration) -> Catalog:
+    """The catalog with this calibration in force. A fold holds fewer labels than the whole that is proposed."""
+    settings = catalog.settings
+    counted = replace(calibration, labels=max(calibration.labels, MIN_LABELS))
+    return replace(catalog, settings=replace(settings, search=replace(settings.search, calibration=counted)))
+
+
+def _fold(row: Row) -> int:
+    return fold_of(row.step.past.run_id)
+
+
+def fold_of(run_id: str) -> int:
+    """The fold a run is in, by its id."""
+    return sha256(b"calibration\0" + run_id.encode()).digest()[0] % FOLDS

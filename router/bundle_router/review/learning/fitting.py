@@ -1,0 +1,152 @@
+"""What a memory learned from past steps does, and whether it may be proposed.
+
+Rules:
+1. Nothing is measured on what it was learned from. Two measurements are made: every step replayed with what the other
+   runs taught (`fit_memory`), and the newest quarter of the runs with what the older ones taught.
+2. A memory is proposed only where the first gains, more than by luck, and the second does not lose. So what was learned
+   from logs never makes the replay of these logs worse.
+3. The memory that is proposed was learned from all the steps, in the way that was measured.
+4. With an embedder, recalling past steps by meaning is proposed beside it by the same two measurements, each against
+   the memory that is proposed without it. What can't be measured, or does not gain, stays with words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bundle_router.core.search.fit import MIN_LABELS, Fit, Recalling, fit_memory
+from bundle_router.core.search.memory import Label, Memory
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.recall import Recollection
+from bundle_router.review.evaluation import mean, reciprocal_rank
+from bundle_router.review.learning.labels import LabelledStep
+
+HELD_BACK: Final = 0.25
+MIN_HELD_BACK: Final = 10
+"""Steps that a held-back part must have to be measured."""
+ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Rankings of some steps: how often a needed bundle stands first, the mean reciprocal rank, and their mean."""
+
+    steps: int = 0
+    first: float = 0.0
+    mrr: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return (self.first + self.mrr) / 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFit:
+    """`memory` is None where none is proposed; `why` says so in words. `enough` is false where the labels did not
+    suffice to tell: what is in force then stays. `replay` is the leave-run-out replay, `before` and `after` the
+    held-back runs without and with what the older runs taught."""
+
+    memory: Memory | None
+    why: str
+    enough: bool
+    replay: Fit
+    before: Quality
+    after: Quality
+    recall: str = ""
+    """Why past steps are recalled by meaning, or are not, in words. Empty where nobody could be asked."""
+
+
+def hold_back(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:
+    """The older and the newest runs (a quarter of them). `steps` come oldest run first."""
+    runs = list(dict.fromkeys(step.past.run_id for step in steps))
+    newest = frozenset(runs[len(runs) - int(len(runs) * HELD_BACK) :])
+    older = [step for step in steps if step.past.run_id not in newest]
+    return older, [step for step in steps if step.past.run_id in newest]
+
+
+def base_scores(steps: Sequence[LabelledStep], search: Search) -> dict[Label, Mapping[str, float]]:
+    """What search alone gives the permitted bundles of each step; its neutral ones are no rivals and stay out."""
+    found: dict[Label, Mapping[str, float]] = {}
+    for step in steps:
+        scores, _ = search.base_scores(step.past.request, step.permitted)
+        found[step.label] = {id_: score for id_, score in scores.items() if id_ not in step.neutral}
+    return found
+
+
+def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
+    """Learns a memory from the steps, measures it, and proposes it where that pays. `steps`: oldest run first."""
+    base = base_scores(steps, search)
+    replay = _fit(steps, search, base)
+    older, newest = hold_back(steps)
+    earlier = _fit(older, search, base) if replay.trials and len(newest) >= MIN_HELD_BACK else None
+    words = _fit_words(steps, newest, replay, earlier, search)
+    return _with_recall(words, newest, earlier, search)
+
+
+def _with_recall(words: MemoryFit, newest: Sequence[LabelledStep], earlier: Fit | None, search: Search) -> MemoryFit:
+    """Rule 4. Where the newest runs reject the memory of words, what was measured on top of it tells nothing."""
+    recall = words.replay.recall
+    if recall is None:
+        return words
+    if recall.memory is None or (words.replay.memory is not None and words.memory is None):
+        best = max(recall.trials, key=lambda trial: trial.quality)
+        return replace(words, recall=f"by words alone; by meaning too: {best.gain:+.3f} ± {best.sigma:.3f} in replay")
+    held = earlier.recall.memory if earlier is not None and earlier.recall is not None else None
+    after = quality(newest, search, held) if held is not None else words.after
+    if after.mean < words.after.mean - ROUNDING:
+        why = f"by words alone; by meaning too the newest runs get worse ({words.after.mean:.3f} → {after.mean:.3f})"
+        return replace(words, recall=why)
+    why = f"by meaning too: replay gains {recall.after - recall.before:+.3f} over words alone"
+    return replace(words, memory=recall.memory, enough=True, after=after, recall=why)
+
+
+def _fit_words(
+    steps: Sequence[LabelledStep], newest: Sequence[LabelledStep], replay: Fit, earlier: Fit | None, search: Search
+) -> MemoryFit:
+    """The memory of words; `earlier` is what the older runs alone taught."""
+    before = quality(newest, search, None)
+    if replay.memory is None:
+        why, enough = _why_not(replay, steps)
+        return MemoryFit(None, why, enough, replay, before, before)
+    after = quality(newest, search, earlier.memory if earlier is not None else None)
+    if after.mean < before.mean - ROUNDING:
+        why = f"what the older runs taught makes the newest worse ({before.mean:.3f} → {after.mean:.3f})"
+        return MemoryFit(None, why, True, replay, before, after)
+    why = f"replay gains {replay.after - replay.before:+.3f}"
+    return MemoryFit(replay.memory, why, True, replay, before, after)
+
+
+def _fit(steps: Sequence[LabelledStep], search: Search, base: Mapping[Label, Mapping[str, float]]) -> Fit:
+    of_label = {step.label: step for step in steps}
+
+    def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
+        step = of_label[label]
+        return search.recall(step.past.request, step.permitted - step.neutral, recollection)
+
+    recalling = Recalling(search.vectors.revision, votes) if search.vectors is not None else None
+    return fit_memory([step.label for step in steps], search.analyzer, lambda label: base[label], recalling=recalling)
+
+
+def _why_not(replay: Fit, steps: Sequence[LabelledStep]) -> tuple[str, bool]:
+    runs = len({step.past.run_id for step in steps})
+    if replay.trials:
+        best = max(replay.trials, key=lambda trial: trial.quality)
+        return f"replay gains too little to be more than luck ({best.gain:+.3f} ± {best.sigma:.3f})", True
+    missing = max(0, MIN_LABELS - replay.labels)
+    need = f"{missing} more labels" if missing else f"more than the {runs} runs (of different ids) there are"
+    return f"too little to go by: {need} are needed", False
+
+
+def quality(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> Quality:
+    """How well search ranks the steps, each among its own permitted bundles."""
+    rankings = [
+        [scored.id for scored in search.rank_bundles(step.past.request, step.permitted, memory).scored]
+        for step in steps
+    ]
+    return Quality(
+        len(steps),
+        mean(float(ids[:1] != [] and ids[0] in step.needed) for ids, step in zip(rankings, steps, strict=True)),
+        mean(reciprocal_rank(ids, step.needed) for ids, step in zip(rankings, steps, strict=True)),
+    )

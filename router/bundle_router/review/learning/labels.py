@@ -1,0 +1,201 @@
+"""From past steps to labels: which bundles a step turned out to need, and how much that may count.
+
+Rules:
+1. A bundle was needed when it was shown and one of its tools was called; when a tool of it was asked for and only not
+   shown (a gap); or when a reviewer says so. A reviewer's "not needed" overrules the first two.
+2. Only bundles that today's policy permits the step, and that search may pick, are ever labels: anything else can't be
+   ranked, so nothing is to be learned about it.
+3. A label is forgotten when the config has made it obsolete: the bundle is gone, its description has changed, or the
+   tool that the label rests on has left it. (A reviewer's word rests on all of its tools.)
+4. Of one run, a bundle counts at most `PER_RUN` times, and at most `QUOTAS[kind]` times for each kind: what was shown
+   anyway (mapped, sticky, inherited), and what was only asked for, count once, since both are easily had by an agent
+   that calls one tool at every step. A bundle that a run called at more than half of its steps counts once in all,
+   unless a reviewer says more. What is over the quota is no evidence against the bundle either (`neutral`).
+5. Of one run at most `RUN_STEPS` steps count, spread over it; of all runs the newest `MAX_STEPS` steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar, get_args
+
+from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.decide.decide import plan_for
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.search.memory import PER_RUN, Label
+from bundle_router.core.search.request import marks_of
+from bundle_router.review.learning.steps import PastStep
+
+T = TypeVar("T")
+Kind = Literal["corrected", "used", "routine", "gap"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+"""Of a label: a reviewer's word; shown by search, a model or as the default and used; shown anyway and used; a gap."""
+QUOTAS: Final[Mapping[Kind, int]] = {"corrected": 3, "used": 3, "routine": 1, "gap": 1}
+ROUTINE: Final = frozenset(("mapped", "sticky", "inherited"))
+EVERYWHERE: Final = 0.5
+MIN_EVERYWHERE: Final = 4
+"""Steps of a run from which on a bundle called at more than `EVERYWHERE` of them is taken for a habit."""
+RUN_STEPS: Final = 20
+MAX_STEPS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledStep:
+    """A past step with what it needed. `counted` are the needed ids within their quota; `permitted` is what is ranked
+    for the step under today's policy, at least two."""
+
+    past: PastStep
+    needed: Mapping[str, Kind]
+    counted: frozenset[str]
+    permitted: frozenset[str]
+
+    @property
+    def neutral(self) -> frozenset[str]:
+        """Needed, and over its quota: neither for nor against."""
+        return frozenset(self.needed) - self.counted
+
+    @property
+    def label(self) -> Label:
+        """As a memory learns it."""
+        request = self.past.request
+        return Label(request.text, tuple(sorted(self.counted)), self.past.run_id, marks_of(request))
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Labelled steps, oldest run first. The counts say what became of the rest: `by_kind` of what counts, `obsolete`
+    labels forgotten by rule 3, `unrankable` by rule 2, `over_quota` by rules 4 and 5."""
+
+    steps: tuple[LabelledStep, ...]
+    by_kind: tuple[tuple[Kind, int], ...] = ()
+    obsolete: int = 0
+    unrankable: int = 0
+    over_quota: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """One bundle one step needed: `tools` are those it rests on."""
+
+    id: str
+    kind: Kind
+    tools: tuple[str, ...]
+
+
+def fingerprint(bundle: Bundle) -> str:
+    """Of what learning about a bundle rests on: its description and its tools. Examples only ever add to it."""
+    return digest_of([" ".join(bundle.description.split()), bundle.tools, bundle.patterns])
+
+
+def label_steps(past: Iterable[PastStep], catalogs: Mapping[str, Catalog], current: Catalog) -> Labelled:
+    """The labels that `past` holds under the config `current`. `catalogs`: what each step was decided under."""
+    counts: Counter[str] = Counter()
+    by_run: defaultdict[str, list[LabelledStep]] = defaultdict(list)
+    for step in past:
+        labelled = _labelled(step, catalogs.get(step.catalog_revision), current, counts)
+        if labelled is not None:
+            by_run[step.run_id].append(labelled)
+    runs = sorted(by_run.values(), key=lambda steps: (steps[0].past.time, steps[0].past.run_id))
+    kept = [step for steps in runs for step in _within_quotas(steps)][-MAX_STEPS:]
+    kinds = Counter(step.needed[id_] for step in kept for id_ in step.counted)
+    claimed = sum(len(step.needed) for steps in runs for step in steps)
+    return Labelled(
+        tuple(kept),
+        tuple((kind, kinds[kind]) for kind in KINDS),
+        counts["obsolete"],
+        counts["unrankable"],
+        claimed - kinds.total(),
+    )
+
+
+def _labelled(past: PastStep, then: Catalog | None, now: Catalog, counts: Counter[str]) -> LabelledStep | None:
+    claims = list(_claims(past, then))
+    if not claims:
+        return None
+    permitted = frozenset(plan_for(now, past.step, past.facts.grants).verdicts.candidates(past.facts, None, ()).ids)
+    needed: dict[str, Kind] = {}
+    for claim in claims:
+        bundle = now.bundle(claim.id)
+        if bundle is None or not _still_holds(claim, then.bundle(claim.id) if then is not None else None, bundle):
+            counts["obsolete"] += 1
+        elif bundle.id not in permitted or len(permitted) < 2:
+            counts["unrankable"] += 1
+        else:
+            needed.setdefault(bundle.id, claim.kind)
+    return LabelledStep(past, needed, frozenset(needed), permitted) if needed else None
+
+
+def _claims(past: PastStep, then: Catalog | None) -> Iterator[_Claim]:
+    """What the step needed, the most trustworthy word about each bundle first."""
+    for id_ in sorted(past.needed):
+        held = then.bundle(id_) if then is not None else None
+        yield _Claim(id_, "corrected", held.tools if held is not None else ())
+    tools: defaultdict[str, list[str]] = defaultdict(list)
+    for id_, tool in past.called:
+        if id_ not in past.not_needed:
+            tools[id_].append(tool)
+    for id_, called in sorted(tools.items()):
+        yield _Claim(id_, "routine" if past.shown.get(id_) in ROUTINE else "used", tuple(called))
+    for tool in past.missed:
+        holder = _most_specific(tool, past, then)
+        if holder is not None:
+            yield _Claim(holder, "gap", (tool,))
+
+
+def _most_specific(tool: str, past: PastStep, then: Catalog | None) -> str | None:
+    """Of the bundles that were not shown and hold the tool, the one with the fewest tools; ties by id."""
+    if then is None:
+        return None
+    holders = [
+        bundle
+        for bundle in then.bundles.values()
+        if tool in bundle.tools and bundle.id not in past.shown and bundle.id not in past.not_needed
+    ]
+    return min(holders, key=lambda bundle: (len(bundle.tools), bundle.id)).id if holders else None
+
+
+def _still_holds(claim: _Claim, then: Bundle | None, now: Bundle) -> bool:
+    if then is None:
+        return False
+    if then == now:
+        return True
+    if " ".join(then.description.split()) != " ".join(now.description.split()):
+        return False
+    return then.tools == now.tools if claim.kind == "corrected" else set(claim.tools) <= set(now.tools)
+
+
+def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:
+    """The steps of one run that count, with what counts of each."""
+    places: defaultdict[str, defaultdict[Kind, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for at, step in enumerate(steps):
+        for id_, kind in step.needed.items():
+            places[id_][kind].append(at)
+    counted: defaultdict[int, set[str]] = defaultdict(set)
+    for id_, by_kind in places.items():
+        for at in _counting(by_kind, len(steps)):
+            counted[at].add(id_)
+    kept = [
+        LabelledStep(s.past, s.needed, frozenset(counted[at]), s.permitted) for at, s in enumerate(steps) if counted[at]
+    ]
+    return _spread(kept, RUN_STEPS)
+
+
+def _counting(by_kind: Mapping[Kind, list[int]], steps: int) -> list[int]:
+    """The steps of a run at which a bundle counts, the most trustworthy words first."""
+    times = sum(map(len, by_kind.values()))
+    habit = steps >= MIN_EVERYWHERE and times > EVERYWHERE * steps
+    kept = _spread(by_kind.get("corrected", []), QUOTAS["corrected"])
+    for kind in KINDS[1:]:
+        quota = 1 if habit else QUOTAS[kind]
+        room = (1 if habit else PER_RUN) - len(kept)
+        kept += _spread(by_kind.get(kind, []), max(0, min(quota, room)))
+    return kept
+
+
+def _spread(items: Sequence[T], number: int) -> list[T]:
+    """So many of the items at most, spread evenly over all of them."""
+    if len(items) <= number:
+        return list(items)
+    return [items[at * len(items) // number] for at in range(number)]

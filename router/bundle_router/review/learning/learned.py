@@ -1,0 +1,124 @@
+"""What was learned and accepted, as values and as the JSON of its files.
+
+Rules:
+1. A file says which version it holds, and the version is the digest of what it holds: what was edited by hand, or cut
+   off, is no longer that version and is refused.
+2. What was learned about a bundle holds while its description and tools are what they were. `fitted_to` drops the rest.
+3. A calibration that the config itself names (`[search.calibration]`) goes before a learned one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
+from bundle_router.core.search.memory import Memory
+from bundle_router.review.learning.calibration import FEATURES, calibration_version
+from bundle_router.review.learning.labels import fingerprint
+
+MEMORY_SCHEMA: Final = "bundle-router.learned-memory/1"
+CALIBRATION_SCHEMA: Final = "bundle-router.learned-calibration/1"
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What is in force. `known` holds the fingerprint of every bundle the memory was learned about, by id."""
+
+    memory: Memory | None = None
+    known: tuple[tuple[str, str], ...] = ()
+    calibration: Calibration | None = None
+
+    @property
+    def revisions(self) -> tuple[tuple[str, str], ...]:
+        """For `Facts.revisions`: the versions of what there is."""
+        memory = (("memory", self.memory.revision),) if self.memory is not None else ()
+        thresholds = (("thresholds", self.calibration.version),) if self.calibration is not None else ()
+        return (*memory, *thresholds)
+
+    def fitted_to(self, catalog: Catalog) -> Learned:
+        """Without what the memory knows about bundles that are gone or no longer what they were."""
+        if self.memory is None:
+            return self
+        same = {
+            id_ for id_, mark in self.known if (b := catalog.bundles.get(id_)) is not None and fingerprint(b) == mark
+        }
+        if len(same) == len(self.known):
+            return self
+        known = tuple((id_, mark) for id_, mark in self.known if id_ in same)
+        return replace(self, memory=self.memory.keeping(same) if same else None, known=known)
+
+    def applied_to(self, catalog: Catalog) -> Catalog:
+        """The catalog with the learned calibration in force, where its config names none. It has a revision of its own,
+        so what is decided under it replays from the run directory alone."""
+        settings = catalog.settings
+        if self.calibration is None or settings.search.calibration is not None:
+            return catalog
+        search = replace(settings.search, calibration=self.calibration)
+        return replace(catalog, settings=replace(settings, search=search))
+
+
+NOTHING: Final = Learned()
+
+
+def known_of(memory: Memory, catalog: Catalog) -> tuple[tuple[str, str], ...]:
+    """The bundles a memory speaks of, with what they are now."""
+    return tuple((id_, fingerprint(catalog.bundles[id_])) for id_ in sorted(memory.ids) if id_ in catalog.bundles)
+
+
+def memory_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    return {
+        "schema": MEMORY_SCHEMA,
+        "version": memory.revision,
+        "bundles": [{"id": id_, "fingerprint": mark} for id_, mark in known],
+        "memory": memory.to_json(),
+    }
+
+
+def memory_from(value: Mapping[str, Any]) -> tuple[Memory, tuple[tuple[str, str], ...]]:
+    """Raises ValueError, with why, for what is not such a file or not the version it says."""
+    try:
+        _check_schema(value, MEMORY_SCHEMA)
+        memory = Memory.from_json(value["memory"])
+        known = tuple((str(row["id"]), str(row["fingerprint"])) for row in value["bundles"])
+        _check_version(value, memory.revision)
+    except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
+        raise ValueError(f"not a learned memory: {type(wrong).__name__}: {wrong}") from None
+    return memory, known
+
+
+def calibration_json(calibration: Calibration) -> dict[str, Any]:
+    return {
+        "schema": CALIBRATION_SCHEMA,
+        "version": calibration.version,
+        "labels": calibration.labels,
+        "bias": calibration.bias,
+        "weights": [{"feature": name, "weight": weight} for name, weight in calibration.weights],
+    }
+
+
+def calibration_from(value: Mapping[str, Any]) -> Calibration:
+    """Raises ValueError, with why, for what is not such a file or not the version it says."""
+    try:
+        _check_schema(value, CALIBRATION_SCHEMA)
+        weights = tuple(sorted((str(row["feature"]), float(row["weight"])) for row in value["weights"]))
+        found = Calibration(str(value["version"]), int(value["labels"]), float(value["bias"]), weights)
+        _check_version(value, calibration_version(found.bias, weights, found.labels))
+    except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
+        raise ValueError(f"not a learned calibration: {type(wrong).__name__}: {wrong}") from None
+    if {name for name, _ in weights} - set(FEATURES):
+        raise ValueError("it weighs features that this version does not know")
+    if found.labels < MIN_LABELS:
+        raise ValueError(f"it was fitted on {found.labels} labels, fewer than the {MIN_LABELS} it takes")
+    return found
+
+
+def _check_schema(value: Mapping[str, Any], schema: str) -> None:
+    if value["schema"] != schema:
+        raise ValueError(f"its schema is {value['schema']!r}, not {schema!r}")
+
+
+def _check_version(value: Mapping[str, Any], version: str) -> None:
+    if value["version"] != version:
+        raise ValueError("it was changed after it was learned: what it holds is not the version it says")

@@ -1,0 +1,244 @@
+"""What the logs suggest a person might change in the config, each with its evidence. Nothing here is ever applied.
+
+Rules:
+1. A route is proposed where search or a model gave the same answer at the same address: at least `after` times, in at
+   least `MIN_RUNS` runs, a run counting `PER_RUN` times at most, and `SAME` of all answers there; and where `USED` of
+   these were used (unless the engine calls no tools through the router at all).
+2. An example is proposed for a bundle where past steps that needed it are not ranked to it by search alone, in at
+   least `MIN_RUNS` runs and `SAME` of those with a text of this kind. It is a recorded text: read it before you adopt
+   it, because the router's model will read it too.
+3. A trim is proposed for tools that were shown at `MIN_SHOWN` steps of `MIN_RUNS` runs, and never called nor asked for;
+   a step for which a reviewer says that the bundle was needed counts only where something of it was called.
+4. Only what policy permits today is proposed, and only for bundles that still are what they were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.catalog import Catalog, Route
+from bundle_router.core.decide.decide import plan_for
+from bundle_router.core.decide.mapping import Address
+from bundle_router.core.models.patterns import is_glob
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.tools.shaping import visible
+from bundle_router.review.learning.labels import LabelledStep, fingerprint
+from bundle_router.review.learning.steps import PastStep
+
+AFTER: Final = 5
+MIN_RUNS: Final = 3
+PER_RUN: Final = 3
+SAME: Final = 0.9
+USED: Final = 0.5
+MIN_SHOWN: Final = 20
+MAX_EXAMPLES: Final = 3
+MAX_EXAMPLE: Final = 200
+"""Characters of an example. Longer goals are no examples."""
+ALIKE: Final = 0.5
+"""Share of their words two texts have in common when they are of one kind."""
+REDACTED: Final = "[redacted"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteProposal:
+    """A row for `routes.toml`. `same` of `answers` were this one, in `runs` runs; the models took `cost_usd` for it."""
+
+    workflow: str
+    role: str
+    step: str
+    bundles: tuple[str, ...]
+    answers: int
+    same: int
+    runs: int
+    used: int
+    cost_usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleProposal:
+    """An example for a bundle: said in `runs` runs, where search alone ranks the bundle `rank`th (None: not at all)."""
+
+    bundle: str
+    text: str
+    runs: int
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrimProposal:
+    """Tools of a bundle that were shown at `steps` steps of `runs` runs and never called (`whole`: all it has). They
+    cost `tokens` at each of these steps."""
+
+    bundle: str
+    tools: tuple[str, ...]
+    steps: int
+    runs: int
+    tokens: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    routes: tuple[RouteProposal, ...] = ()
+    examples: tuple[ExampleProposal, ...] = ()
+    trims: tuple[TrimProposal, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.routes) + len(self.examples) + len(self.trims)
+
+
+def propose(
+    past: Sequence[PastStep],
+    labelled: Sequence[LabelledStep],
+    catalogs: Mapping[str, Catalog],
+    current: Catalog,
+    search: Search | None,
+    *,
+    after: int = AFTER,
+) -> Proposals:
+    """All that the logs suggest. Without a search, no examples."""
+    return Proposals(
+        tuple(_routes(past, current, after)),
+        tuple(_examples(labelled, search)) if search is not None else (),
+        tuple(_trims(past, catalogs, current)),
+    )
+
+
+# --- routes --------------------------------------------------------------------------------------------------------
+
+
+def _routes(past: Sequence[PastStep], current: Catalog, after: int) -> Iterator[RouteProposal]:
+    answered: defaultdict[Address, list[PastStep]] = defaultdict(list)
+    calls = any(step.called for step in past)
+    for step in past:
+        if step.picks and not step.degraded and not step.step.parent_run_id and step.step.policy is None:
+            answered[step.address].append(step)
+    for address, steps in sorted(answered.items()):
+        if any(is_glob(name) or not name.isprintable() for name in address):
+            continue
+        counted = _capped(steps)
+        totals = Counter(frozenset(step.picks or ()) for step in counted)
+        best, same = min(totals.items(), key=lambda item: (-item[1], sorted(item[0])))
+        given = [step for step in steps if frozenset(step.picks or ()) == best]
+        runs = len({step.run_id for step in given})
+        if same < after or runs < MIN_RUNS or same < SAME * len(counted):
+            continue
+        bundles = _row(given, current)
+        used = sum(any(id_ in best for id_, _ in step.called) for step in given)
+        if bundles and (used >= USED * len(given) or not calls):
+            cost = round(sum(step.cost_usd for step in given), 6)
+            yield RouteProposal(*address, bundles, len(steps), len(given), runs, used, cost)
+
+
+def _capped(steps: Iterable[PastStep]) -> list[PastStep]:
+    taken: Counter[str] = Counter()
+    kept = []
+    for step in steps:
+        taken[step.run_id] += 1
+        if taken[step.run_id] <= PER_RUN:
+            kept.append(step)
+    return kept
+
+
+def _row(given: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
+    """The bundles of the row: what the asking route maps already, then the answer in its most frequent order. Empty
+    where today's config answers the address itself, or does not permit it."""
+    last = given[-1]
+    plan = plan_for(current, last.step, last.facts.grants)
+    route: Route | None = plan.route
+    if route is not None and route.ask is None:
+        return ()
+    order, _ = min(Counter(step.picks or () for step in given).items(), key=lambda item: (-item[1], item[0]))
+    ids = (*(route.bundles if route is not None else ()), *order)
+    named = [(id_, current.bundle(id_)) for id_ in ids]
+    if any(bundle is None or not plan.verdicts.of(id_, last.facts).permitted for id_, bundle in named):
+        return ()
+    return tuple(dict.fromkeys(bundle.id for _, bundle in named if bundle is not None))
+
+
+# --- examples ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Texts of one kind: the runs in which each bundle was needed for them, and of each bundle the texts that search
+    alone does not rank to it, with the rank it gives them."""
+
+    stems: frozenset[str]
+    runs: defaultdict[str, set[str]]
+    missed: defaultdict[str, dict[str, int | None]]
+
+
+def _examples(labelled: Sequence[LabelledStep], search: Search) -> Iterator[ExampleProposal]:
+    found: defaultdict[str, list[ExampleProposal]] = defaultdict(list)
+    for kind in _kinds(labelled, search):
+        total = len(set().union(*kind.runs.values()))
+        for bundle, missed in kind.missed.items():
+            runs = len(kind.runs[bundle])
+            if runs >= MIN_RUNS and runs >= SAME * total:
+                text = min(missed, key=lambda text: (len(text), text))
+                found[bundle].append(ExampleProposal(bundle, text, runs, missed[text]))
+    for _, rows in sorted(found.items()):
+        yield from sorted(rows, key=lambda row: (-row.runs, row.text))[:MAX_EXAMPLES]
+
+
+def _kinds(labelled: Sequence[LabelledStep], search: Search) -> list[_Kind]:
+    kinds: list[_Kind] = []
+    holding: defaultdict[str, list[_Kind]] = defaultdict(list)
+    for step in labelled:
+        text = visible(" ".join(step.past.step.goal.split()))
+        stems = frozenset(search.analyzer.stems(text))
+        if len(step.needed) != 1 or len(text) > MAX_EXAMPLE or REDACTED in text or len(stems) < 2:
+            continue
+        near = (kind for stem in sorted(stems) for kind in holding[stem])
+        kind = next((k for k in near if len(stems & k.stems) >= ALIKE * len(stems | k.stems)), None)
+        if kind is None:
+            kind = _Kind(stems, defaultdict(set), defaultdict(dict))
+            kinds.append(kind)
+            for stem in stems:
+                holding[stem].append(kind)
+        (needed,) = step.needed
+        ranked = [scored.id for scored in search.rank_bundles(step.past.request, step.permitted).scored]
+        kind.runs[needed].add(step.past.run_id)
+        if ranked[:1] != [needed]:
+            kind.missed[needed].setdefault(text, ranked.index(needed) + 1 if needed in ranked else None)
+    return kinds
+
+
+# --- trims ---------------------------------------------------------------------------------------------------------
+
+
+def _trims(past: Sequence[PastStep], catalogs: Mapping[str, Catalog], current: Catalog) -> Iterator[TrimProposal]:
+    steps: Counter[str] = Counter()
+    runs: defaultdict[str, set[str]] = defaultdict(set)
+    used: defaultdict[str, set[str]] = defaultdict(set)
+    for step in past:
+        then = catalogs.get(step.catalog_revision)
+        for id_ in step.shown:
+            if not _is_unchanged(id_, then, current):
+                continue
+            used[id_].update(tool for _, tool in step.called)
+            if id_ in step.needed and not any(bundle == id_ for bundle, _ in step.called):
+                continue  # a reviewer says that it was needed, and nobody which of its tools
+            steps[id_] += 1
+            runs[id_].add(step.run_id)
+    wanted = {tool for step in past for tool in step.missed}
+    for id_, shown in sorted(steps.items()):
+        bundle = current.bundles[id_]
+        if shown < MIN_SHOWN or len(runs[id_]) < MIN_RUNS:
+            continue
+        kept = used[id_] | wanted | set(bundle.companions)
+        unused = tuple(tool for tool in bundle.tools if tool not in kept)
+        if unused:
+            tokens = sum(current.cards[tool].tokens for tool in unused if tool in current.cards)
+            yield TrimProposal(id_, unused, shown, len(runs[id_]), tokens, unused == bundle.tools)
+
+
+def _is_unchanged(id_: str, then: Catalog | None, now: Catalog) -> bool:
+    if then is None or id_ not in then.bundles or id_ not in now.bundles:
+        return False
+    return then.revision == now.revision or fingerprint(then.bundles[id_]) == fingerprint(now.bundles[id_])

@@ -1,0 +1,153 @@
+"""All of it together: what the logs teach, what it would change, and what that does to a held-back part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.search.ranking import Search
+from bundle_router.review.learning.calibration import CalibrationFit, calibrate
+from bundle_router.review.learning.fitting import MemoryFit, fit
+from bundle_router.review.learning.labels import Labelled, label_steps
+from bundle_router.review.learning.learned import Learned, known_of
+from bundle_router.review.learning.proposals import AFTER, Proposals, propose
+from bundle_router.review.learning.steps import PastStep
+
+VERSION_DIGITS: Final = 12
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What `learn` came to. `memory` and `calibration` are None where they were not asked for, or search is missing."""
+
+    runs: int
+    steps: int
+    labelled: Labelled
+    memory: MemoryFit | None
+    calibration: CalibrationFit | None
+    proposals: Proposals
+    now: Learned
+    then: Learned
+    """What is in force, and what would be once this is accepted."""
+
+    @property
+    def version(self) -> str:
+        """Of what would be in force: say it to accept exactly this."""
+        return digest_of([list(pair) for pair in self.then.revisions]).removeprefix("sha256:")[:VERSION_DIGITS]
+
+    @property
+    def changes(self) -> bool:
+        return self.then.revisions != self.now.revisions
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the weights of the memory, which its file holds."""
+        return {
+            "schema": "bundle-router.learning/1",
+            "version": self.version,
+            "changes": self.changes,
+            "in_force": [{"name": name, "version": version} for name, version in self.now.revisions],
+            "proposed": [{"name": name, "version": version} for name, version in self.then.revisions],
+            "runs": self.runs,
+            "steps": self.steps,
+            "labels": {
+                "steps": len(self.labelled.steps),
+                "by_kind": [{"kind": kind, "labels": number} for kind, number in self.labelled.by_kind],
+                "obsolete": self.labelled.obsolete,
+                "unrankable": self.labelled.unrankable,
+                "over_quota": self.labelled.over_quota,
+            },
+            "memory": _memory_json(self.memory),
+            "calibration": _calibration_json(self.calibration),
+            "proposals": {
+                "routes": [asdict(row) for row in self.proposals.routes],
+                "examples": [asdict(row) for row in self.proposals.examples],
+                "trims": [asdict(row) for row in self.proposals.trims],
+            },
+        }
+
+
+def learn(
+    past: Sequence[PastStep],
+    catalogs: Mapping[str, Catalog],
+    current: Catalog,
+    search: Search | None,
+    now: Learned,
+    *,
+    calibrating: bool = False,
+    after: int = AFTER,
+) -> Learning:
+    """Learns from past steps under the config `current`. `now` is what is in force. Takes milliseconds a label."""
+    labelled = label_steps(past, catalogs, current)
+    memory = fit(labelled.steps, search) if search is not None else None
+    then = _with_memory(now, memory, current)
+    calibration = None
+    if calibrating and search is not None:
+        calibration = calibrate(labelled.steps, search, then.memory, current)
+        then = _with_calibration(then, calibration)
+    return Learning(
+        runs=len({step.run_id for step in past}),
+        steps=len(past),
+        labelled=labelled,
+        memory=memory,
+        calibration=calibration,
+        proposals=propose(past, labelled.steps, catalogs, current, search, after=after),
+        now=now,
+        then=then,
+    )
+
+
+def _with_memory(now: Learned, fitted: MemoryFit | None, current: Catalog) -> Learned:
+    """Too few labels to tell leave what is in force; labels that tell against a memory switch it off."""
+    if fitted is None or not fitted.enough:
+        return now
+    if fitted.memory is None:
+        return Learned(None, (), now.calibration)
+    return Learned(fitted.memory, known_of(fitted.memory, current), now.calibration)
+
+
+def _with_calibration(now: Learned, fitted: CalibrationFit) -> Learned:
+    return now if not fitted.enough else Learned(now.memory, now.known, fitted.calibration)
+
+
+def _memory_json(fitted: MemoryFit | None) -> dict[str, Any] | None:
+    if fitted is None:
+        return None
+    replay = fitted.replay
+    return {
+        "proposed": fitted.memory.revision if fitted.memory is not None else None,
+        "why": fitted.why,
+        "labels": replay.labels,
+        "replay": {
+            "before": replay.before,
+            "after": replay.after,
+            "trials": [asdict(trial) for trial in replay.trials],
+        },
+        "recall": _recall_json(fitted),
+        "held_back": {"before": asdict(fitted.before), "after": asdict(fitted.after)},
+    }
+
+
+def _recall_json(fitted: MemoryFit) -> dict[str, Any] | None:
+    recall = fitted.replay.recall
+    if recall is None:
+        return None
+    on = fitted.memory is not None and fitted.memory.recollection is not None
+    trials = [asdict(trial) for trial in recall.trials]
+    return {"on": on, "why": fitted.recall, "before": recall.before, "after": recall.after, "trials": trials}
+
+
+def _calibration_json(fitted: CalibrationFit | None) -> dict[str, Any] | None:
+    if fitted is None:
+        return None
+    return {
+        "proposed": fitted.calibration.version if fitted.calibration is not None else None,
+        "why": fitted.why,
+        "labels": fitted.labels,
+        "missing": fitted.missing,
+        "held_back": {"before": asdict(fitted.before), "after": asdict(fitted.after)},
+        "by_effect": [{"effect": effect, **asdict(settled)} for effect, settled in fitted.by_effect],
+        "auroc": fitted.auroc,
+    }

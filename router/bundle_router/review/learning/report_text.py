@@ -1,0 +1,88 @@
+"""Proposals as TOML that a person can paste into the config, each with its evidence as a comment.
+
+The text is one valid document, for reading and copying: nothing reads it back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.review.learning.proposals import ExampleProposal, Proposals, RouteProposal, TrimProposal
+
+HEAD = "# Proposed by `bundle-router learn`. Nothing reads this file: copy what you agree with into the config."
+
+
+def proposals_toml(proposals: Proposals, catalog: Catalog) -> str:
+    """The proposals as TOML text."""
+    lines = [HEAD, *_routes(proposals.routes, catalog), *_bundles(proposals, catalog)]
+    return "\n".join(lines) + "\n"
+
+
+def _routes(routes: Sequence[RouteProposal], catalog: Catalog) -> Iterator[str]:
+    taken = {route.name for route in catalog.routes}
+    if routes:
+        yield "\n# --- routes.toml: put these rows first; each covers one address only"
+    for row in routes:
+        yield ""
+        yield f"# {row.same} of {row.answers} answers in {row.runs} runs were this one; {row.used} of them were used."
+        if row.cost_usd:
+            yield f"# The models took {row.cost_usd:.4f} USD for them."
+        yield "[[routes]]"
+        yield f"name = {_text(_free_name(row, taken))}"
+        yield f"workflow = {_text(row.workflow)}"
+        yield f"role = {_text(row.role)}"
+        yield f"step = {_text(row.step)}"
+        yield f"bundles = {_list(row.bundles)}"
+
+
+def _free_name(row: RouteProposal, taken: set[str]) -> str:
+    plain = "-".join((row.workflow, row.role, row.step))
+    name, number = plain, 2
+    while name in taken:
+        name, number = f"{plain}-{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def _bundles(proposals: Proposals, catalog: Catalog) -> Iterator[str]:
+    ids = sorted({row.bundle for row in proposals.examples} | {row.bundle for row in proposals.trims})
+    if ids:
+        yield "\n# --- bundles.toml: change these keys of the bundles' entries and leave the others as they are"
+    for id_ in ids:
+        yield f"\n[bundles.{_text(id_)}]"
+        yield from _example_lines([row for row in proposals.examples if row.bundle == id_], catalog)
+        for trim in proposals.trims:
+            if trim.bundle == id_:
+                yield from _trim_lines(trim, catalog)
+
+
+def _example_lines(examples: Sequence[ExampleProposal], catalog: Catalog) -> Iterator[str]:
+    for row in examples:
+        rank = f"ranks it {row.rank}." if row.rank is not None else "does not find it"
+        yield f"# {_text(row.text)}: in {row.runs} runs, and search alone {rank}"
+    if examples:
+        yield f"examples = {_list((*catalog.bundles[examples[0].bundle].examples, *(row.text for row in examples)))}"
+
+
+def _trim_lines(row: TrimProposal, catalog: Catalog) -> Iterator[str]:
+    bundle = catalog.bundles[row.bundle]
+    said = f"shown at {row.steps} steps of {row.runs} runs and never called, {row.tokens:,} tokens each time"
+    if row.whole:
+        yield f"# All of it was {said}: take it out of the routes that name it."
+        return
+    yield f"# {', '.join(row.tools)}: {said}."
+    if bundle.bundles or bundle.patterns:
+        yield "# (It is composed of others or of globs: take them out where they come from.)"
+        return
+    yield f"tools = {_list([tool for tool in bundle.tools if tool not in row.tools])}"
+
+
+def _text(text: str) -> str:
+    """A TOML basic string. JSON's short escapes are TOML's; its surrogate pairs are not, and DEL has to be escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _list(texts: Sequence[str]) -> str:
+    return "[" + ", ".join(_text(text) for text in texts) + "]"

@@ -1,0 +1,148 @@
+"""What one recorded step was, and what it came to: the raw material of labels. Nothing is judged here.
+
+Only what the records hold is read, and they hold redacted text.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import Field
+
+from bundle_router.core.decide.mapping import Address
+from bundle_router.core.models import Facts, Frozen, RecentStep, Step
+from bundle_router.core.records.records import facts_from, step_from
+from bundle_router.core.search.corpus import request_of
+from bundle_router.core.search.request import Request
+
+LABEL_SCHEMA: Final = "bundle-router.label/1"
+GAP_CODES: Final = frozenset(("not_mapped", "not_selected", "below_floor", "over_budget", "evicted"))
+"""Refusals that policy would have permitted: the tool was only not shown. Others are no gap but policy at work."""
+RECENT: Final = 5
+"""Steps that were taken before, as many as a search looks at by default."""
+
+
+class Correction(Frozen):
+    """A line of `labels.jsonl`: what a reviewer says about one decision. `needed` and `not_needed` hold bundle ids."""
+
+    schema_: str = Field(default=LABEL_SCHEMA, alias="schema", pattern=r"^bundle-router\.label/1$")
+    decision_id: str = Field(min_length=1, max_length=300)
+    needed: tuple[str, ...] = Field(default=(), max_length=100)
+    not_needed: tuple[str, ...] = Field(default=(), max_length=100)
+    by: str = Field(default="", max_length=200)
+    time: str = Field(default="", max_length=64)
+
+
+@dataclass(frozen=True, slots=True)
+class PastStep:
+    """One recorded decision and what followed until the next one.
+
+    `shown`: bundle id to the reason it was shown for. `called`: (bundle, tool) of every call that reached its tool.
+    `missed`: tools that were asked for and only not shown. `picks`: what search or a model answered, in order; None
+    where nobody did. `needed` and `not_needed` are a reviewer's words.
+    """
+
+    run_id: str
+    seq: int
+    decision_id: str
+    time: str
+    catalog_revision: str
+    step: Step
+    facts: Facts
+    recent: tuple[RecentStep, ...]
+    shown: Mapping[str, str]
+    picks: tuple[str, ...] | None
+    degraded: bool
+    cost_usd: float = 0.0
+    called: tuple[tuple[str, str], ...] = ()
+    missed: tuple[str, ...] = ()
+    needed: frozenset[str] = frozenset()
+    not_needed: frozenset[str] = frozenset()
+
+    @property
+    def address(self) -> Address:
+        return (self.step.workflow, self.step.role, self.step.step)
+
+    @property
+    def request(self) -> Request:
+        """What a search for this step looks for, as at routing time."""
+        return request_of(self.step, self.recent)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A decision whose calls are still being collected."""
+
+    record: Mapping[str, Any]
+    recent: tuple[RecentStep, ...]
+    called: dict[tuple[str, str], None] = field(default_factory=dict)
+    missed: dict[str, None] = field(default_factory=dict)
+
+
+def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[Correction] = ()) -> list[PastStep]:
+    """The steps of one run, from its records in the order of their `seq`. Later corrections overrule earlier ones.
+
+    Raises KeyError, TypeError or ValueError on a record that is not what its type says.
+    """
+    opened: dict[str, _Open] = {}
+    recent: deque[RecentStep] = deque(maxlen=RECENT)
+    for record in records:
+        kind = record.get("type")
+        if kind == "route.decided":
+            opened[record["decision_id"]] = _Open(record, tuple(recent))
+            recent.append(_recent(record))
+        elif kind == "call.finished" and record.get("decision_id") in opened:
+            _add_call(opened[record["decision_id"]], record)
+    spoken = _spoken(corrections)
+    return [_close(entry, *spoken.get(id_, (frozenset(), frozenset()))) for id_, entry in opened.items()]
+
+
+def _recent(record: Mapping[str, Any]) -> RecentStep:
+    step = record["step"]
+    return RecentStep(step["role"], step["step"], step["goal"], tuple(row["id"] for row in record["bundles"]))
+
+
+def _add_call(entry: _Open, record: Mapping[str, Any]) -> None:
+    tool = f"{record['server']}.{record['tool']}"
+    if record["outcome"] in ("ok", "tool_error") and record["bundle"]:
+        entry.called[(record["bundle"], tool)] = None
+    elif record["outcome"] == "denied" and record["code"] in GAP_CODES:
+        entry.missed[tool] = None
+
+
+def _spoken(corrections: Sequence[Correction]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    said: dict[str, dict[str, bool]] = {}
+    for correction in corrections:
+        row = said.setdefault(correction.decision_id, {})
+        row.update(dict.fromkeys(correction.needed, True))
+        row.update(dict.fromkeys(correction.not_needed, False))
+    return {
+        id_: (frozenset(b for b, yes in row.items() if yes), frozenset(b for b, yes in row.items() if not yes))
+        for id_, row in said.items()
+    }
+
+
+def _close(entry: _Open, needed: frozenset[str], not_needed: frozenset[str]) -> PastStep:
+    record = entry.record
+    reply = record.get("reply") or {}
+    return PastStep(
+        run_id=record["run_id"],
+        seq=record["seq"],
+        decision_id=record["decision_id"],
+        time=record["time"],
+        catalog_revision=record["catalog_revision"],
+        step=step_from(record),
+        facts=facts_from(record),
+        recent=entry.recent,
+        shown={row["id"]: row["reason"] for row in record["bundles"]},
+        picks=tuple(reply["ids"]) if reply.get("heard") == "answered" else None,
+        degraded=record["degraded"],
+        cost_usd=(record.get("model") or {}).get("cost_usd", 0.0),
+        called=tuple(entry.called),
+        missed=tuple(entry.missed),
+        needed=needed,
+        not_needed=not_needed,
+    )

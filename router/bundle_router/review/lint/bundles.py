@@ -1,0 +1,164 @@
+"""Lint: bundles that are dead, hide what their tools speak of, or say what can't be so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from bundle_router.core.catalog import Bundle
+from bundle_router.core.config.reading import Entry
+from bundle_router.core.config.servers import included
+from bundle_router.core.models.patterns import is_glob, matches
+from bundle_router.review.lint.alike import alike_pairs
+from bundle_router.review.lint.findings import Finding, Subject
+
+
+def never_permitted(subject: Subject) -> Iterator[Finding]:
+    for entry, bundle in subject.bundles():
+        if not subject.is_off(bundle) and subject.reach.complete and not subject.reach.permitted_anywhere(bundle):
+            hint = "allow it in policy.toml for the roles that need it, or remove it"
+            yield Finding(entry, f"no policy lets any step see bundle {bundle.id!r}", hint)
+
+
+def disabled_server(subject: Subject) -> Iterator[Finding]:
+    for entry, bundle in subject.bundles():
+        said = set()
+        for index, ref in enumerate(entry.form.tools if bundle.enabled else ()):
+            name = ref.partition(".")[0]
+            if name not in said and not subject.catalog.servers[name].enabled:
+                said.add(name)
+                message = f"server {name!r} is disabled, so none of its tools is shown"
+                yield Finding(entry, message, "enable it, or take its tools out", ("tools", index))
+
+
+def disabled_part(subject: Subject) -> Iterator[Finding]:
+    for entry, bundle in subject.bundles():
+        for index, id_ in enumerate(entry.form.bundles if bundle.enabled else ()):
+            part = subject.catalog.bundle(id_)
+            if part is not None and not part.enabled:
+                message = f"bundle {id_!r} is disabled, and its tools come along here all the same"
+                yield Finding(entry, message, "take it out, or deny its tools", ("bundles", index))
+
+
+def excluded_tool(subject: Subject) -> Iterator[Finding]:
+    for entry, _ in subject.bundles():
+        for index, ref in enumerate(entry.form.tools):
+            name, _, tool = ref.partition(".")
+            if not is_glob(tool) and not included(subject.catalog.servers[name], tool):
+                message = f"server {name!r} does not include {tool!r}, or excludes it"
+                yield Finding(entry, message, "it will never be shown", ("tools", index))
+
+
+def over_budget(subject: Subject) -> Iterator[Finding]:
+    cards = subject.catalog.cards
+    for entry, bundle in subject.bundles():
+        tokens = sum(cards[tool].tokens for tool in bundle.tools if tool in cards)
+        if bundle.max_tokens is not None and tokens > bundle.max_tokens:
+            message = f"its tools' definitions take {tokens:,} tokens, more than {bundle.max_tokens:,}"
+            yield Finding(entry, message, "split it, or raise max_tokens", ("max_tokens",))
+
+
+def missing_companion(subject: Subject) -> Iterator[Finding]:
+    for entry, bundle in subject.bundles():
+        for index, tool in enumerate(entry.form.companions):
+            if tool not in bundle.tools and not any(matches(pattern, tool) for pattern in bundle.patterns):
+                yield Finding(
+                    entry,
+                    f"{tool!r} is not in the bundle, so it does not come along",
+                    "add it to tools",
+                    ("companions", index),
+                )
+
+
+def missing_skill(subject: Subject) -> Iterator[Finding]:
+    if subject.has_content is None:
+        return
+    for entry, bundle in subject.bundles():
+        if bundle.skill is not None and not subject.has_content(bundle.skill):
+            message, file = f"there is no file bundles/{bundle.skill}", f"{bundle.skill}/SKILL.md"
+            advice = f"did you mean {file!r}?" if subject.has_content(file) else "write it, or take the key out"
+            yield Finding(entry, message, advice, ("skill",))
+
+
+def hidden_tool(subject: Subject) -> Iterator[Finding]:
+    cards = subject.catalog.cards
+    by_server: dict[str, list[str]] = {}
+    for card in cards.values():
+        by_server.setdefault(card.server, []).append(card.tool)
+    for entry, bundle in subject.bundles():
+        for name in bundle.tools:
+            shown = cards.get(name)
+            for other in by_server.get(shown.server, ()) if shown is not None else ():
+                hidden = f"{shown.server}.{other}" if shown is not None else ""
+                if hidden not in bundle.tools and shown is not None and _mentions(shown.description, other, hidden):
+                    message = f"the text of {name!r} tells agents of {hidden!r}, which the bundle hides"
+                    yield Finding(entry, message, "add it, or agents will call what they can't", ("tools",))
+
+
+def _mentions(text: str, tool: str, canonical: str) -> bool:
+    """Whether the text names the tool. A one-word name (`search`) is a word of English as well: only in code marks."""
+    if canonical in text or f"`{tool}`" in text:
+        return True
+    return "_" in tool and re.search(rf"(?<![\w.]){re.escape(tool)}(?!\w)", text) is not None
+
+
+def alike_bundles(subject: Subject) -> Iterator[Finding]:
+    entries = subject.resolved.written.bundles
+    offered = [bundle for _, bundle in subject.bundles() if bundle.enabled]
+    for first, second, why in alike_pairs(offered):
+        message = f"can't be told from bundle {first.id!r}: {why}"
+        yield Finding(entries[second.id], message, "merge them, or say what sets them apart")
+
+
+def effects_differ(subject: Subject) -> Iterator[Finding]:
+    """A bundle that declares an effect which, by what other bundles declare, none of its tools can have.
+
+    A bundle's effects are those of all its tools together, so a tool can have only what every bundle that lists it
+    declares. One of the two is wrong; where it is the other one, policies by effect let the tool through.
+    """
+    own = {bundle.id: _own_tools(entry.form.tools, bundle) for entry, bundle in subject.bundles()}
+    listed: dict[str, list[Bundle]] = {}
+    for bundle in subject.catalog.bundles.values():
+        for tool in own[bundle.id]:
+            listed.setdefault(tool, []).append(bundle)
+    for entry, bundle in subject.bundles():
+        if bundle.patterns:
+            continue  # tools that are not known yet may have any effect
+        for effect in entry.form.effects or () if own[bundle.id] else ():
+            lacking = [next((o for o in listed[t] if effect not in o.effects), None) for t in own[bundle.id]]
+            if None not in lacking and (other := lacking[0]) is not None:
+                tool = own[bundle.id][0]
+                yield _at_the_newer(subject, entry, effect, tool, other.id)
+                break
+
+
+def _at_the_newer(subject: Subject, entry: Entry[Any], effect: str, tool: str, other_id: str) -> Finding:
+    """Said of the project's entry where the other one is the shipped one."""
+    hint, other = "one of the two is wrong, and policies rest on it", subject.resolved.written.bundles[other_id]
+    if entry.file.layer == "shipped" and other.file.layer == "project":
+        message = f"does not say that {tool!r} can {effect!r}, as bundle {entry.name!r} does"
+        return Finding(other, message, hint, ("effects",))
+    message = f"says that {tool!r} can {effect!r}, and bundle {other_id!r}, which holds it too, does not"
+    return Finding(entry, message, hint, ("effects",))
+
+
+def _own_tools(refs: list[str], bundle: Bundle) -> list[str]:
+    """The bundle's tools without those of the bundles it is composed of."""
+    return [tool for tool in bundle.tools if any(matches(ref, tool) for ref in refs)] if refs else []
+
+
+def always_effects(subject: Subject) -> Iterator[Finding]:
+    for entry, bundle in subject.bundles():
+        strong = [effect for effect in bundle.effects if effect in ("exec", "write")]
+        if bundle.always and bundle.enabled and strong:
+            message = f"every step gets a bundle that can {' and '.join(strong)}"
+            yield Finding(entry, message, "route it to the steps that need it", ("always",))
+
+
+def alias_shadowed(subject: Subject) -> Iterator[Finding]:
+    for entry, _ in subject.bundles():
+        for index, alias in enumerate(entry.form.aliases):
+            if alias in subject.catalog.bundles:
+                message = f"a bundle is called {alias!r} now, so the alias is never followed"
+                yield Finding(entry, message, "remove it", ("aliases", index))

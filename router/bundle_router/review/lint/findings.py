@@ -1,0 +1,52 @@
+"""What a lint rule looks at, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.config.positions import Path
+from bundle_router.core.config.reading import Entry
+from bundle_router.core.config.resolve import Resolved
+from bundle_router.review.lint.reach import Reach
+
+HasContent = Callable[[str], bool]
+"""Whether a file of reviewed content (`repo/SKILL.md`) is there. Core reads no disk: the shell says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding, at `path` inside the entry."""
+
+    entry: Entry[Any]
+    message: str
+    suggestion: str = ""
+    path: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What the rules look at. `has_content`: None where nobody looked."""
+
+    resolved: Resolved
+    reach: Reach
+    has_content: HasContent | None = None
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.resolved.catalog
+
+    def bundles(self) -> Iterator[tuple[Entry[Any], Bundle]]:
+        for id_, entry in self.resolved.written.bundles.items():
+            yield entry, self.catalog.bundles[id_]
+
+    def is_off(self, bundle: Bundle) -> str:
+        """Why nothing of the bundle can be shown whatever policy says: it, or every server of it, is disabled."""
+        if not bundle.enabled:
+            return f"bundle {bundle.id!r} is disabled"
+        servers = [self.catalog.servers[name] for name in bundle.servers]
+        if servers and not any(server.enabled for server in servers):
+            return f"bundle {bundle.id!r} has only tools of server {servers[0].name!r}, which is disabled"
+        return ""

@@ -1,0 +1,200 @@
+"""Which addresses the config tells apart, and what may be seen at them: the ground that lint stands on.
+
+Theory: rows name workflows, roles and steps by words and globs, so an address matters only through which rows cover
+it. One sample word for every word or glob that some row writes, and one that no row writes, gives a sample address
+for every combination the rows can tell apart, except where two globs overlap in a way no sample hits (`a*` and `*b`):
+there lint may be silent or, for a row written only for the overlap, mistaken. It never changes a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import product
+from typing import Final
+
+from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
+from bundle_router.core.decide.ceiling import Ceiling, ceiling_of
+from bundle_router.core.decide.mapping import Address, Addressed, covering
+from bundle_router.core.decide.policy import Verdict, static_verdict
+from bundle_router.core.models.patterns import first_match, is_glob, matches
+
+MAX_ADDRESSES: Final = 20_000
+"""Sample addresses. With more, the rules that need them are silent."""
+MAX_LOOKS: Final = 200_000
+"""Verdicts, and addresses of routes, that are looked at in all. After that everything counts as permitted."""
+MAX_PAIRS: Final = 2_000_000
+_STRANGER: Final = "\x00stranger"
+"""A name that no row writes; only `*` covers it."""
+
+_FIELDS: Final = ("workflow", "role", "step")
+_Group = tuple[str, ...]
+"""The names of the policies that cover an address. Addresses of one group can't be told apart by policy."""
+
+
+def _samples(rows: Iterable[Addressed], field: str) -> set[str]:
+    written = {name for row in rows for name in getattr(row, field)}
+    return {name.replace("*", "x").replace("?", "x") if is_glob(name) else name for name in written}
+
+
+class Reach:
+    """What policies permit where. `complete` is false when there are too many combinations to look at them all."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._rows = catalog.policies
+        self._ceilings: dict[_Group, Ceiling] = {}
+        self._verdicts: dict[tuple[str, _Group], Verdict] = {}
+        self._groups: dict[Address, _Group] = {}
+        self._tools: dict[tuple[object, ...], Set[str]] = {}
+        self._looks = MAX_LOOKS
+        self._samples = [sorted({*_samples(self._rows, field), _STRANGER}) for field in _FIELDS]
+        workflows, roles, steps = self._samples
+        self.complete = len(workflows) * len(roles) * len(steps) <= MAX_ADDRESSES
+        if self.complete:
+            for address in product(workflows, roles, steps):
+                self._group(address)
+        self._kinds = {group: address for address, group in self._groups.items()}
+
+    def permitted_anywhere(self, bundle: Bundle) -> bool:
+        """Whether some step may see the bundle."""
+        return any(self._permits(address, bundle) for address in self._kinds.values())
+
+    def permitted_to_strangers(self, bundle: Bundle) -> bool:
+        """Whether a step that no row names may see the bundle."""
+        return self._permits((_STRANGER, _STRANGER, _STRANGER), bundle)
+
+    def permitted_on(self, row: Addressed, bundle: Bundle) -> bool:
+        """Whether some step that the row matches may see the bundle."""
+        return any(self._permits(address, bundle) for address in self._addresses_of(row))
+
+    def tools_on(self, row: Addressed, bundle: Bundle) -> Set[str]:
+        """The tools of the bundle that some step may see which the row matches; not all in a very large config."""
+        key = (bundle.id, row.workflow, row.role, row.step)
+        if key not in self._tools:
+            verdicts = (self._verdict(address, bundle) for address in self._addresses_of(row))
+            self._tools[key] = {tool for verdict in verdicts if verdict is not None for tool in verdict.tools}
+        return self._tools[key]
+
+    def granted_on(self, policy: Policy) -> bool:
+        """Whether some policy grants anything at a step that this one covers too."""
+        return any(row.allow is not None and _overlap(policy, row) for row in self._rows)
+
+    def _group(self, address: Address) -> _Group:
+        group = self._groups.get(address)
+        if group is None:
+            group = self._groups[address] = tuple(row.name for row in covering(self._rows, address))
+        return group
+
+    def _permits(self, address: Address, bundle: Bundle) -> bool:
+        verdict = self._verdict(address, bundle)
+        return verdict is None or verdict.permitted
+
+    def _verdict(self, address: Address, bundle: Bundle) -> Verdict | None:
+        """None when enough has been looked at."""
+        group = self._group(address)
+        key = (bundle.id, group)
+        if key not in self._verdicts:
+            self._looks -= 1
+            if self._looks < 0:
+                return None
+            if group not in self._ceilings:
+                self._ceilings[group] = ceiling_of(self._catalog, address, None, ())
+            self._verdicts[key] = static_verdict(self._catalog, self._ceilings[group], bundle)
+        return self._verdicts[key]
+
+    def _addresses_of(self, row: Addressed) -> Iterator[Address]:
+        workflows, roles, steps = (
+            _matching(getattr(row, field), samples) for field, samples in zip(_FIELDS, self._samples, strict=True)
+        )
+        for address in product(workflows, roles, steps):
+            self._looks -= 1
+            yield address
+
+
+def _matching(names: tuple[str, ...], samples: list[str]) -> list[str]:
+    """The sample words that a route's field covers. Words without globs need no looking for."""
+    if not names:
+        return samples
+    own = {name.replace("*", "x").replace("?", "x") if is_glob(name) else name for name in names}
+    globs = [name for name in names if is_glob(name)]
+    return sorted(own | {sample for sample in samples if globs and first_match(globs, sample) is not None})
+
+
+def _overlap(one: Addressed, other: Addressed) -> bool:
+    """Whether some address is covered by both rows (by sample)."""
+    return all(_fields_overlap(getattr(one, field), getattr(other, field)) for field in _FIELDS)
+
+
+def _fields_overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    if not one or not other:
+        return True
+    return any(matches(a, b) or matches(b, a) or (is_glob(a) and is_glob(b)) for a in one for b in other)
+
+
+# --- routes that an earlier one hides -------------------------------------------------------------------------------
+
+
+def _covers_pattern(wide: str, narrow: str) -> bool:
+    """Whether every name that `narrow` covers is covered by `wide`. May say no where the answer is yes."""
+    if wide in (narrow, "*"):
+        return True
+    if not is_glob(narrow):
+        return matches(wide, narrow)
+    # A `*` of the narrow glob must be swallowed by a `*` of the wide one; a `?` there would take it for one character.
+    return "?" not in wide and matches(wide, narrow)
+
+
+def _covers_field(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
+    if not wide or "*" in wide:
+        return True
+    return bool(narrow) and all(any(_covers_pattern(one, name) for one in wide) for name in narrow)
+
+
+def _covers(wide: Addressed, narrow: Addressed) -> bool:
+    return (
+        _covers_field(wide.workflow, narrow.workflow)
+        and _covers_field(wide.role, narrow.role)
+        and _covers_field(wide.step, narrow.step)
+    )
+
+
+def shadowed_by(routes: Sequence[Route]) -> dict[int, int]:
+    """For each route that can never be first: its index, and that of the earlier one that matches all it matches.
+
+    Rows that can cover another share its first words or leave them open, so eight look-ups find them; rows with
+    globs are compared one by one, up to `MAX_PAIRS` comparisons in all.
+    """
+    exact: dict[tuple[str | None, ...], list[int]] = {}
+    globbed: list[int] = []
+    shadowed: dict[int, int] = {}
+    left = MAX_PAIRS
+    for index, route in enumerate(routes):
+        fields = [_first_words(names) for names in (route.workflow, route.role, route.step)]
+        near = {earlier for key in product(*({first, None} for first in fields)) for earlier in exact.get(key, ())}
+        for earlier in sorted({*near, *globbed}):
+            left -= 1
+            if left < 0:
+                return shadowed
+            if _covers(routes[earlier], route):
+                shadowed[index] = earlier
+                break
+        if _has_real_glob(route):
+            globbed.append(index)
+        elif index not in shadowed:
+            for words in product(*(_words(names) for names in (route.workflow, route.role, route.step))):
+                exact.setdefault(words, []).append(index)
+    return shadowed
+
+
+def _first_words(names: tuple[str, ...]) -> str | None:
+    return None if not names or "*" in names else names[0]
+
+
+def _words(names: tuple[str, ...]) -> tuple[str | None, ...]:
+    return (None,) if not names or "*" in names else names
+
+
+def _has_real_glob(route: Route) -> bool:
+    return any(
+        is_glob(name) for names in (route.workflow, route.role, route.step) if "*" not in names for name in names
+    )

@@ -1,0 +1,180 @@
+"""Lint: routes that never win or give nothing, policies that say too little or too much, an unsafe fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from bundle_router.core.catalog import Bundle, Catalog, Policy
+from bundle_router.core.models.patterns import Targets, first_match, is_glob, matches
+from bundle_router.review.lint.findings import Finding, Subject
+from bundle_router.review.lint.reach import shadowed_by
+
+MAX_WAYS: Final = 100_000
+"""Pairs of a denied bundle's tool and another bundle that holds it, that are looked at in all."""
+
+
+def unreachable_route(subject: Subject) -> Iterator[Finding]:
+    entries = subject.resolved.written.routes
+    for index, earlier in shadowed_by(subject.catalog.routes).items():
+        name = subject.catalog.routes[earlier].name
+        message = f"never matches: route {name!r} (routes[{earlier}]) matches all of its steps first"
+        yield Finding(entries[index], message, "move it up, or remove it")
+
+
+def denied_route(subject: Subject) -> Iterator[Finding]:
+    if not subject.reach.complete:
+        return
+    for entry, route in zip(subject.resolved.written.routes, subject.catalog.routes, strict=True):
+        written = entry.form.bundles or []
+        for index, id_ in enumerate(written):
+            bundle = subject.catalog.bundle(id_)
+            if bundle is None or subject.is_off(bundle):
+                continue
+            if not subject.reach.permitted_on(route, bundle):
+                message = f"policy denies {id_!r} to every step that this route matches"
+                yield Finding(entry, message, "allow it there, or take it out of the route", ("bundles", index))
+
+
+def disabled_in_route(subject: Subject) -> Iterator[Finding]:
+    for entry in subject.resolved.written.routes:
+        for key in ("bundles", "ask"):
+            for index, id_ in enumerate(getattr(entry.form, key) or []):
+                bundle = subject.catalog.bundle(id_)
+                why = subject.is_off(bundle) if bundle is not None else ""
+                if why:
+                    yield Finding(entry, why, "enable it, or take it out", (key, index))
+
+
+# --- policies ------------------------------------------------------------------------------------------------------
+
+
+def grantless_policy(subject: Subject) -> Iterator[Finding]:
+    for entry, policy in zip(subject.resolved.written.policies, subject.catalog.policies, strict=True):
+        if policy.allow is None and not subject.reach.granted_on(policy):
+            message = "only narrows, and no policy with 'allow' covers any of its steps: nothing is allowed there"
+            yield Finding(entry, message, "add allow = [...] to it or to another policy for these steps")
+
+
+def unrouted_name(subject: Subject) -> Iterator[Finding]:
+    """A workflow, role or step in a policy that no route covers, and that is nearly what a route says."""
+    suggester = subject.resolved.report.suggester
+    for field in ("workflow", "role", "step"):
+        routes = [getattr(route, field) for route in subject.catalog.routes]
+        if not all(routes):
+            continue  # a route that leaves it open covers every name
+        routed = {name for names in routes for name in names}
+        globs = [name for name in routed if is_glob(name)]
+        for entry in subject.resolved.written.policies:
+            for index, name in enumerate(getattr(entry.form, field) or []):
+                if not is_glob(name) and name not in routed and first_match(globs, name) is None:
+                    hint = suggester.did_you_mean(name, routed)
+                    if hint:
+                        yield Finding(entry, f"no route has the {field} {name!r}", hint, (field, index))
+
+
+def unmatched_pattern(subject: Subject) -> Iterator[Finding]:
+    catalog = subject.catalog
+    tools = {*catalog.cards, *(tool for bundle in catalog.bundles.values() for tool in bundle.tools)}
+    open_ended = any(bundle.patterns for bundle in catalog.bundles.values())
+    for entry in subject.resolved.written.policies:
+        for key in ("allow", "deny"):
+            for index, pattern in enumerate(getattr(entry.form, key) or []):
+                targets = Targets.parse([pattern])
+                names = catalog.bundles if targets.bundles else tools
+                (glob,) = targets.bundles or targets.tools
+                if (
+                    is_glob(glob)
+                    and not any(matches(glob, name) for name in names)
+                    and not (targets.tools and open_ended)
+                ):
+                    yield Finding(entry, f"{pattern!r} matches nothing", "check its spelling", (key, index))
+
+
+def allow_everything(subject: Subject) -> Iterator[Finding]:
+    for entry in subject.resolved.written.policies:
+        for index, pattern in enumerate(entry.form.allow or []):
+            if pattern in ("*", "bundle:*", "tool:*"):
+                message = f"{pattern!r} allows every bundle there is, and every one that comes"
+                yield Finding(entry, message, "name what these steps need", ("allow", index))
+
+
+def exec_everywhere(subject: Subject) -> Iterator[Finding]:
+    """A policy without a role (and workflow, and step) that lets any step reach a bundle that executes."""
+    execs = [bundle for bundle in subject.catalog.bundles.values() if "exec" in bundle.effects and bundle.enabled]
+    everywhere = [bundle for bundle in execs if subject.reach.permitted_to_strangers(bundle)]
+    for entry, policy in zip(subject.resolved.written.policies, subject.catalog.policies, strict=True):
+        if _names_nobody(policy) and policy.allow is not None:
+            allowed = Targets.parse(policy.allow)
+            hit = [bundle.id for bundle in everywhere if _allows(allowed, bundle)]
+            if hit:
+                message = f"every role may run programs through {hit[0]!r}"
+                yield Finding(entry, message, "name the roles that need it, or deny it to the others", ("allow",))
+
+
+def denied_elsewhere(subject: Subject) -> Iterator[Finding]:
+    """A denied bundle whose tools stay callable through another that lists them: the first such tool of each. (A bundle
+    that is composed of the denied one loses its tools: that is what a denial of a bundle means.)"""
+    said: set[tuple[int, str]] = set()
+    for policy, index, bundle, tool, other in islice(_ways_round(subject.catalog), MAX_WAYS):
+        if (policy, bundle.id) in said:
+            continue
+        if tool in subject.reach.tools_on(subject.catalog.policies[policy], other):
+            said.add((policy, bundle.id))
+            message = f"denies bundle {bundle.id!r}, but {tool!r} stays callable through {other.id!r}"
+            hint = f"deny 'tool:{tool}' as well"
+            yield Finding(subject.resolved.written.policies[policy], message, hint, ("deny", index))
+
+
+def _ways_round(catalog: Catalog) -> Iterator[tuple[int, int, Bundle, str, Bundle]]:
+    """(policy, index of its denial, denied bundle, a tool of it, another bundle with that tool)."""
+    holders: dict[str, list[Bundle]] = {}
+    for bundle in catalog.bundles.values():
+        for tool in bundle.tools:
+            holders.setdefault(tool, []).append(bundle)
+    for number, policy in enumerate(catalog.policies):
+        for index, pattern in enumerate(policy.deny):
+            for glob in Targets.parse([pattern]).bundles:
+                for bundle in _covered(catalog, glob):
+                    for tool in bundle.tools:
+                        yield from (
+                            (number, index, bundle, tool, other) for other in holders[tool] if other is not bundle
+                        )
+
+
+def _covered(catalog: Catalog, glob: str) -> Iterable[Bundle]:
+    if is_glob(glob):
+        return (bundle for bundle in catalog.bundles.values() if matches(glob, bundle.id))
+    bundle = catalog.bundle(glob)
+    return () if bundle is None else (bundle,)
+
+
+def _names_nobody(policy: Policy) -> bool:
+    return all(not names or "*" in names for names in (policy.workflow, policy.role, policy.step))
+
+
+def _allows(targets: Targets, bundle: Bundle) -> bool:
+    return targets.bundle(bundle.id) is not None or any(targets.tool(tool) is not None for tool in bundle.tools)
+
+
+# --- the router ----------------------------------------------------------------------------------------------------
+
+
+def disabled_default(subject: Subject) -> Iterator[Finding]:
+    for entry in subject.resolved.written.sections.get("fallback", ()):
+        for index, id_ in enumerate(entry.form.default):
+            bundle = subject.catalog.bundle(id_)
+            why = subject.is_off(bundle) if bundle is not None else ""
+            if why:
+                yield Finding(entry, why, "enable it, or take it out", ("default", index))
+
+
+def risky_default(subject: Subject) -> Iterator[Finding]:
+    for entry in subject.resolved.written.sections.get("fallback", ()):
+        for index, id_ in enumerate(entry.form.default):
+            bundle = subject.catalog.bundle(id_)
+            strong = [effect for effect in bundle.effects if effect in ("exec", "write")] if bundle is not None else []
+            if strong:
+                message = f"the set for when nothing else answers holds {id_!r}, which can {' and '.join(strong)}"
+                yield Finding(entry, message, "fall back to what only reads", ("default", index))

@@ -1,0 +1,93 @@
+"""What is legal, but dead or risky. One function a rule; each rule has a stable word that stands in the output.
+
+Rules for the rules:
+1. They run on config without errors, and never make config invalid.
+2. They speak about the project's own entries only, or about the shipped ones when there is nothing else; except that
+   rules `ACROSS` files also speak of a shipped entry that a file of the project has made dead or risky: of what they
+   find in the shipped files, less what they find when those stand alone.
+3. `warning`: it does not do what it looks like it does. `risk`: it does, and someone should have looked.
+4. Each takes time about linear in the config; those that compare pairs look only at pairs that could be alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from bundle_router.core.config.positions import Path
+from bundle_router.core.config.resolve import Resolved
+from bundle_router.review.lint import bundles as bundles
+from bundle_router.review.lint import rows as rows
+from bundle_router.review.lint import servers as servers
+from bundle_router.review.lint.findings import Finding, HasContent, Subject
+from bundle_router.review.lint.reach import Reach
+
+_Rule = Callable[[Subject], Iterator[Finding]]
+
+RULES: Final[dict[str, tuple[str, _Rule]]] = {
+    "unused-server": ("warning", servers.unused_server),
+    "plain-http": ("risk", servers.plain_http),
+    "stdio-server": ("risk", servers.stdio_server),
+    "dead-reuse": ("warning", servers.dead_reuse),
+    "never-permitted": ("warning", bundles.never_permitted),
+    "disabled-server": ("warning", bundles.disabled_server),
+    "disabled-part": ("risk", bundles.disabled_part),
+    "excluded-tool": ("warning", bundles.excluded_tool),
+    "over-budget": ("warning", bundles.over_budget),
+    "missing-companion": ("warning", bundles.missing_companion),
+    "missing-skill": ("warning", bundles.missing_skill),
+    "hidden-tool": ("warning", bundles.hidden_tool),
+    "alike-bundles": ("warning", bundles.alike_bundles),
+    "effects-differ": ("risk", bundles.effects_differ),
+    "always-effects": ("risk", bundles.always_effects),
+    "alias-shadowed": ("warning", bundles.alias_shadowed),
+    "unreachable-route": ("warning", rows.unreachable_route),
+    "denied-route": ("warning", rows.denied_route),
+    "disabled-in-route": ("warning", rows.disabled_in_route),
+    "grantless-policy": ("warning", rows.grantless_policy),
+    "unrouted-name": ("warning", rows.unrouted_name),
+    "unmatched-pattern": ("warning", rows.unmatched_pattern),
+    "allow-everything": ("risk", rows.allow_everything),
+    "exec-everywhere": ("risk", rows.exec_everywhere),
+    "denied-elsewhere": ("risk", rows.denied_elsewhere),
+    "risky-default": ("risk", rows.risky_default),
+    "disabled-default": ("warning", rows.disabled_default),
+}
+"""Every rule: its word, its level, what finds it. `stray-file` is given while reading (see `overlay`)."""
+
+ACROSS: Final = frozenset(
+    {"denied-route", "disabled-in-route", "denied-elsewhere", "effects-differ", "exec-everywhere", "disabled-part"}
+)
+
+
+def lint(resolved: Resolved, shipped: Callable[[], Resolved], has_content: HasContent | None = None) -> None:
+    """Adds what all rules find to the report. `shipped` resolves the shipped files alone, and is asked where needed."""
+    alone = all(file.layer == "shipped" for file in resolved.files)
+    before: set[tuple[str, str, Path]] | None = None
+    for word, finding in _findings(resolved, has_content):
+        file, hint = finding.entry.file, finding.suggestion
+        if file.layer == "shipped" and not alone:
+            if word not in ACROSS:
+                continue
+            if before is None:
+                before = {_place(*found) for found in _findings(shipped(), has_content)}
+            if _place(word, finding) in before:
+                continue
+            hint += f"; this is the shipped file, which your own {file.name} would lie over"
+        where = (*finding.entry.path, *finding.path)
+        resolved.report.add(file, where, finding.message, hint, level=RULES[word][0], rule=word)
+
+
+def _findings(resolved: Resolved, has_content: HasContent | None) -> Iterator[tuple[str, Finding]]:
+    subject = Subject(resolved, Reach(resolved.catalog), has_content)
+    for word, (_, rule) in RULES.items():
+        for finding in rule(subject):
+            yield word, finding
+
+
+def _place(word: str, finding: Finding) -> tuple[str, str, Path]:
+    return word, finding.entry.file.name, (*finding.entry.path, *finding.path)
+
+
+def rule_words() -> Sequence[str]:
+    return (*RULES, "stray-file")

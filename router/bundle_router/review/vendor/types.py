@@ -1,0 +1,159 @@
+"""From JSON Schema to Python types: models for objects with known properties, aliases for what is long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bundle_router.review.vendor.naming import Names, literal, pascal
+
+_PLAIN: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+_LONG: Final = 48
+"""Characters of a type from which on it gets a name of its own."""
+_MAX_CHOICES: Final = 400
+_TEXT_CHARS: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class ModelField:
+    """One property: its Python name, the server's name where that differs, its type, and what is said of it."""
+
+    name: str
+    alias: str | None
+    type: str
+    required: bool
+    description: str
+
+
+@dataclass(slots=True)
+class Model:
+    name: str
+    description: str
+    open: bool
+    fields: list[ModelField] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Types:
+    """The models and aliases of one module, in the order in which they have to stand."""
+
+    names: Names
+    models: list[Model] = field(default_factory=list)
+    aliases: list[tuple[str, str]] = field(default_factory=list)
+
+    def model(self, wish: str, schema: Mapping[str, Any], root: Mapping[str, Any], refs: dict[str, str]) -> str:
+        """The name of a model for an object schema. `refs` are the models made for references so far."""
+        made = Model(
+            self.names.claim(wish), str(schema.get("description") or ""), bool(schema.get("additionalProperties"))
+        )
+        self.models.append(made)
+        self._fill(made, wish, schema, root, refs)
+        return made.name
+
+    def _fill(
+        self, made: Model, wish: str, schema: Mapping[str, Any], root: Mapping[str, Any], refs: dict[str, str]
+    ) -> None:
+        required = schema.get("required") or []
+        own = Names()
+        for key, inner in (schema.get("properties") or {}).items():
+            name = own.claim(key)
+            text = inner.get("description") if isinstance(inner, dict) else None
+            made.fields.append(
+                ModelField(
+                    name=name,
+                    alias=None if name == key else key,
+                    type=self.named(f"{wish}{pascal(key)}", self.of(f"{wish}{pascal(key)}", inner, root, refs, ())),
+                    required=key in required,
+                    description=" ".join(text.split())[:_TEXT_CHARS] if isinstance(text, str) else "",
+                )
+            )
+
+    def of(self, wish: str, schema: Any, root: Mapping[str, Any], refs: dict[str, str], trail: tuple[str, ...]) -> str:
+        """The type of a schema. `trail` are the references that led here, so that one to itself ends."""
+        if not isinstance(schema, dict):
+            return "Any"
+        if isinstance(schema.get("$ref"), str):
+            return self._referenced(schema["$ref"], root, refs, trail)
+        if isinstance(schema.get("enum"), list) or "const" in schema:
+            return self._choice(schema["enum"] if "enum" in schema else [schema["const"]])
+        for key in ("anyOf", "oneOf"):
+            if key in schema and not schema.get("properties"):
+                parts = [self.of(f"{wish}{n}", inner, root, refs, trail) for n, inner in enumerate(schema[key], 1)]
+                return self.union(wish, parts)
+        if isinstance(schema.get("type"), list):
+            parts = [
+                self.of(f"{wish}{n}", {**schema, "type": one}, root, refs, trail)
+                for n, one in enumerate(schema["type"], 1)
+            ]
+            return self.union(wish, parts)
+        return self._typed(wish, schema, root, refs, trail)
+
+    def _typed(
+        self,
+        wish: str,
+        schema: Mapping[str, Any],
+        root: Mapping[str, Any],
+        refs: dict[str, str],
+        trail: tuple[str, ...],
+    ) -> str:
+        kind = schema.get("type")
+        if kind in _PLAIN:
+            return _PLAIN[kind]
+        if kind == "array":
+            item = self.of(f"{wish}Item", schema.get("items"), root, refs, trail)
+            return f"list[{self.named(f'{wish}Item', item)}]"
+        if schema.get("properties") and not any(key in schema for key in ("allOf", "anyOf", "oneOf", "$ref")):
+            return self.model(wish, schema, root, refs)
+        if kind == "object":
+            value = self.of(f"{wish}Value", schema.get("additionalProperties"), root, refs, trail)
+            return f"dict[str, {self.named(f'{wish}Value', value)}]"
+        return "Any"
+
+    def _referenced(self, ref: str, root: Mapping[str, Any], refs: dict[str, str], trail: tuple[str, ...]) -> str:
+        if ref in refs:
+            return refs[ref]
+        target = _target(ref, root)
+        if not isinstance(target, dict) or ref in trail:
+            return "Any"
+        wish = pascal(ref.rsplit("/", 1)[-1]) or "Root"
+        if target.get("properties") and target.get("type", "object") == "object":
+            made = Model(
+                self.names.claim(wish), str(target.get("description") or ""), bool(target.get("additionalProperties"))
+            )
+            refs[ref] = made.name
+            self.models.append(made)
+            self._fill(made, made.name, target, root, refs)
+            return made.name
+        return self.of(wish, target, root, refs, (*trail, ref))
+
+    def _choice(self, values: Sequence[Any]) -> str:
+        if not values or len(values) > _MAX_CHOICES or not all(v is None or isinstance(v, str | int) for v in values):
+            return "Any"
+        shown = [literal(v) if isinstance(v, str) else repr(v) for v in values]
+        return f"Literal[{', '.join(dict.fromkeys(shown))}]"
+
+    def union(self, wish: str, parts: Sequence[str]) -> str:
+        """`A | B`, once each. What holds Any is Any."""
+        named = [self.named(wish, part) for part in dict.fromkeys(parts)]
+        return "Any" if "Any" in named else " | ".join(dict.fromkeys(named))
+
+    def named(self, wish: str, type_: str) -> str:
+        """The type, or the name of an alias for it where it is long."""
+        if len(type_) <= _LONG:
+            return type_
+        for name, known in self.aliases:
+            if known == type_:
+                return name
+        name = self.names.claim(wish)
+        self.aliases.append((name, type_))
+        return name
+
+
+def _target(ref: str, root: Mapping[str, Any]) -> Any:
+    """What an internal reference leads to. Admission has seen to it that it leads somewhere."""
+    value: Any = root
+    for part in ref.removeprefix("#").split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,88 @@
+"""The agent's client, as one of its requests shows it, and its ear while the request lasts.
+
+Rules:
+1. What a server says meanwhile reaches the client before the answer does, in its order; what comes faster than the
+   client takes it is left out beyond `MAX_HEARD`, and never holds the server up.
+2. A client of the handshake era says once, for its session, from which level on it wants log lines; one of the modern
+   era says so with each request. Neither is sent any before it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from bundle_router.core.tools.transport.passage import LOG, Client
+
+MAX_HEARD: Final = 256
+"""Notifications that may wait for the client to take them."""
+_LEVEL: Final = "log_level"
+
+Context = ServerRequestContext[Any, Any]
+
+
+def is_modern(context: Context) -> bool:
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def set_level(context: Context, level: str) -> None:
+    """From which level on a session of the handshake era wants log lines."""
+    context.session._connection.state[_LEVEL] = level  # not exported; mcp is pinned below 3
+
+
+def _level(context: Context) -> str:
+    if is_modern(context):
+        return str((context.meta or {}).get(types.LOG_LEVEL_META_KEY) or "")
+    return str(context.session._connection.state.get(_LEVEL, ""))
+
+
+@contextlib.asynccontextmanager
+async def client_of(context: Context) -> AsyncIterator[Client]:
+    """The client of a request. When the block is left, it has been told all that was heard for it."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Queue[tuple[str, Mapping[str, Any]] | None] = asyncio.Queue()
+
+    def put(said: tuple[str, Mapping[str, Any]]) -> None:
+        if waiting.qsize() < MAX_HEARD:
+            waiting.put_nowait(said)
+
+    def heard(method: str, params: Mapping[str, Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            loop.call_soon_threadsafe(put, (method, params))
+
+    async def tell() -> None:
+        while (said := await waiting.get()) is not None:
+            await _tell(context, *said)
+
+    capabilities = context.session.client_capabilities
+    params = context.params or {}
+    telling = asyncio.create_task(tell(), name="mcp-telling")
+    try:
+        yield Client(
+            capabilities=capabilities.model_dump(by_alias=True, mode="json", exclude_none=True) if capabilities else {},
+            given={name: params[name] for name in ("inputResponses", "requestState") if name in params},
+            log_level=_level(context),
+            progress=(context.meta or {}).get("progress_token") is not None,
+            heard=heard,
+        )
+        waiting.put_nowait(None)
+        await asyncio.wait((telling,))
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def _tell(context: Context, method: str, params: Mapping[str, Any]) -> None:
+    if method == LOG:
+        line = types.LoggingMessageNotificationParams.model_validate(params)
+        await context.session.send_notification(
+            types.LoggingMessageNotification(params=line), related_request_id=context.request_id
+        )
+    else:
+        await context.session.report_progress(params["progress"], params.get("total"), params.get("message"))

@@ -1,0 +1,122 @@
+"""The endpoint, from its socket to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from importlib import import_module
+from typing import Final
+
+from bundle_router.errors import RequestError
+from bundle_router.serving.application import Application
+from bundle_router.serving.keys import Keys, new_key
+from bundle_router.serving.runs import Runs, ServedRuns
+
+HOST: Final = "127.0.0.1"
+"""Loopback alone: what serves other machines needs more than a token."""
+STOP_S: Final = 5.0
+"""An endpoint has ended this many seconds after it was told to."""
+GRACE_S: Final = 1.5
+"""Of these, what calls under way have to end by themselves."""
+BACKLOG: Final = 128
+HEAD_S: Final = 10.0
+BODY_S: Final = 15.0
+
+
+class Endpoint:
+    """A running endpoint: where it is, and what opens it."""
+
+    __slots__ = ("_keys", "key", "port")
+
+    def __init__(self, key: str, port: int) -> None:
+        self.key = key
+        self.port = port
+        self._keys = Keys(key)
+
+    def __repr__(self) -> str:
+        return f"Endpoint(port={self.port})"
+
+    def url(self, run_id: str) -> str:
+        """Where a run is served."""
+        return f"http://{HOST}:{self.port}/mcp/runs/{run_id}"
+
+    def token(self, run_id: str) -> str:
+        """The bearer token that opens this run and no other: what to hand to its agent."""
+        return self._keys.of_run(run_id)
+
+
+@contextlib.asynccontextmanager
+async def serve_mcp(
+    router: Runs,
+    *,
+    key: str | None = None,
+    port: int = 0,
+    head_s: float = HEAD_S,
+    body_s: float = BODY_S,
+) -> AsyncIterator[Endpoint]:
+    """Serves the router's runs over MCP on 127.0.0.1 while the context lasts.
+
+    `key` is the bearer token that opens every run (None: a new one); `port` 0 means any free one. The head of a request
+    may take `head_s` seconds to arrive, its body `body_s`. At the end calls under way get `GRACE_S` seconds, then they
+    are cancelled, and recorded as such; the whole takes less than `STOP_S`. Leave it before the router is closed.
+
+    Raises RequestError for a port that is taken or a key that is none, NotInstalled where the SDK is missing.
+    """
+    _require_sdk()
+    await asyncio.to_thread(
+        import_module, "bundle_router.serving.protocol"
+    )  # half a second that no request has to wait for
+    from bundle_router.serving.listener import Listener
+    from bundle_router.wiring import package_version
+
+    key = new_key() if key is None else key
+    keys = Keys(key)
+    router.keep_secret("endpoint", key)  # those of runs are known by their shape
+    listening = _listen(port)
+    try:
+        port = listening.getsockname()[1]
+        runs = ServedRuns(router, package_version())
+        application = Application(runs, keys, port, body_s)
+        listener = Listener(application, listening, head_s)
+        listener.start()
+    except BaseException:
+        listening.close()
+        raise
+    try:
+        yield Endpoint(key, port)
+    finally:
+        try:
+            await application.close(GRACE_S)
+        finally:
+            await listener.close()
+
+
+def _require_sdk() -> None:
+    from importlib.util import find_spec
+
+    from bundle_router.errors import NotInstalled
+
+    missing = [name for name in ("mcp", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise NotInstalled(f"the MCP endpoint needs {' and '.join(missing)}", advice="pip install 'bundle-router[mcp]'")
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        # Said to be TCP, so that asyncio sends small answers at once: else each waits 40 ms for an acknowledgement.
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((HOST, port))
+            listening.listen(BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
+        raise RequestError(
+            f"port {port} of {HOST} can't be listened on: {why}", advice="choose another port, or 0 for any free one"
+        ) from None

@@ -1,0 +1,111 @@
+"""The resources that clients of a run follow: each once at its server, however many of them follow it.
+
+Rules:
+1. What is followed is asked for anew with each decision; what the new one does not let through is not told of any more.
+2. A client may follow a resource that nobody has: it is then never told of a change, as MCP has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.tools.transport.passage import Answer
+
+MAX_FOLLOWED: Final = 64
+"""Resources that the clients of one run may follow."""
+Begin = Callable[[str, Callable[[], None]], Awaitable[Callable[[], None] | Answer]]
+"""Has the second called, from any thread, when the resource changes; gives what ends that, or the server's refusal."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    count: int
+    end: Callable[[], None] | None = None
+
+
+class Following:
+    """`updated` is called on this loop with the URI of what changed. Belongs to one event loop."""
+
+    def __init__(self, begin: Begin, updated: Callable[[str], Awaitable[None]]) -> None:
+        self._begin = begin
+        self._updated = updated
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._followed: dict[str, _Followed] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+        self._lock = asyncio.Lock()
+
+    async def add(self, uri: str) -> Answer | None:
+        """One more follows the resource. The refusal, if it can't be followed; it then is not."""
+        async with self._lock:
+            held = self._followed.get(uri)
+            if held is not None:
+                held.count += 1
+                return None
+            if len(self._followed) >= MAX_FOLLOWED:
+                return Answer(
+                    outcome="busy", text=f"{MAX_FOLLOWED} resources are followed in this run, which is the limit."
+                )
+            end = await self._begun(uri)
+            if isinstance(end, Answer):
+                return end
+            self._followed[uri] = _Followed(1, end)
+            return None
+
+    def drop(self, uris: Iterable[str]) -> None:
+        """One less follows each."""
+        for uri in uris:
+            held = self._followed.get(uri)
+            if held is not None:
+                held.count -= 1
+                if not held.count:
+                    del self._followed[uri]
+                    _ended(held)
+
+    async def renew(self) -> None:
+        """Asks for everything anew, under the run's new decision."""
+        async with self._lock:
+            for uri, held in list(self._followed.items()):
+                _ended(held)
+                end = await self._begun(uri)
+                held.end = None if isinstance(end, Answer) else end
+                if not held.count:  # nobody follows it any more, since just now
+                    _ended(held)
+
+    async def _begun(self, uri: str) -> Callable[[], None] | Answer:
+        self._loop = asyncio.get_running_loop()
+        return await self._begin(uri, lambda: self._hear(uri))
+
+    def _hear(self, uri: str) -> None:
+        """A resource changed, on whatever thread that became known."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(self._tell, uri)
+
+    def _tell(self, uri: str) -> None:
+        if uri in self._followed:
+            task = asyncio.create_task(self._told(uri), name="mcp-resource-updated")
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _told(self, uri: str) -> None:
+        await self._updated(uri)
+
+    async def close(self) -> None:
+        """Ends everything that is followed."""
+        followed, self._followed = self._followed, {}
+        for held in followed.values():
+            _ended(held)
+        for task in self._telling:
+            task.cancel()
+        await asyncio.gather(*self._telling, return_exceptions=True)
+
+
+def _ended(held: _Followed) -> None:
+    end, held.end = held.end, None
+    if end is not None:
+        end()

@@ -1,0 +1,75 @@
+"""Bearer tokens: one for the whole endpoint, and one for each run that is derived from it.
+
+A run's token opens that run alone, so an agent that was given one can't speak for its parent or its neighbours.
+What is made here begins with `brk_`, so that it is known for what it is, and redacted, wherever it turns up.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from typing import Final
+
+from bundle_router.errors import RequestError
+
+MIN_KEY: Final = 32
+MAX_KEY: Final = 512
+_KEY: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+"""What a bearer token may consist of (RFC 6750, section 2.1)."""
+_MARK: Final = "brk_"
+_PURPOSE: Final = b"bundle-router/mcp-run/1\0"
+
+
+def new_key() -> str:
+    """A random token of 256 bits."""
+    return _MARK + secrets.token_urlsafe(32)
+
+
+def key_from_env(name: str) -> str:
+    """The token that an environment variable holds. Raises RequestError, which never repeats it."""
+    value = os.environ.get(name, "")
+    if not value:
+        raise RequestError(f"the environment variable {name!r} is not set", advice="set it to the endpoint's token")
+    return _checked(value, f"the environment variable {name!r}")
+
+
+def _checked(key: str, where: str) -> str:
+    if not MIN_KEY <= len(key) <= MAX_KEY or not _KEY.fullmatch(key):
+        raise RequestError(
+            f"{where} does not hold a token: {MIN_KEY} to {MAX_KEY} of A-Z, a-z, 0-9 and -._~+/ are",
+            advice="make one with `python -c 'import secrets; print(secrets.token_urlsafe(32))'`",
+        )
+    return key
+
+
+class Keys:
+    """The endpoint's token and those of its runs. Raises RequestError for a token that is too short to be one."""
+
+    __slots__ = ("_digest", "_key")
+
+    def __init__(self, key: str) -> None:
+        self._key = _checked(key, "the token given").encode()
+        self._digest = _digest(self._key)
+
+    def __repr__(self) -> str:
+        return "Keys(…)"
+
+    def of_run(self, run_id: str) -> str:
+        """The token that opens this run and no other."""
+        mac = hmac.new(self._key, _PURPOSE + run_id.encode(), hashlib.sha256).digest()
+        return _MARK + base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
+
+    def opens(self, given: bytes, run_id: str | None) -> bool:
+        """Whether a token opens a run (None: what is no run's). Takes as long for every wrong one."""
+        own = _digest(self.of_run(run_id or "").encode())
+        known = _digest(given)
+        whole, single = hmac.compare_digest(known, self._digest), hmac.compare_digest(known, own)
+        return whole or (single and run_id is not None)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

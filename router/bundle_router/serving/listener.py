@@ -1,0 +1,164 @@
+"""The HTTP server, and the one place that knows `uvicorn`. Loaded when an endpoint is begun.
+
+Nothing of the process is touched: no signal handler, no logger of another's. A connection that sends no whole head of a
+request in time is closed: the library only bounds how long one may be idle after an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MAX_HEAD_BYTES: Final = 32_768
+IDLE_S: Final = 30
+"""How long a connection may lie idle between two requests."""
+HELD_BYTES: Final = 16_384
+"""How much of an answer may wait for the end of the loop's turn."""
+STOP_TICKS_S: Final = 3.0
+"""How long connections may take to close once nothing is under way on them."""
+HEADERS: Final = [
+    ("x-content-type-options", "nosniff"),
+    ("content-security-policy", "default-src 'none'; sandbox"),
+]
+"""On every answer: what tools gave is in them, and no browser shall take it for a page or a script."""
+
+_LOG: Final = logging.getLogger("bundle_router.serving.http")
+_LOG.setLevel(logging.ERROR)  # a warning for every malformed request would let strangers fill a disk
+
+
+class Merged:
+    """A transport that sends what is written in one turn of the loop as one piece: an answer's head and its body are
+    one system call, and one packet for the client to wake up for."""
+
+    __slots__ = ("_held", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held = bytearray()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._held:
+            self._loop.call_soon(self._send)
+        self._held += data
+        if len(self._held) > HELD_BYTES:  # from here on it is the transport that says when to pause
+            self._send()
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._held:
+            held, self._held = self._held, bytearray()
+            self._transport.write(held)
+
+
+class Connection(H11Protocol):
+    """One connection, whose heads of requests have to arrive in `head_s`."""
+
+    head_s = 10.0
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger, self.access_log = _LOG, False
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(Merged(transport, self.loop))  # type: ignore[arg-type] # by its methods it is one
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._cancel()
+        elif self._late is None and self._between:
+            self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+        super().connection_lost(exc)
+
+    @property
+    def _between(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect(self) -> None:
+        self._late = self.loop.call_later(self.head_s, self._give_up)
+
+    def _cancel(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _give_up(self) -> None:
+        self._late = None
+        if self._between:
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the process's own affair."""
+        yield
+
+
+class Listener:
+    """Serves an application on a listening socket, from `start` to `close`."""
+
+    def __init__(self, application: Any, listening: socket.socket, head_s: float) -> None:
+        protocol = type("Connection", (Connection,), {"head_s": head_s})
+        self._socket = listening
+        self._server = _Server(
+            uvicorn.Config(
+                application,
+                http=protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                proxy_headers=False,
+                server_header=False,
+                headers=HEADERS,
+                timeout_keep_alive=IDLE_S,
+                timeout_graceful_shutdown=int(STOP_TICKS_S),
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._others: set[asyncio.Task[Any]] = set()
+
+    def start(self) -> None:
+        """Begins to accept. Connections made before wait in the socket's queue."""
+        self._others = _stream_watchers()
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="mcp-listener")
+
+    async def close(self) -> None:
+        """Accepts no more, closes every connection and waits for it."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._socket.close()
+        left = _stream_watchers() - self._others
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+
+
+def _stream_watchers() -> set[asyncio.Task[Any]]:
+    """The tasks with which `sse-starlette`, below the SDK, asks twice a second whether a server is about to exit: one
+    for each event loop, begun with the first stream and never ended."""
+    return {task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "_shutdown_watcher"}

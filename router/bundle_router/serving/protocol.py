@@ -1,0 +1,253 @@
+"""A run as a server of the `mcp` SDK, which nothing else here but `client` and `passage` knows. Loaded when an endpoint
+is begun.
+
+Rules:
+1. A server and its session manager belong to one run. The manager runs in one task of its own, which also ends it.
+2. Nothing that a handler raises reaches the SDK unnamed: it would blame the client for a validation error of ours, and
+   tell it nothing about the rest.
+3. What the SDK logs of a run's requests is told of without its text (`quiet`).
+4. A list is put into the SDK's form once for each decision: it is asked for far more often than it changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import anyio
+import mcp_types as types
+from mcp.server.caching import CacheableMethod, CacheHint
+from mcp.server.connection import Connection
+from mcp.server.lowlevel.server import NotificationOptions, Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated, ToolsListChanged
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+
+from bundle_router.core.tools.transport.passage import Client
+from bundle_router.engine.outcomes import Result
+from bundle_router.errors import RequestError, RouterError
+from bundle_router.serving.client import Context, client_of
+from bundle_router.serving.following import Following
+from bundle_router.serving.gate import MAX_BODY_BYTES
+from bundle_router.serving.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
+from bundle_router.serving.quiet import Ear, attach
+from bundle_router.serving.rounds import in_rounds
+
+MAX_SESSIONS: Final = 64
+"""Sessions of the handshake era, and listeners of the modern one, that one run may have open."""
+IDLE_S: Final = 1_800.0
+ANNOUNCE_S: Final = 5.0
+"""How long one session may take to be told of a change."""
+MAX_WAITING: Final = 16
+"""Changes that a listener may be behind before it is cut off: it will list anew when it comes back."""
+CACHEABLE: Final[tuple[CacheableMethod, ...]] = (
+    "server/discover",
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+)
+FRESH: Final = CacheHint(ttl_ms=0, scope="private")
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class Served(Passed, Protocol):
+    """What a server says of its run."""
+
+    @property
+    def guidance(self) -> str: ...
+
+    async def tools(self) -> Sequence[Json]: ...
+
+    def schema(self, name: str) -> Mapping[str, Any] | None: ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any], client: Client | None = None) -> Result: ...
+
+    async def content(self, result: Result, revision: str) -> list[Json]: ...
+
+    def report(self, defect: Exception) -> None: ...
+
+    def warned(self, where: str, untold: int) -> None: ...
+
+
+class _Server(Server[Any]):
+    """The SDK's server, which says in the handshake era too that its list changes, and reads its instructions anew."""
+
+    def __init__(self, run: Served, **named: Any) -> None:
+        self._run = run
+        super().__init__("bundle-router", **named)
+
+    @property
+    def instructions(self) -> str | None:
+        return self._run.guidance or None
+
+    @instructions.setter
+    def instructions(self, _given: str | None) -> None:
+        """The SDK's constructor sets what it was given; the run's guidance is what counts."""
+
+    def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
+        return narrowed(super().get_capabilities(*given, **named), self._run.features)
+
+    def create_initialization_options(self, notification_options: Any = None, *more: Any, **named: Any) -> Any:
+        asked = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(asked, *more, **named)
+
+
+class RunServer:
+    """One run as an MCP server: an ASGI application between `start` and `close`."""
+
+    def __init__(self, run: Served, version: str) -> None:
+        self._run = run
+        self._bus = InMemorySubscriptionBus()
+        self._listen = ListenHandler(self._bus, max_subscriptions=MAX_SESSIONS, max_buffered_events=MAX_WAITING)
+        self._connections: set[Connection] = set()
+        self.following = Following(run.follow, self._updated)
+        server = _Server(
+            run,
+            version=version,
+            cache_hints=dict.fromkeys(CACHEABLE, FRESH),
+            get_tool_input_schema=run.schema,
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+            on_subscriptions_listen=self._listened_to,
+        )
+        for method, (params, handler) in handlers(run, self._asked, self.following).items():
+            server.add_request_handler(method, params, handler)
+        server.add_notification_handler("notifications/initialized", types.NotificationParams, self._greeted)
+        self._manager = StreamableHTTPSessionManager(
+            server,
+            # Host and Origin were compared whole before this; the SDK's patterns compare by prefix.
+            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            session_idle_timeout=IDLE_S,
+            max_request_body_size=MAX_BODY_BYTES,
+            max_sessions=MAX_SESSIONS,
+        )
+        self._listed: tuple[Sequence[Json], types.ListToolsResult] | None = None
+        attach()
+        self._ear = Ear(run.warned)
+        self._stop = asyncio.Event()
+        self._owner: asyncio.Task[None] | None = None
+
+    # --- its life --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begins to answer. Once."""
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = asyncio.create_task(self._own(begun), name="mcp-run-server")
+        await begun
+
+    async def _own(self, begun: asyncio.Future[None]) -> None:
+        self._ear.listen()
+        async with self._manager.run():
+            begun.set_result(None)
+            await self._stop.wait()
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        """One HTTP request (ASGI)."""
+        self._ear.listen()
+        await self._manager.handle_request(scope, receive, send)
+
+    @property
+    def has_sessions(self) -> bool:
+        return bool(self._connections)
+
+    def end_listening(self) -> None:
+        """Ends the streams of those who only listen."""
+        self._listen.close()
+
+    async def close(self) -> None:
+        """Ends every session; calls under way are cancelled."""
+        self.end_listening()
+        self._stop.set()
+        if self._owner is not None:
+            await self._owner
+        await self.following.close()
+
+    # --- what it is asked ------------------------------------------------------------------------------------------
+
+    async def _list(self, _context: Context, params: types.PaginatedRequestParams | None) -> Any:
+        if params is not None and params.cursor is not None:
+            raise MCPError(types.INVALID_PARAMS, "This list has one page: leave the cursor out.")
+        tools = await self._asked(self._run.tools())
+        if self._listed is None or self._listed[0] is not tools:
+            listed = types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in tools])
+            self._listed = (tools, listed)
+        return self._listed[1]
+
+    async def _call(self, context: Context, params: types.CallToolRequestParams) -> Any:
+        result = await self._called(context, params.name, params.arguments or {})
+        if result.answer is not None:
+            sent = as_sent(result.answer)
+            if has_form("tools/call", context.protocol_version, sent):
+                return sent
+        if not (result.artifacts or result.parts):
+            return types.CallToolResult(content=[types.TextContent(text=result.text)], is_error=not result.ok)
+        content = await self._asked(self._run.content(result, context.protocol_version))
+        return types.CallToolResult.model_validate({"content": content, "isError": not result.ok})
+
+    async def _called(self, context: Context, name: str, arguments: Json) -> Result:
+        if "results" not in self._run.features:
+            return await self._asked(self._run.call(name, arguments))
+
+        async def ask(client: Client) -> Result:
+            return await self._asked(self._run.call(name, arguments, client))
+
+        async with client_of(context) as client:
+            return await in_rounds(context, client, ask, lambda result: result.answer)
+
+    async def _asked(self, work: Awaitable[T]) -> T:
+        """What comes of it, or a JSON-RPC error with a sentence."""
+        try:
+            return await work
+        except RouterError as error:
+            sentence = f"{error.message} ({error.advice})" if error.advice else error.message
+            code = types.INVALID_REQUEST if isinstance(error, RequestError) else types.INTERNAL_ERROR
+            raise MCPError(code, sentence) from None
+        except Exception as defect:  # noqa: BLE001 - the boundary to the client (rule 2)
+            self._run.report(defect)
+            raise MCPError(types.INTERNAL_ERROR, "The router failed at this: a defect, which its log names.") from None
+
+    # --- what it says unasked --------------------------------------------------------------------------------------
+
+    async def _greeted(self, context: Context, _params: types.NotificationParams | None) -> None:
+        """A session of the handshake era is ready to be told of changes, until it ends."""
+        # Not exported, and the only thing that knows when a session ends; mcp is pinned below 3.
+        connection: Connection = context.session._connection
+        if connection not in self._connections:
+            self._connections.add(connection)
+            connection.exit_stack.callback(self._connections.discard, connection)
+
+    async def _listened_to(self, context: Context, params: types.SubscriptionsListenRequestParams) -> Any:
+        """A stream of the modern era, on which its client hears of what it named, resources among that."""
+        wanted = params.notifications.resource_subscriptions or () if "resources" in self._run.features else ()
+        followed = [uri for uri in dict.fromkeys(map(str, wanted)) if await self.following.add(uri) is None]
+        try:
+            return await self._listen(context, params)
+        finally:
+            self.following.drop(followed)
+
+    async def _updated(self, uri: str) -> None:
+        """Tells those who follow a resource that it is another now."""
+        await self._bus.publish(ResourceUpdated(uri=uri))
+        following = [one for one in list(self._connections) if uri in followed_by(one)]
+        await asyncio.gather(*(_say(one, "notifications/resources/updated", {"uri": uri}) for one in following))
+
+    async def announce(self) -> None:
+        """Tells all who listen that the list changed. One that does not take it in time is not waited for."""
+        await self._bus.publish(ToolsListChanged())
+        await asyncio.gather(*(_tell(connection) for connection in list(self._connections)))
+
+
+async def _say(connection: Connection, method: str, params: Json) -> None:
+    with anyio.move_on_after(ANNOUNCE_S):
+        await connection.notify(method, params)
+
+
+async def _tell(connection: Connection) -> None:
+    with anyio.move_on_after(ANNOUNCE_S):
+        await connection.send_tool_list_changed()

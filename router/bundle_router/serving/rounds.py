@@ -1,0 +1,78 @@
+"""Input that a server needs of a client of the handshake era, which knows no results that ask: it is asked in the
+middle of its request, and the server's request is made again with what it said.
+
+Rules:
+1. A server that asks for what the client can't give, or may not be asked, got no answer here: its result was refused
+   before (`bundle_router.core.tools.transport.passage.unanswerable`).
+2. There are at most `MAX_ROUNDS` rounds of at most `MAX_ASKED` questions, each answered within `ANSWER_S`.
+3. What the client says goes to the server as it is, and into no record. That there was a round, its record says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from pydantic import BaseModel, ValidationError
+
+from bundle_router.core.tools.transport.passage import Answer, Client
+from bundle_router.serving.client import Context, is_modern
+
+MAX_ROUNDS: Final = 8
+MAX_ASKED: Final = 16
+ANSWER_S: Final = 300.0
+
+T = TypeVar("T")
+_ASKED: Final[Mapping[str, tuple[Any, type[BaseModel]]]] = {
+    "elicitation/create": (types.ElicitRequest, types.ElicitResult),
+    "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResultWithTools),
+    "roots/list": (types.ListRootsRequest, types.ListRootsResult),
+}
+"""What a client may be asked: the request, and the form of its answer."""
+
+
+async def in_rounds(
+    context: Context,
+    client: Client,
+    ask: Callable[[Client], Awaitable[T]],
+    answer_of: Callable[[T], Answer | None],
+) -> T:
+    """What comes of asking the server, once it needs nothing more of the client. In the modern era the client sees to
+    its rounds itself. Raises MCPError where a round can't be gone through."""
+    for _ in range(MAX_ROUNDS):
+        came = await ask(client)
+        answer = answer_of(came)
+        if answer is None or answer.result is None or not answer.wants_input or is_modern(context):
+            return came
+        client = replace(client, given=await _given(context, answer.result))
+    raise MCPError(types.INTERNAL_ERROR, f"The server asked for more input {MAX_ROUNDS} times, which is the limit.")
+
+
+async def _given(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
+    """What the client says to a result that asks, in the words of the request to come."""
+    wanted = result.get("inputRequests")
+    wanted = wanted if isinstance(wanted, Mapping) else {}
+    if len(wanted) > MAX_ASKED:
+        raise MCPError(types.INTERNAL_ERROR, f"The server asked for {len(wanted)} things at once; {MAX_ASKED} may be.")
+    given: dict[str, Any] = {"inputResponses": {key: await _said(context, one) for key, one in wanted.items()}}
+    return given if result.get("requestState") is None else {**given, "requestState": result["requestState"]}
+
+
+async def _said(context: Context, asked: Any) -> dict[str, Any]:
+    method = asked["method"]
+    request, form = _ASKED[method]
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            said = await context.session.send_request(
+                request.model_validate({"params": {}, **asked}),
+                form,
+                metadata=ServerMessageMetadata(related_request_id=context.request_id),
+            )
+    except (ValidationError, TimeoutError):
+        raise MCPError(types.INTERNAL_ERROR, f"The client gave no answer of its kind to {method}.") from None
+    return said.model_dump(by_alias=True, mode="json", exclude_none=True)

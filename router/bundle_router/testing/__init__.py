@@ -1,0 +1,387 @@
+"""A Router without disk, network, clock or model, so that a workflow engine can test itself.
+
+    from bundle_router.testing import fake_router
+
+    with fake_router(catalog) as router:
+        decision = router.route_sync(Step(run_id="t-1", workflow="feature", role="planner", step="plan"))
+        assert "repo.readonly" in decision.bundle_ids
+        assert router.fakes.records("t-1")[0]["source"] == "mapping"
+
+Everything but the ports is the real thing: the same core, the same flows, the same records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
+from bundle_router.core.decide.decide import Question
+from bundle_router.core.models import Answer, Failure, RecentStep, Reply, Text
+from bundle_router.core.models.canonical import digest
+from bundle_router.core.models.patterns import matches
+from bundle_router.core.models.spelling import Suggester
+from bundle_router.core.records.chain import File, genesis, parse, seal
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.engine.engine import Engine
+from bundle_router.engine.run import Deps
+from bundle_router.errors import CorruptRun, RequestError, RunInUse, StorageError, UnknownRun
+from bundle_router.ports import EVERYONE, Healed, RawResult, Scope, Selector, Stored
+from bundle_router.wiring import Router, shipped_argument_problems
+from bundle_router.wiring.effects import open_results
+
+
+class FakeClock:
+    """Stands still until `advance` is called."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now(self) -> str:
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.ns // 1000)
+        return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+    def monotonic_ns(self) -> int:
+        return self.ns
+
+    def advance(self, seconds: float) -> None:
+        self.ns += int(seconds * 1e9)
+
+
+@dataclass
+class FakeRedactor:
+    """Redacts exactly the given words."""
+
+    secrets: tuple[str, ...] = ()
+
+    def redact(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "[redacted:test]")
+        return text
+
+    def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
+        return texts if all(map(self.is_clean, texts)) else [self.redact(text) for text in texts]
+
+    def is_clean(self, text: str) -> bool:
+        return not any(secret in text for secret in self.secrets)
+
+    def redact_value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, Mapping):
+            return {self.redact(key): self.redact_value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.redact_value(item) for item in value]
+        return value
+
+    def keep(self, name: str, value: str) -> None:
+        self.secrets = (*self.secrets, value)
+
+
+@dataclass
+class FakeDiagnostics:
+    """Keeps the events: (level, name, fields)."""
+
+    events: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
+
+    def event(self, level: str, name: str, **fields: object) -> None:
+        self.events.append((level, name, fields))
+
+
+@dataclass
+class FakeCapabilities:
+    """Has exactly the given names (`env:X`, `binary:y`); change the set at any time."""
+
+    names: set[str] = field(default_factory=set)
+
+    def present(self, names: Sequence[str]) -> frozenset[str]:
+        return frozenset(self.names.intersection(names))
+
+
+class MemoryArtifacts:
+    """The artifact store of one run, in memory."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[str, bytes] = {}
+
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
+        sha256 = hashlib.sha256(data).hexdigest()
+        self.bytes[sha256] = bytes(data)
+        return Stored(f"artifact:sha256:{sha256}", sha256, "application/octet-stream", len(data), claimed_type, name)
+
+    def get(self, sha256: str) -> bytes:
+        data = self.bytes[sha256]
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise CorruptRun(f"artifact {sha256} does not have its digest")
+        return data
+
+
+class MemoryRunLog:
+    """One run's records, sealed with the same chain as on disk."""
+
+    def __init__(
+        self, run_id: str, header: Mapping[str, Any], redactor: FakeRedactor, on_close: Callable[[], None]
+    ) -> None:
+        self.path = f"memory:{run_id}"
+        self.header = header
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+        self.closed = False
+        self.fail_with: Exception | None = None
+        self.fail_sync_with: Exception | None = None
+        self.fail_sync_after: int | None = None
+        self._redactor = redactor
+        self._head = genesis(run_id)
+        self._artifacts = MemoryArtifacts()
+        self._on_close = on_close
+
+    @property
+    def next_seq(self) -> int:
+        return len(self.lines)
+
+    @property
+    def healed(self) -> tuple[Healed, ...]:
+        return ()
+
+    def append(self, file: File, record: dict[str, Any]) -> tuple[int, str]:
+        if self.closed:
+            raise AssertionError(f"run {self.header['run_id']!r} is closed, and something wants to write to it")
+        if self.fail_with is not None:
+            raise self.fail_with
+        seq = self.next_seq
+        line, self._head = seal(self._redactor.redact_value(record), seq, self._head)
+        self.lines.append((file, parse(line)))
+        return seq, self._head
+
+    def last_decision(self) -> Mapping[str, Any] | None:
+        decided = [record for file, record in self.lines if file == "routing"]
+        return decided[-1] if decided else None
+
+    def sync(self) -> None:
+        if self.fail_sync_after is not None:
+            self.fail_sync_after -= 1
+            if self.fail_sync_after == 0:
+                self.fail_sync_with = StorageError("the disk does not answer", kind="io_error")
+        if self.fail_sync_with is not None:
+            raise self.fail_sync_with
+
+    def artifacts(self) -> MemoryArtifacts:
+        return self._artifacts
+
+    def close(self) -> None:
+        self.closed = True
+        self._on_close()
+
+
+class MemoryRunStore:
+    """The runs directory, in memory. One writer per run, as on disk."""
+
+    def __init__(self, redactor: FakeRedactor) -> None:
+        self._redactor = redactor
+        self._logs: dict[str, MemoryRunLog] = {}
+        self._open: set[str] = set()
+
+    def open(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> MemoryRunLog:
+        if run_id in self._open:
+            raise RunInUse(f"run {run_id!r} is written by this process", pid=0)
+        self._open.add(run_id)
+        if run_id not in self._logs:
+            whole = {"run_id": run_id, **header}
+            self._logs[run_id] = MemoryRunLog(run_id, whole, self._redactor, lambda: self._open.discard(run_id))
+        self._logs[run_id].closed = False
+        return self._logs[run_id]
+
+    def header(self, run_id: str) -> Mapping[str, Any] | None:
+        log = self._logs.get(run_id)
+        return log.header if log else None
+
+    def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
+        log = self._logs.get(run_id)
+        return log.last_decision() if log else None
+
+    def calls_since(self, run_id: str, seq: int) -> Sequence[Mapping[str, Any]]:
+        log = self._logs.get(run_id)
+        return [record for file, record in log.lines if file == "calls" and record["seq"] > seq] if log else []
+
+    def read_artifact(self, run_id: str, sha256: str) -> bytes:
+        if run_id not in self._logs:
+            raise UnknownRun(f"there is no run {run_id!r}")
+        return self._logs[run_id].artifacts().get(sha256)
+
+    def log(self, run_id: str) -> MemoryRunLog:
+        return self._logs[run_id]
+
+
+Script = Callable[[Question], Answer | Failure | Iterable[str]]
+
+
+class ScriptedSelector:
+    """Answers questions with what a function says: bundle ids (as if a model picked them), an Answer, or a Failure."""
+
+    def __init__(self, script: Script) -> None:
+        self.questions: list[Question] = []
+        self._script = script
+
+    async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
+        self.questions.append(question)
+        said = self._script(question)
+        if isinstance(said, str):
+            return Reply(failure=said)  # type: ignore[arg-type]  # a Failure is a Literal of strings
+        if isinstance(said, Answer):
+            return Reply(answer=said)
+        return Reply(answer=Answer(tuple(said), "model", "model", "scripted"))
+
+
+class FakeSessions:
+    """Tools that answer from a table: canonical name → result text, a RawResult, or a function of the arguments.
+
+    Arguments of first-party tools are validated as by the real ones; others are taken as they come.
+    """
+
+    def __init__(self, results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]]) -> None:
+        self.calls: list[tuple[str, Mapping[str, Any]]] = []
+        self.places: list[tuple[str, str, Scope]] = []
+        self._results = results
+
+    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        return shipped_argument_problems(server, tool, arguments)
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        workspace: str,
+        timeout_s: float,
+        within: str = ".",
+        scope: Scope = EVERYONE,
+        files: tuple[str, ...] = (),
+    ) -> RawResult:
+        name = f"{server}.{tool}"
+        self.calls.append((name, arguments))
+        self.places.append((workspace, within, scope))
+        made = self._results.get(name, f"{name} was called")
+        if callable(made):
+            made = made(arguments)
+        return made if isinstance(made, RawResult) else RawResult((Text(str(made)),))
+
+    async def close(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Fakes:
+    """The fakes behind a router made by `fake_router`."""
+
+    clock: FakeClock
+    redactor: FakeRedactor
+    diagnostics: FakeDiagnostics
+    capabilities: FakeCapabilities
+    store: MemoryRunStore
+    sessions: FakeSessions
+    selector: ScriptedSelector | None
+
+    def records(self, run_id: str) -> list[dict[str, Any]]:
+        """All records of a run in order, decisions and calls."""
+        return [record for _, record in self.store.log(run_id).lines]
+
+
+class FakeRouter(Router):
+    """A Router whose ports are fakes, kept in `fakes`."""
+
+    fakes: Fakes
+
+
+def small_catalog(
+    bundles: Mapping[str, Iterable[str] | Bundle],
+    *,
+    routes: Iterable[Route] = (),
+    policies: Iterable[Policy] = (Policy("everything", allow=("*",)),),
+    settings: Settings | None = None,
+    servers: Iterable[Server] = (),
+) -> Catalog:
+    """A catalog from bundle id → canonical tool names (or a whole `Bundle`). Servers and cards are made up to fit.
+
+    By default one policy allows everything, so that a test says only what it is about.
+    """
+    made = {
+        id_: value
+        if isinstance(value, Bundle)
+        else Bundle(id_, f"{id_} tools", tuple(sorted(value)), effects=("read",))
+        for id_, value in bundles.items()
+    }
+    tools = sorted({tool for bundle in made.values() for tool in bundle.tools})
+    known = {server.name: server for server in servers}
+    for tool in tools:
+        name = tool.partition(".")[0]
+        known.setdefault(name, Server(name, "local", "trusted"))
+    cards = {}
+    for tool in tools:
+        server, _, short = tool.partition(".")
+        cards[tool] = Card(server, short, f"{tool} does it", '{"type":"object"}', digest(tool), tokens=10)
+    return Catalog(
+        servers=known,
+        bundles=made,
+        routes=tuple(routes),
+        policies=tuple(policies),
+        settings=settings or Settings(),
+        cards=cards,
+    )
+
+
+def fake_router(
+    catalog: Catalog,
+    *,
+    capabilities: Iterable[str] = (),
+    script: Script | None = None,
+    selector: Selector | None = None,
+    results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]] | None = None,
+    secrets: Iterable[str] = (),
+    workspace: str | Path = "/",
+) -> FakeRouter:
+    """A Router over `catalog` with every effect faked. `script` (or a `selector`) answers questions; `results` calls.
+
+    Load a real config with `router.load_catalog("config")`, or build a `Catalog` by hand. Raises RequestError for a
+    result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.
+    """
+    held = {tool for bundle in catalog.bundles.values() for tool in bundle.tools}
+    globs = [pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns]
+    for name in results or ():
+        if name not in held and not any(matches(pattern, name) for pattern in globs):
+            hint = Suggester().did_you_mean(name, held)
+            raise RequestError(f"results: no bundle holds a tool {name!r}", advice=hint or "name it 'server.tool'")
+    redactor = FakeRedactor(tuple(secrets))
+    fakes = Fakes(
+        clock=FakeClock(),
+        redactor=redactor,
+        diagnostics=FakeDiagnostics(),
+        capabilities=FakeCapabilities(set(capabilities)),
+        store=MemoryRunStore(redactor),
+        sessions=FakeSessions(results or {}),
+        selector=ScriptedSelector(script) if script is not None else None,
+    )
+    transports = {server.transport for server in catalog.servers.values()}
+    deps = Deps(
+        clock=fakes.clock,
+        redactor=fakes.redactor,
+        diagnostics=fakes.diagnostics,
+        sessions=dict.fromkeys(transports, fakes.sessions),
+        describe=lambda data: MediaFacts("application/octet-stream"),
+        selector=selector or fakes.selector,
+        results=open_results(catalog, fakes.clock),
+    )
+    engine = Engine(
+        catalog=catalog,
+        deps=deps,
+        store=fakes.store,
+        capabilities=fakes.capabilities,
+        workspace=str(workspace),
+        versions={"bundle_router": "test"},
+    )
+    router = FakeRouter(engine)
+    router.fakes = fakes
+    return router

@@ -1,0 +1,334 @@
+"""An OpenAI-compatible server on the loopback whose answers and faults are scripted, to test an engine without a model.
+
+    from bundle_router.testing.upstream import ScriptedServer, choice, hang, says, status
+
+    with ScriptedServer([says(choice("repo.readonly")), status(429, {"Retry-After": "7"}), hang()]) as server:
+        ...  # [model] names = ["openai/scripted"], base_url = server.base_url
+        assert len(server.requests) == 2
+
+The script's acts are played in order, the last one again and again. The server counts requests and closed connections
+itself, so that a test does not have to believe the client. Standard library only, over real HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+BOUND_S: Final = 30.0
+"""Seconds after which any act ends, whatever the client does."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as it came in."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads(self.body)
+        return loaded
+
+    def message(self, role: str) -> str:
+        """The content of the first message of a role."""
+        return next(str(m["content"]) for m in self.json["messages"] if m["role"] == role)
+
+
+@dataclass
+class Exchange:
+    """One request under way: the socket to answer on, and what the server knows."""
+
+    socket: socket.socket
+    server: ScriptedServer
+    request: Request
+
+    def send(self, data: bytes) -> None:
+        """Sends, or notes that the client has gone. Counts what was sent."""
+        self.socket.sendall(data)
+        self.server.bytes_sent += len(data)
+
+    def reply(self, body: bytes, code: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        lines = {"Content-Type": "application/json", "Content-Length": str(len(body)), **(headers or {})}
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        self.send(f"HTTP/1.1 {code} Scripted\r\n{head}\r\n".encode() + body)
+
+    def wait_for_close(self) -> None:
+        """Until the client closes its end. The server's `gone` is set then."""
+        while self.socket.recv(4096):
+            pass
+        raise ConnectionError("the client closed the connection")
+
+
+Act = Callable[[Exchange], None]
+
+
+@dataclass
+class ScriptedServer:
+    """Listens on 127.0.0.1 while it is entered. `key`, when set, has to be in the Authorization header."""
+
+    script: Sequence[Act]
+    requests: list[Request] = field(default_factory=list)
+    bytes_sent: int = 0
+    asked: threading.Event = field(default_factory=threading.Event)
+    """Set when the first request has come in."""
+    gone: threading.Event = field(default_factory=threading.Event)
+    """Set when a client closed a connection in the middle of an act."""
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._open: set[socket.socket] = set()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open now."""
+        with self._lock:
+            return len(self._open)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for connection in self._open:
+                with suppress(OSError):  # the client may have gone already
+                    connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join(5)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            connection.settimeout(BOUND_S)
+            with self._lock:
+                self._open.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            while (request := _read(connection)) is not None:
+                with self._lock:
+                    act = self.script[min(len(self.requests), len(self.script) - 1)]
+                    self.requests.append(request)
+                self.asked.set()
+                try:
+                    act(Exchange(connection, self, request))
+                except OSError:
+                    self.gone.set()
+                    return
+        except OSError:
+            return
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+                connection.close()
+
+
+def _read(connection: socket.socket) -> Request | None:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = connection.recv(65_536)
+        if not more:
+            return None
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    while len(body) < int(headers.get("content-length", "0")):
+        more = connection.recv(65_536)
+        if not more:
+            return None
+        body += more
+    return Request(first.split(" ")[1], headers, body)
+
+
+# --- what a model says ---------------------------------------------------------------------------------------------
+
+
+def choice(*ids: str, need: str = "required", rationale: str = "it fits", missing: str = "") -> str:
+    """An answer in the shape that is asked for, as text."""
+    picks = [{"id": id_, "need": need} for id_ in ids]
+    return json.dumps({"rationale": rationale, "picks": picks, "missing": missing})
+
+
+def completion(content: str | None, *, finish_reason: str = "stop", **message: Any) -> bytes:
+    """The body of a chat completion."""
+    whole = {
+        "id": "chatcmpl-scripted",
+        "object": "chat.completion",
+        "created": 1_790_000_000,
+        "model": "scripted",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": finish_reason,
+                "message": {"role": "assistant", "content": content, **message},
+            }
+        ],
+        "usage": {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220},
+    }
+    return json.dumps(whole).encode()
+
+
+# --- acts ----------------------------------------------------------------------------------------------------------
+
+
+def says(content: str | None, **more: Any) -> Act:
+    """A completion with this content."""
+    return lambda exchange: exchange.reply(completion(content, **more))
+
+
+def calls_tool(arguments: str) -> Act:
+    """A completion that calls the tool it was offered, with these arguments."""
+
+    def act(exchange: Exchange) -> None:
+        name = exchange.request.json["tools"][0]["function"]["name"]
+        call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
+        exchange.reply(completion(None, finish_reason="tool_calls", tool_calls=[call]))
+
+    return act
+
+
+def embeds(vector_of: Callable[[str], Sequence[float]], *, lose: int = 0) -> Act:
+    """A vector for each text that was sent to `/embeddings`, less the last `lose`. NaN and infinities go out as bare
+    words, which JSON does not have and servers send."""
+
+    def act(exchange: Exchange) -> None:
+        texts = exchange.request.json["input"]
+        texts = [texts] if isinstance(texts, str) else texts
+        rows = [
+            {"object": "embedding", "index": index, "embedding": list(vector_of(text))}
+            for index, text in enumerate(texts[: len(texts) - lose])
+        ]
+        usage = {"prompt_tokens": 7 * len(texts), "total_tokens": 7 * len(texts)}
+        whole = {"object": "list", "model": "scripted", "data": rows, "usage": usage}
+        exchange.reply(json.dumps(whole).encode())
+
+    return act
+
+
+def status(code: int, headers: Mapping[str, str] | None = None, message: str = "scripted failure") -> Act:
+    """An error as the large providers send it."""
+    body = json.dumps({"error": {"message": message, "type": "scripted", "code": None}}).encode()
+    return lambda exchange: exchange.reply(body, code, headers)
+
+
+def body(data: bytes, content_type: str = "application/json", **headers: str) -> Act:
+    """Status 200 with these bytes."""
+    return lambda exchange: exchange.reply(data, 200, {"Content-Type": content_type, **headers})
+
+
+def hang() -> Act:
+    """Reads the request and says nothing."""
+    return lambda exchange: exchange.wait_for_close()
+
+
+def drip() -> Act:
+    """A good answer, one byte at a time, so slowly that no read ever times out."""
+
+    def act(exchange: Exchange) -> None:
+        data = completion(choice("a.one"))
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        exchange.send(head.encode())
+        exchange.socket.settimeout(0.05)
+        for byte in data * 2:
+            exchange.send(bytes([byte]))
+            try:
+                if not exchange.socket.recv(1):
+                    raise ConnectionError("the client closed the connection")
+            except TimeoutError:
+                continue
+
+    return act
+
+
+def slow_headers() -> Act:
+    """Header lines without end, one by one."""
+
+    def act(exchange: Exchange) -> None:
+        exchange.send(b"HTTP/1.1 200 OK\r\n")
+        exchange.socket.settimeout(0.05)
+        for number in range(int(BOUND_S / 0.05)):
+            exchange.send(f"X-Slow-{number}: yes\r\n".encode())
+            try:
+                if not exchange.socket.recv(1):
+                    raise ConnectionError("the client closed the connection")
+            except TimeoutError:
+                continue
+
+    return act
+
+
+def huge(megabytes: int = 30, *, declared: bool = False) -> Act:
+    """An answer of many megabytes, in chunks or with its length declared."""
+
+    def act(exchange: Exchange) -> None:
+        size = megabytes << 20
+        chunk = b"x" * 65_536
+        length = f"Content-Length: {size}" if declared else "Transfer-Encoding: chunked"
+        exchange.send(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{length}\r\n\r\n".encode())
+        for _ in range(size // len(chunk)):
+            exchange.send(chunk if declared else b"%x\r\n%b\r\n" % (len(chunk), chunk))
+        if not declared:
+            exchange.send(b"0\r\n\r\n")
+
+    return act
+
+
+def reset() -> Act:
+    """Closes the connection with a reset in place of an answer."""
+
+    def act(exchange: Exchange) -> None:
+        exchange.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        exchange.socket.close()
+        raise ConnectionError("reset by script")
+
+    return act
+
+
+def cut(after: int = 40) -> Act:
+    """Promises a body and closes in the middle of it."""
+
+    def act(exchange: Exchange) -> None:
+        data = completion(choice("a.one"))
+        exchange.send(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data[:after])
+        exchange.socket.shutdown(socket.SHUT_RDWR)
+        raise ConnectionError("cut by script")
+
+    return act
+
+
+def redirect(to: str) -> Act:
+    return lambda exchange: exchange.reply(b"", 307, {"Location": to})
+
+
+def when(released: threading.Event, then: Act) -> Act:
+    """Waits until the test releases it."""
+
+    def act(exchange: Exchange) -> None:
+        released.wait(BOUND_S)
+        then(exchange)
+
+    return act

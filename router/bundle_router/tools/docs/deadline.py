@@ -1,0 +1,34 @@
+"""One total deadline over everything a call does: resolving, connecting, TLS, headers, a dripping body, converting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from bundle_router.errors import ToolFailure
+
+SLICE_S: Final = 0.2
+"""Longest single wait. Between waits the caller is asked whether it has gone away."""
+
+
+class Deadline:
+    """`timeout_s` seconds from now. Not extended by progress: a byte a second does not keep a call alive."""
+
+    def __init__(self, timeout_s: float, cancelled: Callable[[], bool] = lambda: False) -> None:
+        self._timeout_s = timeout_s
+        self._ends = time.monotonic() + timeout_s
+        self._cancelled = cancelled
+
+    def check(self, doing: str) -> float:
+        """Seconds left, always above 0. Raises ToolFailure `timeout` or `cancelled`; `doing` says at what."""
+        if self._cancelled():
+            raise ToolFailure(f"cancelled while {doing}", code="cancelled")
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise ToolFailure(f"no time left after {self._timeout_s:g} s, while {doing}", code="timeout")
+        return left
+
+    def slice(self, doing: str) -> float:
+        """Seconds the next single wait may take. Raises like `check`."""
+        return min(self.check(doing), SLICE_S)

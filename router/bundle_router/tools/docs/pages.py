@@ -1,0 +1,139 @@
+"""Bytes to clean text, and text to the piece of it that was asked for."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.errors import ToolFailure
+
+_CONTROLS: Final = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0 and C1, but newline and tab
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks and overrides of writing direction
+    "\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"  # byte order marks, annotations, lone surrogates
+    "\U000e0000-\U000e007f]"  # tag characters
+)
+_META_CHARSET: Final = re.compile(rb"""<meta[^<>]{0,200}?charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9_.:-]{1,40})""", re.I)
+_CHARSETS: Final = re.compile(
+    r"utf-?8(-sig)?|utf-?16(-?[lb]e)?|(us-)?ascii|iso-?8859-?\d{1,2}|latin-?1|windows-?125\d|cp125\d|koi8-[ru]"
+    r"|shift[_-]jis|euc-(jp|kr)|iso-2022-jp|gb2312|gbk|gb18030|big5|macintosh"
+)
+_HEADING: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)")
+_FENCE: Final = re.compile(r"[ \t>]*(`{3,}|~{3,})")
+_MARKUP: Final = re.compile(r"\[([^\[\]]*)\]\([^()]*\)|[`*\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading of a Markdown text: level 1 to 6, its words without markup, the offset where its line starts."""
+
+    level: int
+    title: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Characters `start` to `end` of `total`."""
+
+    text: str
+    start: int
+    end: int
+    total: int
+
+
+def decode_text(body: bytes, charset: str) -> str:
+    """The text of a body. `charset` is the header's word; a byte order mark beats it, `<meta>` stands in for it.
+
+    Never raises: an unknown or unsuitable charset is read as UTF-8, and what does not decode becomes U+FFFD.
+    """
+    for mark, name in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
+        if body.startswith(mark):
+            return clean_text(body.decode(name, "replace"))
+    if not charset and (found := _META_CHARSET.search(body[:2048])):
+        charset = found.group(1).decode("ascii").lower()
+    # A list, because Python's codecs are more than charsets: zlib, idna, unicode_escape.
+    name = charset if _CHARSETS.fullmatch(charset) else "utf-8"
+    try:
+        return clean_text(body.decode(name, "replace"))
+    except LookupError:  # iso-8859-99
+        return clean_text(body.decode("utf-8", "replace"))
+
+
+def clean_text(text: str) -> str:
+    """Without control characters but newline and tab, direction overrides, tag characters; line ends are newlines."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
+    return _CONTROLS.sub("", text)
+
+
+def find_headings(markdown: str) -> list[Heading]:
+    """The ATX headings of a Markdown text, in order; what stands in fenced code is none."""
+    headings, offset, fence = [], 0, ""
+    for line in markdown.split("\n"):
+        if found := _FENCE.match(line):
+            run = found.group(1)
+            if not fence:
+                fence = run
+            elif run.startswith(fence) and not line[found.end() :].strip():
+                fence = ""
+        elif not fence and (found := _HEADING.match(line)):
+            title = _MARKUP.sub(r"\1", found.group(2)).strip(" #")
+            headings.append(Heading(len(found.group(1)), title, offset))
+        offset += len(line) + 1
+    return headings
+
+
+def find_section(headings: Sequence[Heading], asked: str, total: int) -> tuple[int, int]:
+    """Start and end offset of the section `asked` for: by its full title, else the start of one, else part of one.
+
+    Raises ToolFailure `no_section`, naming the sections there are.
+    """
+    words = _plain(asked)
+    tests = (lambda title: title == words, lambda title: title.startswith(words), lambda title: words in title)
+    for test in tests:
+        for index, heading in enumerate(headings):
+            if words and test(_plain(heading.title)):
+                later = (other.start for other in headings[index + 1 :] if other.level <= heading.level)
+                return heading.start, next(later, total)
+    raise ToolFailure(
+        f"the page has no section {asked!r}",
+        code="no_section",
+        advice=f"its sections: {outline(headings)}" if headings else "it has no headings; page on by offset",
+    )
+
+
+def section_at(headings: Sequence[Heading], offset: int, total: int) -> tuple[int, int]:
+    """Start and end of what begins at an anchor: its heading's section if it stands in or before one, else the rest."""
+    for index, heading in enumerate(headings):
+        if heading.start <= offset <= heading.start + heading.level + 1:
+            later = (other.start for other in headings[index + 1 :] if other.level <= heading.level)
+            return heading.start, next(later, total)
+    return offset, total
+
+
+def outline(headings: Sequence[Heading], *, most: int = 40, max_title: int = 80) -> str:
+    """The headings in one line, at most `most` of them."""
+    shown = " | ".join(heading.title[:max_title] for heading in headings[:most] if heading.title)
+    return f"{shown} | and {len(headings) - most} more" if len(headings) > most else shown
+
+
+def cut_piece(text: str, offset: int, *, max_chars: int, max_bytes: int) -> Piece:
+    """From `offset` on, at most `max_chars` characters and `max_bytes` bytes of UTF-8, to a line's end if one is near.
+
+    Raises ToolFailure `bad_offset` when there is nothing at `offset`.
+    """
+    if offset and offset >= len(text):
+        raise ToolFailure(f"offset {offset} is past the end: there are {len(text)} characters", code="bad_offset")
+    part = text[offset : offset + max_chars].encode()[: max(max_bytes, 0)].decode(errors="ignore")
+    if offset + len(part) < len(text):
+        line_end = part.rfind("\n") + 1
+        if line_end > len(part) * 4 // 5:
+            part = part[:line_end]
+    return Piece(part, offset, offset + len(part), len(text))
+
+
+def _plain(title: str) -> str:
+    return " ".join(title.casefold().split())

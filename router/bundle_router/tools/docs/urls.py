@@ -1,0 +1,210 @@
+"""Which URLs may be fetched, and the one spelling of each.
+
+Rules:
+1. HTTPS on port 443, a host name, no user info. Anything else is refused, never repaired.
+2. A host is a DNS name. Whatever an address parser could read as an address (dotted, decimal, octal, hexadecimal,
+   bracketed) is refused, so an address can only come from the resolver, where it is checked.
+3. `spell_host` is the only way a host gets its spelling, for URLs and for the allow-list alike; they are compared
+   after it. A name that the two IDNA standards read differently (fullwidth or other foreign digits, ideographic
+   full stops, `ß`, joiners) is refused: write its `xn--` form.
+4. Characters that parsers disagree about (backslash, whitespace, control characters) are refused, not stripped:
+   `urllib` drops tabs and newlines, browsers read a backslash as a slash.
+5. Dot segments, percent-encoded ones too, are resolved before the path is compared with a base or sent.
+
+Sources: RFC 3986 (sections 3 and 5.2.4), RFC 5890, the WHATWG URL standard's "ends in a number" host rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urljoin
+
+from bundle_router.errors import ToolFailure
+
+MAX_URL: Final = 2048
+"""Characters of a URL, before and after percent-encoding."""
+
+_FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]")
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
+_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_ENCODED_DOT: Final = re.compile(r"%2e", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """An HTTPS URL in its one spelling. `query` is None when there is no `?`; `fragment` is never sent."""
+
+    host: str
+    path: str
+    query: str | None = None
+    fragment: str = ""
+
+    @property
+    def target(self) -> str:
+        """What stands in the request line: path and query, ASCII."""
+        return self.path if self.query is None else f"{self.path}?{self.query}"
+
+    @property
+    def folder(self) -> Url:
+        """The URL of the folder this one stands in: its path up to the last slash."""
+        return Url(self.host, self.path[: self.path.rindex("/") + 1])
+
+    def holds(self, other: Url) -> bool:
+        """Whether `other` is this folder or stands under it, on the same host."""
+        return self.host == other.host and other.path.startswith(self.path)
+
+    def __str__(self) -> str:
+        return f"https://{self.host}{self.target}"
+
+
+def parse_url(text: str) -> Url:
+    """Reads `text` under the rules above. Raises ToolFailure `invalid_url`, saying which rule it broke."""
+    if len(text) > MAX_URL:
+        raise _invalid(text, f"it is longer than {MAX_URL} characters")
+    if found := _FORBIDDEN.search(text):
+        raise _invalid(text, f"it holds {found.group()!r}, which belongs percent-encoded or not at all")
+    parts = _URL.fullmatch(text)
+    if not parts:
+        raise _invalid(text, "it is not of the form https://host/path")
+    scheme, authority, path, query, fragment = parts.groups()
+    if scheme.lower() != "https":
+        raise _invalid(text, f"its scheme is {scheme!r}; only https is fetched")
+    try:
+        host = spell_host(_host_of(authority))
+    except ValueError as error:
+        raise _invalid(text, str(error)) from None
+    url = Url(host, _resolve_dots(_encode(path)), None if query is None else _encode(query), fragment or "")
+    if len(str(url)) > MAX_URL:
+        raise _invalid(text, f"it is longer than {MAX_URL} characters once percent-encoded")
+    return url
+
+
+def join_url(base: Url, reference: str) -> Url:
+    """What `reference` means on the page `base`. Raises ToolFailure `invalid_url` like `parse_url`."""
+    if found := _FORBIDDEN.search(reference):
+        raise _invalid(reference, f"it holds {found.group()!r}, which belongs percent-encoded or not at all")
+    try:
+        joined = urljoin(str(base), reference)
+    except ValueError as error:  # unbalanced brackets
+        raise _invalid(reference, str(error)) from None
+    return parse_url(joined)
+
+
+def spell_host(text: str) -> str:
+    """The one spelling of a host name: lower case, ASCII, no final dot. Raises ValueError with the reason."""
+    name = text.removesuffix(".").lower()
+    if not name or len(name) > 253:
+        raise ValueError(f"its host {text[:80]!r} is empty or longer than 253 characters")
+    labels = [_spell_label(label) for label in name.split(".")]
+    if len(labels) < 2:
+        raise ValueError(f"its host {text!r} has no dot; a full name is needed")
+    if _NUMBER.fullmatch(labels[-1]):
+        raise ValueError(f"its host {text!r} reads as an address; only names are fetched")
+    if len(host := ".".join(labels)) > 253:
+        raise ValueError(f"its host {text!r} is longer than 253 characters")
+    return host
+
+
+@dataclass(frozen=True, slots=True)
+class HostList:
+    """The allow-list: exact names, and `*.example.org` for every name below (not including) `example.org`."""
+
+    exact: frozenset[str]
+    below: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, patterns: Iterable[str]) -> HostList:
+        """Reads the config's patterns. Raises ToolFailure `invalid_settings` for one that is neither form."""
+        exact, below = set(), []
+        for pattern in patterns:
+            try:
+                host = spell_host(pattern.removeprefix("*."))
+            except ValueError as error:
+                raise ToolFailure(
+                    f"docs host {pattern!r} in the policy is not usable: {error}",
+                    code="invalid_settings",
+                    advice="write an exact name ('docs.example.org') or '*.example.org' for the names below it",
+                ) from None
+            if pattern.startswith("*."):
+                below.append(f".{host}")
+            else:
+                exact.add(host)
+        return cls(frozenset(exact), tuple(below))
+
+    def allows(self, host: str) -> bool:
+        """Whether `host`, as `spell_host` spelled it, is on the list."""
+        return host in self.exact or host.endswith(self.below)
+
+    def check(self, url: Url) -> None:
+        """Raises ToolFailure `host_not_allowed` unless the URL's host is on the list."""
+        if self.allows(url.host):
+            return
+        names = sorted(self.exact | {f"*{suffix}" for suffix in self.below})
+        listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        raise ToolFailure(
+            f"host {url.host!r} is not on the list of documentation hosts ({listed or 'which is empty'})",
+            code="host_not_allowed",
+            advice="use a page of a listed host, or have the operator add this one to the policy's docs hosts",
+        )
+
+
+def _invalid(text: str, why: str) -> ToolFailure:
+    return ToolFailure(f"{text[:200]!r} can't be fetched: {why}", code="invalid_url")
+
+
+def _host_of(authority: str) -> str:
+    if "@" in authority:
+        raise ValueError("it carries user info (something before an '@')")
+    if "[" in authority or "]" in authority:
+        raise ValueError("its host is an address; only names are fetched")
+    host, colon, port = authority.partition(":")
+    if colon and port != "443":
+        raise ValueError(f"its port is {port!r}; only 443 is used")
+    return host
+
+
+def _spell_label(label: str) -> str:
+    if not label.isascii():
+        label = _spell_unicode_label(label)
+    if not _LABEL.fullmatch(label):
+        raise ValueError(f"its host has the part {label!r}, which is not a DNS label (letters, digits, '-', 1 to 63)")
+    return label
+
+
+def _spell_unicode_label(label: str) -> str:
+    # The standard library speaks IDNA 2003. What survives the way there and back unchanged, and has no digit
+    # but 0-9, means the same under IDNA 2008; everything else is one of the tricks of rule 3.
+    if len(label) > 63 or any(char.isnumeric() and not char.isascii() for char in label):
+        raise ValueError(f"its host has the part {label[:80]!r}; write its xn-- form")
+    try:
+        ascii_form = label.encode("idna").decode("ascii")
+        back = ascii_form.encode("ascii").decode("idna")
+    except UnicodeError:
+        raise ValueError(f"its host has the part {label!r}, which IDNA does not accept") from None
+    if back != label or not ascii_form.startswith("xn--"):
+        raise ValueError(f"its host has the part {label!r}, which can be read in more than one way")
+    return ascii_form
+
+
+def _encode(part: str) -> str:
+    return quote(_LONE_PERCENT.sub("%25", part), safe="%/:@!$&'()*+,;=?~-._")
+
+
+def _resolve_dots(path: str) -> str:
+    kept: list[str] = []
+    segments = (path or "/").split("/")[1:]
+    for index, segment in enumerate(segments):
+        plain = _ENCODED_DOT.sub(".", segment)
+        if plain not in (".", ".."):
+            kept.append(segment)
+            continue
+        if plain == ".." and kept:
+            kept.pop()
+        if index == len(segments) - 1:
+            kept.append("")
+    return "/" + "/".join(kept)

@@ -1,0 +1,283 @@
+"""One directory that tools may read from, and what they may read in it.
+
+Rules:
+1. Everything is opened through `tools.repo.beneath`, so nothing outside the root is ever opened, race or no race.
+2. Only regular files are read. The type is taken before the open (opening a FIFO or a device has side effects) and
+   again after it, from the descriptor, which is what counts.
+3. Every read is bounded while it happens.
+4. The root is opened once, then the folder it is narrowed to, and from there on only descriptors count. No path of it
+   is put together again: whoever can rename a folder in between would choose what that path means.
+5. Hidden folders are neither entered nor listed, by whatever name (`bundle_router.tools.repo.hiding`).
+6. What is refused is refused in words: a `ToolFailure` with a code and advice.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Final, Literal, Self
+
+from bundle_router.core.models import ToolContext
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.beneath import (
+    PATH_ONLY,
+    HiddenFolder,
+    Identity,
+    Opener,
+    components,
+    open_beneath,
+    opener_beside,
+)
+from bundle_router.tools.repo.hiding import Hidden
+from bundle_router.tools.repo.lineage import open_folder
+from bundle_router.tools.repo.refusals import explained, invalid, outside
+
+__all__ = ["Entry", "FileKind", "Root", "open_beneath", "read_up_to", "workspace"]
+
+MAX_PATH_BYTES: Final = 4095
+FileKind = Literal["file", "dir", "symlink", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One directory entry, not followed. `size` is in bytes (0 unless a file); `links` counts hard links."""
+
+    name: str
+    kind: FileKind
+    size: int = 0
+    links: int = 1
+    target: str = ""
+
+
+class Root:
+    """A directory that everything is opened beneath. Use as a context manager; not shared between threads.
+
+    `path` is opened, and then `within`, a folder beneath it reached through no symlink: that is the root (`fd`) of
+    everything else. `hidden` are absolute paths of folders that nobody enters.
+    `hard_links="refuse"` refuses files with more than one name, since another name may lie outside the root.
+    Every method takes a path relative to the root (or absolute and inside it) and raises ToolFailure.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        within: str = ".",
+        *,
+        hidden: Sequence[str] = (),
+        hard_links: Literal["allow", "refuse"] = "allow",
+        opener: Opener | None = None,
+    ) -> None:
+        self.top = os.path.realpath(path)
+        """The workspace itself, for finding out what lies in it. Only for words and comparisons, as `path` is."""
+        self.within = "/".join(components(within)) or "."
+        self.path = self.top if self.within == "." else f"{self.top.rstrip('/')}/{self.within}"
+        self._tops = (self.path.rstrip("/"), os.path.normpath(f"{path}/{within}").rstrip("/"))
+        self.hard_links = hard_links
+        self.hidden = Hidden(hidden)
+        identities = self.hidden.identities
+        self._opener = opener_beside(identities) if opener is None or identities else opener
+        self.fd = _open_root(self.top, within, identities, opener)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    @property
+    def place(self) -> str:
+        """`place_of` the root."""
+        return self.place_of(self.fd)
+
+    def place_of(self, fd: int, path: str = ".") -> str:
+        """A path for a child that inherits `fd`, open on `path`: it leads there whatever it is called by now.
+
+        Where there is no /proc it is the path itself, and a folder that is swapped meanwhile is not noticed.
+        """
+        place = f"/proc/self/fd/{fd}"
+        return place if os.path.lexists(place) else os.path.normpath(f"{self.path}/{path}")
+
+    def relative(self, path: str) -> str:
+        """The path relative to the root, without touching the disk: `.` for the root itself.
+
+        An absolute path is accepted when it starts with the root, component by component. `..` stays as it is.
+        """
+        try:
+            raw = os.fsencode(path)
+        except UnicodeEncodeError:
+            raise invalid(path, "it is not encodable as a file name") from None
+        if b"\0" in raw:
+            raise invalid(path, "it contains a NUL character")
+        if len(raw) > MAX_PATH_BYTES:
+            raise invalid(path[:40] + "…", f"it has {len(raw)} bytes, more than {MAX_PATH_BYTES}")
+        if path.startswith("/"):
+            inside = [path[len(top) :] for top in self._tops if f"{path}/".startswith(f"{top}/")]
+            if not inside:
+                raise outside(path)
+            path = inside[0]
+        return "/".join(components(path)) or "."
+
+    def open_fd(self, path: str, flags: int) -> int:
+        """A descriptor opened with `flags`; the caller closes it and has to check what it is."""
+        relative = self.relative(path)
+        with explained(relative):
+            return self._opener(self.fd, relative, flags)
+
+    def open_file(self, path: str) -> BinaryIO:
+        """A regular file for reading, unbuffered. Never blocks: FIFOs, sockets and devices are refused unopened."""
+        relative = self.relative(path)
+        probe = self.open_fd(relative, PATH_ONLY)
+        try:
+            self._check_readable(os.fstat(probe), relative)
+        finally:
+            os.close(probe)
+        fd = self.open_fd(relative, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            self._check_readable(os.fstat(fd), relative)
+            return os.fdopen(fd, "rb", buffering=0)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        """The whole of a small file. Raises ToolFailure `too_large` rather than cutting it."""
+        with self.open_file(path) as file, explained(path):
+            data = read_up_to(file, max_bytes + 1)
+        if len(data) > max_bytes:
+            raise ToolFailure(f"{path!r} has more than {max_bytes:,} bytes", code="too_large")
+        return data
+
+    def scandir(self, path: str, *, limit: int) -> list[Entry]:
+        """The entries of a directory sorted by name as bytes, at most `limit` of them (in the disk's order).
+
+        Hidden folders are left out, and `hidden` has met them.
+        """
+        entries: list[Entry] = []
+        fd = self.open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with explained(path), os.scandir(fd) as found:
+                for item in found:
+                    if len(entries) == limit:
+                        break
+                    if self.hidden.identities and _is_hidden(item, self.hidden):
+                        continue
+                    entries.append(_entry(item, fd))
+        finally:
+            os.close(fd)
+        return sorted(entries, key=lambda entry: os.fsencode(entry.name))
+
+    def is_hidden(self, folder: str) -> bool:
+        """Whether the way to a folder goes into a hidden one, or ends there; that one counts as met."""
+        if not self.hidden.identities:
+            return False
+        try:
+            os.close(self._opener(self.fd, self.relative(folder), PATH_ONLY | os.O_DIRECTORY))
+        except HiddenFolder as found:
+            self.hidden.meet(found.identity)
+            return True
+        except OSError:
+            return False  # not there any more, or not a folder: nothing hidden lies on the way
+        return False
+
+    def entry(self, path: str) -> Entry | None:
+        """What lies at the path, not following a last symlink; None if there is nothing."""
+        parent, _, name = self.relative(path).rpartition("/")
+        try:
+            if name in (".", ".."):
+                os.close(self.open_fd(path, PATH_ONLY | os.O_DIRECTORY))
+                return Entry(name, "dir")
+            fd = self.open_fd(parent or ".", PATH_ONLY | os.O_DIRECTORY)
+        except ToolFailure as failure:
+            if failure.code in ("not_found", "not_a_directory"):
+                return None
+            raise
+        try:
+            info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            kind = _kind(info.st_mode)
+            target = os.readlink(name, dir_fd=fd) if kind == "symlink" else ""
+        except OSError:
+            return None  # it was there a moment ago, or its name is too long to be there
+        finally:
+            os.close(fd)
+        return Entry(name, kind, info.st_size if kind == "file" else 0, info.st_nlink, target)
+
+    def _check_readable(self, info: os.stat_result, path: str) -> None:
+        if stat.S_ISDIR(info.st_mode):
+            raise ToolFailure(f"{path!r} is a directory", code="is_directory", advice="list it with list_dir")
+        if not stat.S_ISREG(info.st_mode):
+            raise ToolFailure(f"{path!r} is not a regular file and is not read", code="not_a_file")
+        if self.hard_links == "refuse" and info.st_nlink > 1:
+            raise ToolFailure(
+                f"{path!r} has {info.st_nlink} hard links, and such files are refused here",
+                code="hard_link",
+                advice='copy the file, or set hard_links = "allow" in policy.toml',
+            )
+
+
+def workspace(context: ToolContext) -> Root:
+    """The root that a call's tools are confined to, opened anew."""
+    return Root(context.workspace, context.within, hidden=context.hidden, hard_links=context.settings.hard_links)
+
+
+def _open_root(top: str, within: str, hidden: frozenset[Identity], opener: Opener | None) -> int:
+    try:
+        fd = os.open(top, PATH_ONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ToolFailure(
+            f"the workspace {top!r} can't be opened: {error.strerror}",
+            code="workspace_unavailable",
+            advice="start the router with a workspace that exists and is a directory",
+        ) from error
+    try:
+        return open_folder(fd, within, hidden, opener=opener)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ToolFailure(
+            f"the folder {within!r} that this step is narrowed to can't be opened: {why}",
+            code="workspace_unavailable",
+            advice="it was removed, moved or swapped for a link since the step was routed; route the step again",
+        ) from error
+    finally:
+        os.close(fd)
+
+
+def read_up_to(file: BinaryIO, max_bytes: int) -> bytes:
+    """At most `max_bytes` from an unbuffered file, fewer only at its end."""
+    parts = []
+    left = max_bytes
+    while left > 0 and (part := file.read(min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _kind(mode: int) -> FileKind:
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "dir"
+    return "symlink" if stat.S_ISLNK(mode) else "other"
+
+
+def _is_hidden(item: os.DirEntry[str], hidden: Hidden) -> bool:
+    try:
+        return hidden.is_one(item.stat(follow_symlinks=False))
+    except OSError:
+        return False  # removed since the directory was read
+
+
+def _entry(item: os.DirEntry[str], parent_fd: int) -> Entry:
+    try:
+        info = item.stat(follow_symlinks=False)
+        kind = _kind(info.st_mode)
+        target = os.readlink(item.name, dir_fd=parent_fd) if kind == "symlink" else ""
+    except OSError:
+        return Entry(item.name, "other")  # removed or replaced since the directory was read
+    return Entry(item.name, kind, info.st_size if kind == "file" else 0, info.st_nlink, target)

@@ -1,0 +1,305 @@
+"""A view of the workspace's repository that has no configuration of its own, for `git log` and `git diff`.
+
+Rules:
+1. git never reads the repository's own configuration, hooks, attributes file, replace refs or alternates. It is
+   pointed at a private folder made for this one call, with a `config` we wrote; so a setting that names a command
+   (fsmonitor, pager, textconv, external diff, filters, ssh, includes …) can't run, including ones we never heard of.
+2. What git needs is copied there through the confinement: HEAD, refs and shallow roots after checking their form,
+   the index with its time stamp. From the repository's config only a closed set of harmless values is carried over.
+3. Objects are reached by links to the fan-out folders and `pack`, never by `info`: alternates do not exist for git.
+   A repository that borrows objects, or whose parts lie outside the workspace, is refused with the reason.
+4. Nothing is written to the workspace, also not a refreshed index.
+5. git is started in the workspace by its descriptor. It then asks what that folder is called and goes there by name:
+   where a step is narrowed to a folder, whose name others may give away, it only runs under Landlock, which goes by
+   the descriptor too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bundle_router.core.models import ToolContext
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.children import Child, Command, find_binary, output_of, starts_confined
+from bundle_router.tools.repo.confinement import Root
+from bundle_router.tools.repo.gitrefs import collect_refs, parse_head
+
+_MAX_CONFIG_BYTES: Final = 1024 * 1024
+_MAX_INDEX_BYTES: Final = 512 * 1024 * 1024
+_FAN_OUT: Final = re.compile(r"[0-9a-f]{2}|pack")
+_MAX_OBJECT_FILES: Final = 1_000_000
+
+_BOOLEAN: Final = ("true", "false", "yes", "no", "on", "off", "1", "0")
+_CARRIED: Final = {
+    "core.autocrlf": (*_BOOLEAN, "input"),
+    "core.eol": ("lf", "crlf", "native"),
+    "core.filemode": _BOOLEAN,
+    "core.ignorecase": _BOOLEAN,
+    "core.symlinks": _BOOLEAN,
+    "core.precomposeunicode": _BOOLEAN,
+    "extensions.objectformat": ("sha1", "sha256"),
+}
+"""Settings of the repository that change how files compare and can do nothing else, with the values they may have."""
+
+_OWN_CONFIG: Final = """\
+[core]
+    bare = false
+    fsmonitor = false
+    untrackedCache = false
+    hooksPath = /dev/null
+    attributesFile = /dev/null
+    excludesFile = /dev/null
+    pager = cat
+    quotePath = false
+    bigFileThreshold = 8m
+    packedGitLimit = 1g
+    preloadIndex = false
+[protocol]
+    allow = never
+[submodule]
+    recurse = false
+[log]
+    showSignature = false
+    mailmap = false
+[gc]
+    auto = 0
+[maintenance]
+    auto = false
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GitView:
+    """A private git folder that shows the workspace's repository. `run` starts git on it."""
+
+    binary: str
+    folder: str
+    root: Root
+    context: ToolContext
+    confined: bool = True
+
+    def run(self, *arguments: str, max_bytes: int) -> tuple[bytes, bool, Child]:
+        """git's standard output, whether it was cut, and the child. Raises ToolFailure when git fails."""
+        command = Command(
+            argv=(self.binary, "--no-pager", "--no-replace-objects", *arguments),
+            cwd=self.root.place,
+            env=self._environment(),
+            readable=(self.root.fd, self.folder),
+            inherited=(self.root.fd,),
+            confined=self.confined,
+        )
+        out, cut, child = output_of(command, self.context, max_bytes=max_bytes)
+        if not cut and child.code != 0:
+            raise _git_failure(child)
+        return out, cut, child
+
+    def _environment(self) -> dict[str, str]:
+        nothing = f"{self.folder}/nothing"
+        return {
+            "GIT_DIR": self.folder,
+            "GIT_WORK_TREE": ".",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_SYSTEM": os.devnull,
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_ALLOW_PROTOCOL": "none",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_EXEC_PATH": nothing,
+            "GIT_PAGER": "cat",
+            "HOME": nothing,
+            "XDG_CONFIG_HOME": nothing,
+            "PATH": nothing,
+            "LC_ALL": "C",
+        }
+
+
+@contextmanager
+def repository(root: Root, context: ToolContext, *, confined: bool = True) -> Iterator[GitView]:
+    """The repository whose top is the workspace. Raises ToolFailure `no_repository`, `repository_refused`, …"""
+    binary = find_binary("git", outside=root.top)
+    if binary is None:
+        raise ToolFailure("git is not installed here", code="unavailable", advice="install git, or read files instead")
+    if root.within != "." and not (confined and starts_confined(binary)):
+        raise ToolFailure(
+            "history of a folder of the workspace is only read where Landlock confines git",
+            code="unavailable",
+            advice="ask for it in a step whose workspace is the router's own",
+        )
+    own, common = _locate(root)
+    _check_objects(root, common)
+    with tempfile.TemporaryDirectory(prefix="bundle-router-git-") as folder:
+        view = GitView(binary, folder, root, context, confined)
+        _write_view(root, own, common, Path(folder))
+        _carry_config(root, common, view)
+        yield view
+
+
+# --- where its parts are --------------------------------------------------------------------------------------------
+
+
+def _refused(why: str) -> ToolFailure:
+    return ToolFailure(
+        f"this git repository is not read: {why}",
+        code="repository_refused",
+        advice="use a repository that is complete inside the workspace, e.g. a plain clone of it",
+    )
+
+
+def _locate(root: Root) -> tuple[str, str]:
+    """The folder with HEAD and the index, and the one with objects and refs (the same but for linked worktrees)."""
+    found = root.entry(".git")
+    if found is None:
+        raise ToolFailure(
+            "the workspace is not the top of a git repository (it has no .git)",
+            code="no_repository",
+            advice="history is only available where the workspace is a repository",
+        )
+    own = ".git"
+    if found.kind == "file":
+        text = _small(root, ".git")
+        if not text.startswith("gitdir: "):
+            raise _refused("its .git file does not say where the repository is")
+        own = _inside(root, "", text.removeprefix("gitdir: ").strip(), "its .git file")
+    common = own
+    if root.entry(f"{own}/commondir") is not None:
+        common = _inside(root, own, _small(root, f"{own}/commondir").strip(), "its commondir file")
+    _check_folder(root, own, ".git")
+    _check_folder(root, f"{common}/objects", "its objects folder")
+    return own, common
+
+
+def _inside(root: Root, base: str, target: str, what: str) -> str:
+    """The folder a file of the repository points to, relative to the root; refused if it lies outside."""
+    try:
+        path = root.relative(target if target.startswith("/") else f"{base}/{target}".lstrip("/"))
+        root.scandir(path, limit=0)
+    except ToolFailure as failure:
+        raise _refused(f"{what} points to {target!r}, which is not a folder inside the workspace") from failure
+    return path
+
+
+def _check_folder(root: Root, path: str, what: str) -> None:
+    try:
+        root.scandir(path, limit=0)
+    except ToolFailure as failure:
+        raise _refused(f"{what} can't be used ({failure.message})") from failure
+
+
+def _small(root: Root, path: str) -> str:
+    return root.read(path, max_bytes=8192).decode("utf-8", "surrogateescape")
+
+
+def _check_objects(root: Root, common: str) -> None:
+    """Refuses borrowed objects, and links (or, by the setting, hard links) in the object store."""
+    for name in ("alternates", "http-alternates"):
+        if root.entry(f"{common}/objects/info/{name}") is not None:
+            raise _refused(f"it borrows objects from elsewhere (objects/info/{name})")
+    for folder in root.scandir(f"{common}/objects", limit=1000):
+        if folder.kind == "symlink":
+            raise _refused(f"objects/{folder.name} is a symlink")
+        if folder.kind != "dir" or not _FAN_OUT.fullmatch(folder.name):
+            continue
+        for entry in root.scandir(f"{common}/objects/{folder.name}", limit=_MAX_OBJECT_FILES):
+            if entry.kind == "symlink":
+                raise _refused(f"objects/{folder.name}/{entry.name} is a symlink")
+            if root.hard_links == "refuse" and entry.kind == "file" and entry.links > 1:
+                raise _refused(f"objects/{folder.name}/{entry.name} is a hard link, and those are refused here")
+
+
+# --- the private folder ---------------------------------------------------------------------------------------------
+
+
+def _write_view(root: Root, own: str, common: str, folder: Path) -> None:
+    (folder / "config").write_text(_OWN_CONFIG, encoding="utf-8")
+    (folder / "refs").mkdir()
+    (folder / "objects").mkdir()
+    for entry in root.scandir(f"{common}/objects", limit=1000):
+        if entry.kind == "dir" and _FAN_OUT.fullmatch(entry.name):
+            (folder / "objects" / entry.name).symlink_to(f"{root.place}/{common}/objects/{entry.name}")
+    (folder / "HEAD").write_text(parse_head(_small(root, f"{own}/HEAD")), encoding="utf-8")
+    (folder / "packed-refs").write_text(collect_refs(root, common), encoding="utf-8")
+    if root.entry(f"{common}/shallow") is not None:
+        lines = root.read(f"{common}/shallow", max_bytes=_MAX_CONFIG_BYTES).decode("ascii", "replace").split()
+        (folder / "shallow").write_text(
+            "".join(f"{line}\n" for line in lines if re.fullmatch(r"[0-9a-f]{40,64}", line))
+        )
+    for entry in root.scandir(own, limit=10_000):
+        if entry.kind == "file" and (entry.name == "index" or re.fullmatch(r"sharedindex\.[0-9a-f]+", entry.name)):
+            _copy_index(root, f"{own}/{entry.name}", folder / entry.name)
+
+
+def _copy_index(root: Root, source: str, target: Path) -> None:
+    """Copies with the time stamp: git compares it with the files' to tell which may have changed since."""
+    with root.open_file(source) as file, target.open("wb") as copy:
+        info = os.fstat(file.fileno())
+        if info.st_size > _MAX_INDEX_BYTES:
+            raise _refused(f"its index has {info.st_size:,} bytes")
+        shutil.copyfileobj(file, copy)
+    os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+
+def _carry_config(root: Root, common: str, view: GitView) -> None:
+    """Adds the harmless settings of the repository's config, as git's own parser reads it, without includes."""
+    if root.entry(f"{common}/config") is None:
+        return
+    copy = Path(view.folder) / "theirs"
+    copy.write_bytes(root.read(f"{common}/config", max_bytes=_MAX_CONFIG_BYTES))
+    try:
+        listed, _, _ = view.run(
+            "config", "--file", str(copy), "--no-includes", "--null", "--list", max_bytes=_MAX_CONFIG_BYTES
+        )
+    except ToolFailure as failure:
+        raise _refused("its config file can't be parsed") from failure
+    finally:
+        copy.unlink()
+    settings = dict(_setting(item) for item in listed.decode("utf-8", "replace").split("\0") if item)
+    if settings.get("extensions.refstorage", "files") != "files":
+        raise _refused("it keeps its refs in a form other than files")
+    lines = [_line(key, value) for key, value in settings.items() if value.lower() in _CARRIED.get(key, ())]
+    if "extensions.objectformat" in settings:
+        lines.append(_line("core.repositoryformatversion", "1"))
+    with (Path(view.folder) / "config").open("a", encoding="utf-8") as config:
+        config.writelines(lines)
+
+
+def _setting(item: str) -> tuple[str, str]:
+    key, _, value = item.partition("\n")
+    return key, value or "true"
+
+
+def _line(key: str, value: str) -> str:
+    section, _, name = key.partition(".")
+    return f"[{section}]\n    {name} = {value}\n"
+
+
+_EXPLAINED: Final[Sequence[tuple[str, str, str]]] = (
+    ("does not have any commits yet", "no_commits", "the repository has no commits yet"),
+    ("unknown revision", "unknown_revision", "there is no such revision"),
+    ("bad object", "missing_object", "an object is missing (a partial or damaged clone; nothing is fetched)"),
+    (
+        "unsupported file type",
+        "not_a_file",
+        "a tracked file was replaced by a pipe, socket or device: name another path",
+    ),
+    ("unable to read", "missing_object", "an object is missing (a partial or damaged clone; nothing is fetched)"),
+    ("Could not read", "missing_object", "an object is missing (a partial or damaged clone; nothing is fetched)"),
+)
+
+
+def _git_failure(child: Child) -> ToolFailure:
+    words = " ".join(bytes(child.stderr).decode("utf-8", "replace").split())
+    for sign, code, message in _EXPLAINED:
+        if sign in words:
+            return ToolFailure(message, code=code)
+    return ToolFailure(f"git failed (status {child.code}): {words[:500]}", code="git_failed")

@@ -1,0 +1,56 @@
+"""Folders of the router's own, its records above all, that no tool reads, lists, searches or writes.
+
+A folder is known by its device and inode, so a symlink, `..`, another spelling, a bind mount or a new name makes no
+difference. What a result leaves out for this is counted and said, so that nobody takes the rest for everything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from bundle_router.tools.repo.beneath import Identity
+from bundle_router.tools.repo.wording import count
+
+
+class Hidden:
+    """The hidden folders of one call, and which of them were met. Those that do not exist hide nothing."""
+
+    def __init__(self, folders: Iterable[str] = ()) -> None:
+        self._names = {found: os.path.realpath(name) for name in folders if (found := identity_of(name))}
+        self.identities = frozenset(self._names)
+        self._met: set[Identity] = set()
+
+    def is_one(self, info: os.stat_result) -> bool:
+        """Whether this is a hidden folder; it counts as met then."""
+        found = (info.st_dev, info.st_ino) in self.identities
+        if found:
+            self.meet((info.st_dev, info.st_ino))
+        return found
+
+    def meet(self, identity: Identity) -> None:
+        self._met.add(identity)
+
+    def beneath(self, top: str) -> list[str]:
+        """Those that the router's own names put beneath a real path, relative to it; they count as met.
+
+        For telling another program what to leave alone. What it finds all the same has to be looked at again.
+        """
+        prefix = top.rstrip("/") + "/"
+        found = {identity: name for identity, name in self._names.items() if name.startswith(prefix)}
+        self._met.update(found)
+        return [name.removeprefix(prefix) for name in found.values()]
+
+    def note(self) -> str:
+        """What a result has to say about them: a sentence with a space before it, or nothing."""
+        return f" {count(len(self._met), 'folder')} hidden: the router's own records." if self._met else ""
+
+
+def identity_of(path: str) -> Identity | None:
+    """What a path leads to, links followed; None if that is nothing, or nothing we may look at."""
+    try:
+        info = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return info.st_dev, info.st_ino

@@ -1,0 +1,251 @@
+"""`repo.git_log` and `repo.git_diff`, over a view of the repository that can't run anything (`tools.repo.gitview`).
+
+Rules:
+1. A revision is checked against a grammar, then resolved to a hash by git after `--end-of-options`; only hashes are
+   used from there on.
+2. Filters are plain values joined to their option (`--author=…`, fixed strings), paths are literal and come last.
+3. Submodules are never entered: looking for changes in one would run git there, with its configuration.
+4. A diff leaves out what lies in a hidden folder, and says so; a path in one is refused. What was committed of it under
+   another name is history like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pydantic import Field, field_validator, model_validator
+
+from bundle_router.core.models import Frozen, Text, ToolContext, ToolOutput
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo import pathspecs
+from bundle_router.tools.repo.confinement import Root, workspace
+from bundle_router.tools.repo.gitrefs import is_revision
+from bundle_router.tools.repo.gitview import GitView, repository
+from bundle_router.tools.repo.wording import count, show_name
+
+_DATE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z :.,+/-]{0,63}")
+_MAX_NAMES_BYTES: Final = 8 * 1024 * 1024
+_REVISION_HELP: Final = "a branch, tag or hash, with ~n or ^n"
+
+
+def _checked_revision(value: str | None) -> str | None:
+    if value is not None and not is_revision(value):
+        raise ValueError(f"{value!r} is not a revision: give {_REVISION_HELP}")
+    return value
+
+
+class GitLog(Frozen):
+    """Arguments of `git_log`."""
+
+    path: str | None = Field(default=None, max_length=4096, description="Only commits that touch this file or folder.")
+    revision: str = Field(default="HEAD", description=f"Where to start: {_REVISION_HELP}; or 'a..b' for a range.")
+    max_count: int = Field(default=20, ge=1, le=500, description="Most commits to return.")
+    skip: int = Field(default=0, ge=0, le=1_000_000, description="Commits to skip, to read on.")
+    since: str | None = Field(default=None, description="Not older than, e.g. '2026-01-31' or '2 weeks ago'.")
+    until: str | None = Field(default=None, description="Not newer than.")
+    author: str | None = Field(
+        default=None, min_length=1, max_length=200, description="Part of the author's name or e-mail (plain text)."
+    )
+
+    @field_validator("revision")
+    @classmethod
+    def _revision(cls, value: str) -> str:
+        for side in value.split("..") if ".." in value else [value]:
+            _checked_revision(side)
+        if value.count("..") > 1 or "..." in value:
+            raise ValueError(f"{value!r} is not a range: give 'a..b'")
+        return value
+
+    @field_validator("since", "until")
+    @classmethod
+    def _date(cls, value: str | None) -> str | None:
+        if value is not None and not _DATE.fullmatch(value):
+            raise ValueError(f"{value!r} is not a date: give '2026-01-31' or '2 weeks ago'")
+        return value
+
+    @field_validator("author")
+    @classmethod
+    def _author(cls, value: str | None) -> str | None:
+        if value is not None and not value.isprintable():
+            raise ValueError("author must be plain printable text")
+        return value
+
+
+class GitDiff(Frozen):
+    """Arguments of `git_diff`. Without revisions: working tree against index or, if staged, index against HEAD."""
+
+    path: str | None = Field(default=None, max_length=4096, description="Only this file or folder.")
+    staged: bool = Field(default=False, description="What is staged, against HEAD (or against base).")
+    base: str | None = Field(default=None, description=f"Compare from this revision: {_REVISION_HELP}.")
+    target: str | None = Field(default=None, description="Compare to this revision (needs base).")
+    stat: bool = Field(default=False, description="Only the list of files and how many lines changed.")
+    context: int = Field(default=3, ge=0, le=50, description="Unchanged lines round each change.")
+
+    _revisions = field_validator("base", "target")(_checked_revision)
+
+    @model_validator(mode="after")
+    def _fits(self) -> GitDiff:
+        if self.target is not None and (self.base is None or self.staged):
+            raise ValueError("target needs base, and does not go with staged")
+        return self
+
+
+# --- log ------------------------------------------------------------------------------------------------------------
+
+_COMMIT: Final = "--format=%x00%h%x1f%ad%x1f%an <%ae>%x1f%D%x1f%s"
+
+
+def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -> ToolOutput:
+    """Runs `repo.git_log`."""
+    with (
+        workspace(context) as root,
+        repository(root, context, confined=confined) as view,
+    ):
+        out, cut, _ = view.run(
+            "log",
+            "--no-color",
+            "--no-ext-diff",
+            "--no-textconv",
+            "--no-show-signature",
+            "--no-mailmap",
+            "--no-notes",
+            "--no-follow",
+            "--decorate=short",
+            "--encoding=UTF-8",
+            "--date=iso-strict",
+            "--fixed-strings",
+            "--regexp-ignore-case",
+            f"--max-count={arguments.max_count + 1}",
+            f"--skip={arguments.skip}",
+            *(f"--{name}={value}" for name in ("since", "until", "author") if (value := getattr(arguments, name))),
+            _COMMIT,
+            "--end-of-options",
+            *_range(view, arguments.revision),
+            "--",
+            *pathspecs.only(root, arguments.path),
+            max_bytes=context.max_bytes,
+        )
+    commits = [item.rstrip("\n") for item in out.decode("utf-8", "replace").split("\0") if item]
+    return ToolOutput((Text(_log_text(arguments, commits, cut)),))
+
+
+def _log_text(arguments: GitLog, commits: list[str], cut: bool) -> str:
+    more = cut or len(commits) > arguments.max_count
+    shown = commits[: arguments.max_count - (1 if cut and len(commits) <= arguments.max_count else 0)]
+    what = f" touching {show_name(arguments.path)}" if arguments.path else ""
+    if not shown:
+        return f"No commits{what} match."
+    head = f"{count(len(shown), 'commit')}{what}, newest first"
+    head += f"; there are more: skip={arguments.skip + len(shown)} reads on." if more else "; that is all."
+    return "\n".join([head, *(_commit_text(item) for item in shown)])
+
+
+def _commit_text(item: str) -> str:
+    hash_, date, author, names, subject = (item.split("\x1f", 4) + [""] * 4)[:5]
+    return f"{hash_} {date} {author}{f' ({names})' if names else ''}\n    {subject}"
+
+
+# --- diff -----------------------------------------------------------------------------------------------------------
+
+
+def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True) -> ToolOutput:
+    """Runs `repo.git_diff`."""
+    with (
+        workspace(context) as root,
+        repository(root, context, confined=confined) as view,
+    ):
+        sides = [_commit(view, side) for side in (arguments.base, arguments.target) if side is not None]
+        reads_files = not arguments.staged and arguments.target is None
+        scope = [
+            *(["--cached"] if arguments.staged else []),
+            # In the working tree "all" keeps git out of submodules; between commits there is nothing to enter.
+            f"--ignore-submodules={'all' if reads_files else 'dirty'}",
+            "--end-of-options",
+            *sides,
+            "--",
+            *(pathspecs.only(root, arguments.path) or ["."]),
+        ]
+        if root.hidden.identities:
+            scope += pathspecs.but_hidden(root, _names(view, scope))
+        if reads_files and root.hard_links == "refuse":
+            _refuse_hard_links(root, _names(view, scope))
+        out, cut, _ = view.run("diff", *_DIFF, *_form(arguments), *scope, max_bytes=max(0, context.max_bytes - 500))
+        note = root.hidden.note()
+    return ToolOutput(tuple(Text(text) for text in _diff_text(arguments, out, cut, context.max_bytes, note)))
+
+
+_DIFF: Final = (
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--submodule=short",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--find-renames",
+    "-l400",
+)
+
+
+def _form(arguments: GitDiff) -> list[str]:
+    return ["--stat=120", *([] if arguments.stat else ["--patch", f"--unified={arguments.context}"])]
+
+
+def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: str) -> list[str]:
+    after = arguments.target or ("the index" if arguments.staged else "the working tree")
+    before = arguments.base or ("HEAD" if arguments.staged else "the index")
+    where = f" in {show_name(arguments.path)}" if arguments.path else ""
+    head = f"Changes from {before} to {after}{where}"
+    if not out:
+        untracked = " Untracked files are not part of a diff." if after == "the working tree" else ""
+        return [f"{head}: none.{untracked}{note}"]
+    text = out.decode("utf-8", "replace")
+    if cut:
+        head += f", cut at {max_bytes:,} bytes: name a path, or ask for stat"
+    return [f"{head}.{note}", text]
+
+
+def _names(view: GitView, scope: list[str]) -> list[str]:
+    """Every path a diff would show something of, both names of what was renamed."""
+    names, cut, _ = view.run("diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=_MAX_NAMES_BYTES)
+    if cut:
+        raise ToolFailure("too many files differ to look at them all", code="too_large", advice="name a path")
+    return [name for name in names.decode("utf-8", "surrogateescape").split("\0") if name]
+
+
+def _refuse_hard_links(root: Root, names: list[str]) -> None:
+    for name in names:
+        entry = root.entry(name)
+        if entry is not None and entry.kind == "file" and entry.links > 1:
+            raise ToolFailure(
+                f"{show_name(name)} has several hard links, and such files are refused here",
+                code="hard_link",
+                advice='name another path, or set hard_links = "allow" in policy.toml',
+            )
+
+
+# --- what both share ------------------------------------------------------------------------------------------------
+
+
+def _commit(view: GitView, revision: str) -> str:
+    """The full hash of a commit. Raises ToolFailure `unknown_revision`."""
+    try:
+        out, _, _ = view.run(
+            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", max_bytes=1000
+        )
+    except ToolFailure as failure:
+        if failure.code != "git_failed":
+            raise
+        raise ToolFailure(
+            f"there is no revision {revision!r} in this repository",
+            code="unknown_revision",
+            advice=f"give {_REVISION_HELP}; git_log lists commits",
+        ) from failure
+    return out.decode("ascii").strip()
+
+
+def _range(view: GitView, revision: str) -> list[str]:
+    if ".." not in revision:
+        return [_commit(view, revision)]
+    before, _, after = revision.partition("..")
+    return [f"{_commit(view, before)}..{_commit(view, after)}"]

@@ -1,0 +1,78 @@
+"""Where a folder lies: the way down to it through real folders only, and the way back up from its descriptor.
+
+The way up is taken over descriptors, never over a name read a moment ago, so it says where the folder lies now.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from bundle_router.tools.repo.beneath import (
+    PATH_ONLY,
+    HiddenFolder,
+    Identity,
+    Opener,
+    best_opener,
+    components,
+    identity,
+    open_by_openat2,
+    open_without_links,
+)
+
+_FOLDER: Final = PATH_ONLY | os.O_DIRECTORY
+_MAX_DEPTH: Final = 2048
+"""Folders one path of 4,095 bytes can go down."""
+
+
+def open_folder(root_fd: int, path: str, hidden: Collection[Identity] = (), *, opener: Opener | None = None) -> int:
+    """A descriptor for the folder `path` beneath `root_fd`, reached through real folders only.
+
+    Raises OSError: `ELOOP` or `ENOTDIR` for a symlink on the way, `EXDEV` for `..`, an absolute path, or a folder that
+    was moved out while it was opened; HiddenFolder.
+    """
+    if path.startswith("/") or ".." in components(path):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    by_kernel = (opener or best_opener()) is open_by_openat2
+    fd = open_without_links(root_fd, path, _FOLDER) if by_kernel else _step_down(root_fd, path)
+    try:
+        for above in ancestors(fd, root_fd):
+            if (found := identity(above)) in hidden:
+                raise HiddenFolder(path, found)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _step_down(root_fd: int, path: str) -> int:
+    fd = os.open(".", _FOLDER, dir_fd=root_fd)
+    for name in components(path):
+        try:
+            below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
+
+
+def ancestors(fd: int, root_fd: int) -> Iterator[int]:
+    """The folder itself and those above it, nearest first, up to the root and without it; each open until the next.
+
+    Raises OSError `EXDEV` when the way up does not come to the root: the folder was moved out.
+    """
+    root = identity(root_fd)
+    here = os.dup(fd)
+    try:
+        for _ in range(_MAX_DEPTH):
+            if identity(here) == root:
+                return
+            yield here
+            above = os.open("..", _FOLDER, dir_fd=here)
+            os.close(here)
+            here = above
+    finally:
+        os.close(here)
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))

@@ -1,0 +1,62 @@
+"""Why a path is refused, in words for whoever asked for it: a `ToolFailure` with a code and advice."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.beneath import HiddenFolder
+
+
+def invalid(path: str, why: str) -> ToolFailure:
+    return ToolFailure(f"{path!r} is not a usable path: {why}", code="invalid_path")
+
+
+def outside(path: str) -> ToolFailure:
+    return ToolFailure(
+        f"{path!r} leads outside the workspace",
+        code="outside_workspace",
+        advice="give a path relative to the workspace; links with an absolute target are not followed",
+    )
+
+
+def hidden(path: str) -> ToolFailure:
+    return ToolFailure(
+        f"{_short(path)!r} belongs to the router's own records, which no tool reads or changes", code="hidden"
+    )
+
+
+_WORDS: Final = {
+    errno.ENOENT: ("not_found", "there is no {path!r} in the workspace", "list its folder with list_dir"),
+    errno.ENOTDIR: ("not_a_directory", "{path!r} is, or goes through, something that is not a directory", ""),
+    errno.EISDIR: ("is_directory", "{path!r} is a directory", "list it with list_dir"),
+    errno.ELOOP: ("too_many_links", "{path!r} goes through a loop of symlinks, or a link that is not followed", ""),
+    errno.EACCES: ("permission_denied", "the router may not read {path!r}", ""),
+    errno.EPERM: ("permission_denied", "the router may not read {path!r}", ""),
+    errno.ENAMETOOLONG: ("invalid_path", "a name in {path!r} is too long", ""),
+    errno.EAGAIN: ("changed_meanwhile", "{path!r} kept moving while it was opened", "try again"),
+    errno.ENXIO: ("not_a_file", "{path!r} is not a regular file and is not read", ""),
+}
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Turns what the kernel says about a path into words for whoever asked for it."""
+    try:
+        yield
+    except HiddenFolder as error:
+        raise hidden(path) from error
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise outside(path) from error
+        code, message, advice = _WORDS.get(
+            error.errno or 0, ("io_error", "{path!r} can't be read: " + str(error.strerror), "")
+        )
+        raise ToolFailure(message.format(path=_short(path)), code=code, advice=advice) from error
+
+
+def _short(path: str) -> str:
+    return path if len(path) <= 200 else path[:200] + "…"

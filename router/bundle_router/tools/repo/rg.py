@@ -1,0 +1,162 @@
+"""The search engine over the real `rg`, started once per search and ended as soon as enough was found.
+
+`rg` is told everything by arguments: no config file, no preprocessor, no links followed, no decompression. Its JSON
+output is read as it comes; the format is documented in the crate grep-printer ("JSON").
+
+Rules:
+1. It is started in the folder to search, or given the open file, by a descriptor: no path is handed over that could
+   mean something else by the time it is looked up. Only `.gitignore` files above that folder it finds by name.
+2. It is told to leave hidden folders alone, by the names we know; what it finds in one under another name is dropped.
+3. What it can't be told that way (a glob with folders in it, for a part of the workspace) our own engine searches.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from bundle_router.core.models import ToolContext
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo import scanning
+from bundle_router.tools.repo.beneath import PATH_ONLY, components
+from bundle_router.tools.repo.children import Child, Command, started
+from bundle_router.tools.repo.confinement import Root
+from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep
+from bundle_router.tools.repo.regexes import bad_pattern
+
+_MAX_EVENT_BYTES: Final = 8 * MAX_FILE_BYTES
+"""One line of a file that is all one line, in JSON, with escapes."""
+
+_OPTIONS: Final = (
+    "--no-config",
+    "--json",
+    "--sort=path",
+    "--no-follow",
+    "--no-pre",
+    "--no-search-zip",
+    "--no-mmap",  # a file cut short while mapped would kill it
+    "--hidden",
+    "--no-ignore-dot",  # rg 13 still honours .rgignore, rg 14 no longer does
+    "--no-ignore-exclude",
+    "--no-ignore-global",
+    "--no-require-git",
+    "--no-ignore-messages",
+    "--no-messages",
+    "--engine=default",  # never PCRE2: it backtracks
+    f"--max-filesize={MAX_FILE_BYTES}",
+)
+
+
+def search(
+    binary: str, query: Ripgrep, root: Root, context: ToolContext, *, confined: bool = True
+) -> Generator[FileHits, None, None]:
+    """Implements `bundle_router.tools.repo.hits.Engine`, once bound to the absolute path of the binary."""
+    if query.path != "." and query.glob and "/" in query.glob:
+        yield from scanning.search(query, root, context)
+        return
+    with _scope(query, root) as (fd, is_folder):
+        place = root.place_of(fd, query.path)
+        command = Command(
+            # In the folder itself: given a folder below its own, rg 13 misapplies the .gitignore files in between.
+            argv=(binary, *_OPTIONS, *_query_options(query, root), "--", "./" if is_folder else place),
+            cwd=place if is_folder else root.place,
+            env={"LC_ALL": "C.UTF-8", "PATH": "", "HOME": "/nonexistent"},
+            readable=(root.fd,),
+            inherited=(fd,),
+            confined=confined,
+        )
+        with started(command, context) as child:
+            for hits in _files(_events(child), query.path, is_folder=is_folder):
+                if not root.is_hidden(hits.path.rpartition("/")[0] or "."):
+                    yield hits
+            _check_end(child, query)
+
+
+@contextmanager
+def _scope(query: Ripgrep, root: Root) -> Iterator[tuple[int, bool]]:
+    """A descriptor of the folder or the regular file that is searched, and whether it is a folder."""
+    try:
+        folder = root.open_fd(query.path, PATH_ONLY | os.O_DIRECTORY)
+    except ToolFailure as failure:
+        if failure.code != "not_a_directory":
+            raise
+        with root.open_file(query.path) as file:
+            yield file.fileno(), False
+        return
+    try:
+        yield folder, True
+    finally:
+        os.close(folder)
+
+
+def _query_options(query: Ripgrep, root: Root) -> Iterator[str]:
+    yield "--ignore-case" if query.ignore_case else "--case-sensitive"
+    yield f"--max-count={query.max_matches + 1}"
+    yield f"--context={query.context}"
+    if query.path == ".":
+        yield "--no-ignore-parent"
+    if query.literal:
+        yield "--fixed-strings"
+    if query.glob:
+        yield f"--glob={query.glob}"
+    yield "--glob=!.git"
+    yield from (f"--glob=!/{_literally(name)}" for name in root.hidden.beneath(_real(root, query.path)))
+    yield f"--regexp={query.pattern}"
+
+
+def _real(root: Root, path: str) -> str:
+    return os.path.realpath(f"{root.path}/{path}")  # for the names of hidden folders only: nothing is opened by it
+
+
+def _literally(name: str) -> str:
+    """The name as a glob that matches nothing else."""
+    return re.sub(r"([\\*?\[\]{}!])", r"\\\1", name)
+
+
+def _events(child: Child) -> Iterator[dict[str, Any]]:
+    pending = bytearray()
+    for chunk in child.chunks():
+        pending += chunk
+        if b"\n" in chunk:
+            *whole, rest = bytes(pending).split(b"\n")
+            pending = bytearray(rest)
+            yield from map(json.loads, whole)
+        elif len(pending) > _MAX_EVENT_BYTES:
+            raise ToolFailure("rg gave a line that is too long", code="too_large", advice="narrow it with a glob")
+
+
+def _files(events: Iterator[dict[str, Any]], searched: str, *, is_folder: bool) -> Iterator[FileHits]:
+    """Paths are relative to the root again: rg names them as seen from the folder it was started in."""
+    lines: list[Line] = []
+    for event in events:
+        kind, data = event["type"], event["data"]
+        if kind in ("match", "context"):
+            starts = [match["start"] for match in data["submatches"]]
+            text = _bytes(data["lines"]).removesuffix(b"\n")
+            lines.append(Line(data["line_number"], text, starts[0] if kind == "match" and starts else None))
+        elif kind == "end":
+            # A NUL byte anywhere makes it binary, also when rg had matched lines before it came to it.
+            if lines and data["binary_offset"] is None:
+                name = os.fsdecode(_bytes(data["path"]).removeprefix(b"./"))
+                yield FileHits("/".join(components(f"{searched}/{name}")) if is_folder else searched, tuple(lines))
+            lines = []
+
+
+def _bytes(value: dict[str, str]) -> bytes:
+    """rg writes what is not UTF-8 as base64."""
+    return value["text"].encode() if "text" in value else base64.b64decode(value["bytes"])
+
+
+def _check_end(child: Child, query: Ripgrep) -> None:
+    """Exit status 2 is an error, but also a folder it could not read: only the first says anything on stderr."""
+    if child.code in (0, 1) or not child.stderr:
+        return
+    words = " ".join(bytes(child.stderr).decode("utf-8", "replace").split())
+    if "error parsing glob" in words or "glob" in words.partition(":")[0]:
+        raise ToolFailure(f"{query.glob!r} is not a usable glob: {words}", code="bad_glob")
+    raise bad_pattern(words.partition(" Consider enabling")[0].partition(" error: ")[2] or words[:300])

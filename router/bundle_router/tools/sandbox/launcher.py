@@ -1,0 +1,51 @@
+"""The launcher process: reads a plan from its control pipe, enters the namespaces, and supervises the program.
+
+Started as `python -I -S -c …` with one argument, the number of the control pipe's descriptor; see
+`bundle_router.tools.workspace.process` for the router's side.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from bundle_router.tools.sandbox import linux, namespaces
+from bundle_router.tools.sandbox.plan import Plan
+from bundle_router.tools.sandbox.supervisor import Supervisor
+
+
+def main() -> None:
+    control_fd = int(sys.argv[2])
+    plan = Plan.decode(_read_line(control_fd))
+    for descriptor in (control_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd, plan.report_fd):
+        os.set_inheritable(descriptor, False)
+    linux.adopt_orphans()
+    users = _users()
+    statements = namespaces.enter(plan.facilities)
+    own_users = _users() != users
+    supervisor = Supervisor(plan, control_fd, statements, own_users=own_users)
+    if not any(statement.held for statement in statements if statement.name == "process tree"):
+        supervisor.run()
+        return
+    first = os.fork()  # the first process of the new pid namespace: when it ends, the kernel ends all others
+    if first == 0:
+        linux.die_with_parent()
+        supervisor.run()
+        os._exit(0)
+    os.waitpid(first, 0)
+
+
+def _users() -> int:
+    """Which user namespace this process is in."""
+    return Path("/proc/self/ns/user").stat().st_ino
+
+
+def _read_line(descriptor: int) -> bytes:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        part = os.read(descriptor, 65_536)
+        if not part:
+            sys.exit(0)  # the router is gone before it said what to do
+        line += part
+    return bytes(line)

@@ -1,0 +1,13 @@
+"""The local server `workspace`: run allow-listed programs in the workspace, and write files in it.
+
+`config/policy.toml` says which binaries and with which arguments; `grammar` has the rules of matching, `process`
+and `bundle_router.tools.sandbox` those of running, `writing` those of writing.
+"""
+
+from bundle_router.core.models import LocalTool
+from bundle_router.tools.workspace.execution import BINARIES, EXEC
+from bundle_router.tools.workspace.writing import WRITE_FILE
+
+TOOLS: tuple[LocalTool, ...] = (EXEC, BINARIES, WRITE_FILE)
+
+__all__ = ["TOOLS"]

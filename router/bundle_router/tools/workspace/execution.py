@@ -1,0 +1,240 @@
+"""`exec` and `binaries`: starting an allow-listed program beneath the workspace, and saying what may be started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field
+
+from bundle_router.core.models import BinaryRule, Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.confinement import Root, workspace
+from bundle_router.tools.sandbox.plan import FACILITIES, Plan, Statement
+from bundle_router.tools.workspace import confine, grammar
+from bundle_router.tools.workspace.binary import Binary, opened
+from bundle_router.tools.workspace.cgroups import process_group
+from bundle_router.tools.workspace.environment import environment
+from bundle_router.tools.workspace.keeping import Kept, kept_places, move_aside
+from bundle_router.tools.workspace.process import Finished, run
+from bundle_router.tools.workspace.scratch import private_folder
+
+MAX_STDIN: Final = 1 << 20
+_RESERVE_S: Final = 2.0
+"""Kept back from the caller's time for ending processes and handing back what they said."""
+_RESERVE_BYTES: Final = 8_192
+_LEAST_BYTES: Final = 2_048
+
+
+class ExecArguments(Frozen):
+    """Arguments of `workspace.exec`."""
+
+    binary: str = Field(max_length=64, description="Name of an allowed binary; `binaries` lists them.")
+    args: tuple[str, ...] = Field(
+        default=(),
+        max_length=grammar.MAX_ARGUMENTS,
+        description="Arguments, one item each. No shell: quotes, globs, pipes and && are not interpreted.",
+    )
+    cwd: str = Field(default=".", max_length=4096, description="Folder to run in, relative to the workspace.")
+    stdin: str | None = Field(default=None, max_length=MAX_STDIN, description="Text for standard input.")
+
+
+class BinariesArguments(Frozen):
+    """Arguments of `workspace.binaries`: none."""
+
+
+def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple[str, ...] = FACILITIES) -> ToolOutput:
+    """Runs one program to its end. Raises ToolFailure when nothing was started.
+
+    `facilities` leaves parts of the isolation out, so that tests can show what holds without them.
+    """
+    if sys.platform != "linux":
+        raise ToolFailure("programs are only started on Linux", code="unsupported_platform")
+    rule = _rule(arguments.binary, context)
+    accepted = _accepted(rule, arguments.args)
+    with (
+        workspace(context) as root,
+        _folder(root, arguments.cwd) as cwd_fd,
+        opened(rule, workspace=root.top) as binary,
+        private_folder() as private,
+        process_group(rule.max_processes) as groups,
+    ):
+        _check_paths(root, arguments, accepted)
+        kept = kept_places(root, context, confine.readable(rule, binary), protect_git=rule.protect_git)
+        plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
+        plan = replace(plan, cgroups=groups, facilities=facilities)
+        finished = run(
+            plan,
+            stdin=arguments.stdin,
+            timeout_s=_time(rule, context),
+            cancelled=context.cancelled,
+            max_bytes=max((context.max_bytes - _RESERVE_BYTES) // 2, _LEAST_BYTES),
+        )
+        moved = move_aside(root, kept.absent)
+    return _output(finished, binary, arguments, moved)
+
+
+def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOutput:
+    """What `exec` may start, one line for each permitted form of a command line."""
+    rules = context.settings.binaries
+    lines = [line for rule in rules for line in grammar.usage(rule)]
+    text = "\n".join(lines) if lines else "No binary is allowed. An operator can add [[binaries]] to policy.toml."
+    rows = [{"name": r.name, "path": r.path, "timeout_s": r.timeout_s, "forms": grammar.usage(r)} for r in rules]
+    return ToolOutput((Text(text), Data({"binaries": rows})))
+
+
+# --- before --------------------------------------------------------------------------------------------------------
+
+
+def _rule(name: str, context: ToolContext) -> BinaryRule:
+    for rule in context.settings.binaries:
+        if rule.name == name:
+            return rule
+    known = ", ".join(rule.name for rule in context.settings.binaries) or "none"
+    raise ToolFailure(f"{name!r} is not an allowed binary", code="unknown_binary", advice=f"allowed: {known}")
+
+
+def _accepted(rule: BinaryRule, args: tuple[str, ...]) -> grammar.Accepted:
+    result = grammar.match(rule, args)
+    if isinstance(result, grammar.Refused):
+        raise _refusal(rule, args, result)
+    return result
+
+
+def _refusal(rule: BinaryRule, args: tuple[str, ...], refused: grammar.Refused) -> ToolFailure:
+    shown = f"argument {refused.index + 1}"
+    if 0 <= refused.index < len(args):
+        shown += f" {args[refused.index][:200]!a}"
+    allowed = "; ".join(grammar.usage(rule))
+    return ToolFailure(f"{rule.name}: {shown}: {refused.why}", code="not_permitted", advice=f"permitted: {allowed}")
+
+
+@contextmanager
+def _folder(root: Root, path: str) -> Iterator[int]:
+    descriptor = root.open_fd(path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check_paths(root: Root, arguments: ExecArguments, accepted: grammar.Accepted) -> None:
+    """Refuses a path that leads out of the workspace through a symlink. One that does not, or can't, exist is let be.
+
+    Between this check and the program's own open a link may change; what then keeps it inside is Landlock.
+    """
+    for path in accepted.paths:
+        try:
+            os.close(root.open_fd(f"{root.relative(arguments.cwd)}/{path}", os.O_PATH))
+        except ToolFailure as failure:
+            if failure.code not in ("not_found", "not_a_directory", "invalid_path"):
+                raise
+
+
+def _plan(
+    rule: BinaryRule, binary: Binary, arguments: ExecArguments, *, root: Root, cwd_fd: int, private: str, kept: Kept
+) -> Plan:
+    read = confine.readable(rule, binary)
+    return Plan(
+        argv=(binary.path, *arguments.args),
+        env=tuple(environment(rule, private=private, outside=os.environ).items()),
+        binary_fd=binary.fd,
+        cwd=str(Path(f"/proc/self/fd/{cwd_fd}").readlink()),
+        cwd_fd=cwd_fd,
+        root_fd=root.fd,
+        report_fd=-1,
+        write=(private,),
+        read=read,
+        devices=confine.DEVICES,
+        masked=confine.masked((root.path, private, *read)),
+        protected=kept.protected,
+        hidden=kept.hidden,
+        pinned=kept.pinned,
+        memory_bytes=rule.memory_bytes,
+        file_bytes=rule.file_bytes,
+        max_processes=rule.max_processes,
+    )
+
+
+def _time(rule: BinaryRule, context: ToolContext) -> float:
+    """The rule's time or what the caller has left, less what ending and answering takes."""
+    return min(rule.timeout_s, max(context.timeout_s - _RESERVE_S, context.timeout_s / 2))
+
+
+# --- after ---------------------------------------------------------------------------------------------------------
+
+
+def _output(finished: Finished, binary: Binary, arguments: ExecArguments, moved: list[str]) -> ToolOutput:
+    parts = [_headline(finished), *moved]
+    for name, kept in (("stdout", finished.stdout), ("stderr", finished.stderr)):
+        if kept.total:
+            parts.append(f"--- {name}, {kept.total:,} bytes ---\n{kept.text.rstrip()}")
+    parts.append(summary(finished.statements))
+    failed = finished.ended != "exited" or finished.exit_code != 0
+    return ToolOutput((Text("\n".join(parts)), Data(_record(finished, binary, arguments))), failed=failed)
+
+
+def _headline(finished: Finished) -> str:
+    took = f"{finished.elapsed_ms / 1000:.2f} s"
+    left = f"; {finished.leftovers} processes it left running were ended" if finished.leftovers else ""
+    if finished.ended == "timeout":
+        return f"ended after {took}: out of time{left}"
+    if finished.ended == "cancelled":
+        return f"ended after {took}: cancelled by the caller{left}"
+    if finished.signal is not None:
+        return f"ended by {_signal_name(finished.signal)} after {took}{_hint(finished.signal)}{left}"
+    return f"exit {finished.exit_code} after {took}{left}"
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
+
+
+def _hint(number: int) -> str:
+    return " (a file grew past its limit)" if number == signal.SIGXFSZ else ""
+
+
+def summary(statements: tuple[Statement, ...]) -> str:
+    """One short line for the model: what held, then what did not and why. The record has every detail."""
+    held = ", ".join(s.name for s in statements if s.held) or "nothing"
+    missing = ", ".join(f"{s.name} ({s.detail})" for s in statements if not s.held)
+    return f"isolated or limited: {held}" + (f"; NOT: {missing}" if missing else "")
+
+
+def _record(finished: Finished, binary: Binary, arguments: ExecArguments) -> dict[str, Any]:
+    streams = [("stdout", finished.stdout), ("stderr", finished.stderr)]
+    return {
+        "binary": {"name": arguments.binary, "path": binary.path, "real_path": binary.real_path},
+        "args": list(arguments.args),
+        "cwd": arguments.cwd,
+        "ended": finished.ended,
+        "exit_code": finished.exit_code,
+        "signal": None if finished.signal is None else _signal_name(finished.signal),
+        "elapsed_ms": round(finished.elapsed_ms, 1),
+        "leftovers": finished.leftovers,
+        "streams": [{"id": name, "bytes": kept.total, "dropped": kept.dropped} for name, kept in streams],
+        "isolation": [asdict(statement) for statement in finished.statements],
+    }
+
+
+EXEC: Final = LocalTool(
+    name="exec",
+    description=(
+        "Run one allowed program in the workspace (tests, checks) and get its exit code and output. "
+        "No shell: pass arguments as a list. `binaries` lists what may be run and how."
+    ),
+    arguments=ExecArguments,
+    run=execute,
+)
+BINARIES: Final = LocalTool(
+    name="binaries",
+    description="List the programs `exec` may run and the argument forms each may be run with.",
+    arguments=BinariesArguments,
+    run=list_binaries,
+)

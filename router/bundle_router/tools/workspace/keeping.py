@@ -1,0 +1,115 @@
+"""What a program may not change, or not even see, in the folder it works in: `.git`, the router's config and records.
+
+Each is named to the launcher by its path and by what lies there now, so that a swap in between is noticed. A folder
+that holds one of them is pinned: moved away with what it holds, it would make room for a config of the program's own.
+
+What does not exist yet can't be kept read-only. If it is there when the program has ended, the program made it, and it
+is moved aside: a pin or a skill that a program wrote would pass for an operator's.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bundle_router.core.models import ToolContext
+from bundle_router.tools.repo.confinement import Root
+from bundle_router.tools.sandbox.plan import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The fields of a plan with these names; and `absent`, protected places that are not there, beneath the root."""
+
+    protected: tuple[Place, ...]
+    hidden: tuple[Place, ...]
+    pinned: tuple[Place, ...]
+    absent: tuple[str, ...] = ()
+
+
+def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool) -> Kept:
+    """What a program in this root is kept from. What does not exist, or is out of its reach, is left out."""
+    top = Path(root.path)
+    git = [_seen(top / ".git", parent_fd=root.fd)] if protect_git else []
+    real = [Path(os.path.realpath(path)) for path in context.protected]
+    protected = [_seen(path) for path in real if path.is_relative_to(top) or top.is_relative_to(path)]
+    reach = [top, *(Path(os.path.realpath(path)) for path in readable)]
+    hidden = [_seen(path) for path in _within_reach(context.hidden, reach) if not top.is_relative_to(path)]
+    places = [place for place in (*git, *protected, *hidden) if place]
+    pinned = [_seen(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
+    beneath = [str(path.relative_to(top)) for path in real if path.is_relative_to(top) and path != top]
+    absent = tuple(path for path in beneath if _walk(root.fd, path, _nothing) is None)
+    return Kept(_present(git + protected), _present(hidden), _present(pinned), absent)
+
+
+def move_aside(root: Root, absent: Iterable[str]) -> list[str]:
+    """Moves what was made at places that were not there to a name beside it, and says so, a sentence each."""
+    moved = []
+    for path in absent:
+        aside = _walk(root.fd, path, _rename)
+        if aside is not None:
+            moved.append(f"{path} is the router's own: what the program made there was moved to {aside}")
+    return moved
+
+
+def _walk(root_fd: int, path: str, found: Callable[[int, str], str]) -> str | None:
+    """What `found` gives for the place the path leads to, or for a link on the way there; None if nothing is there.
+
+    No link is followed: one that the program put on the way would lead to somebody else's files.
+    """
+    parts = path.split("/")
+    folder = os.dup(root_fd)
+    try:
+        for index, part in enumerate(parts):
+            try:
+                mode = os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode
+            except OSError:
+                return None
+            if index == len(parts) - 1 or stat.S_ISLNK(mode):
+                return "/".join((*parts[:index], found(folder, part)))
+            if not stat.S_ISDIR(mode):
+                return None
+            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = below
+    finally:
+        os.close(folder)
+    return None
+
+
+def _nothing(folder: int, name: str) -> str:
+    return name
+
+
+def _rename(folder: int, name: str) -> str:
+    aside = f"{name}.not-taken-{secrets.token_hex(4)}"
+    os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+    return aside
+
+
+def _present(places: Iterable[Place | None]) -> tuple[Place, ...]:
+    return tuple(place for place in places if place)
+
+
+def _within_reach(hidden: Iterable[str], reach: list[Path]) -> Iterator[Path]:
+    for path in map(Path, map(os.path.realpath, hidden)):
+        if any(path.is_relative_to(folder) for folder in reach):
+            yield path
+
+
+def _seen(path: Path, *, parent_fd: int | None = None) -> Place | None:
+    """What lies at the path now, not followed (`parent_fd`: looked up there by its name); None if nothing does."""
+    try:
+        info = os.stat(path.name if parent_fd is not None else path, dir_fd=parent_fd, follow_symlinks=False)
+    except OSError:
+        return None
+    return Place(str(path), info.st_dev, info.st_ino)
+
+
+def _between(top: Path, place: Place) -> list[Path]:
+    """The folders above a place and below the top, the highest first."""
+    return [above for above in reversed(Path(place.path).parents) if above != top and above.is_relative_to(top)]

@@ -1,0 +1,207 @@
+"""One confined program, seen from the router: starts the launcher, feeds and reads it, and ends it in time.
+
+Rules:
+1. The launcher is started with an argument list and an empty environment; nothing runs between fork and exec.
+2. When time is up or the caller has gone, the launcher is told to end everything. It gets the grace it was given
+   and some seconds for killing; then it is killed itself, and the program with it.
+3. Whatever is thrown, no process, pipe or temporary file of ours stays behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Final, Literal
+
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.sandbox.plan import Plan, Statement
+from bundle_router.tools.workspace.capture import Capture, Kept
+
+Ended = Literal["exited", "killed", "timeout", "cancelled"]
+
+_POLL_S: Final = 0.05
+_KILLING_S: Final = 8.0
+_CHUNK: Final = 65_536
+_CODE: Final = "import sys; sys.path.append(sys.argv[1]); from bundle_router.tools.sandbox.launcher import main; main()"
+_IMPORT_ROOT: Final = str(Path(__file__).resolve().parents[3])
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program ended. `exit_code` is None when `signal` ended it; `leftovers` counts processes it left running."""
+
+    ended: Ended
+    exit_code: int | None
+    signal: int | None
+    elapsed_ms: float
+    stdout: Kept
+    stderr: Kept
+    statements: tuple[Statement, ...]
+    leftovers: int
+
+
+def run(plan: Plan, *, stdin: str | None, timeout_s: float, cancelled: Callable[[], bool], max_bytes: int) -> Finished:
+    """Runs the plan's program to its end, at most `timeout_s` and the plan's grace. `plan.report_fd` is filled in here.
+
+    Each output stream is kept up to `max_bytes`. Raises ToolFailure `not_started` when it could not be started.
+    """
+    control_out, control_in = os.pipe()
+    report_out, report_in = os.pipe()
+    try:
+        process = _start(replace(plan, report_fd=report_in), control_out, stdin)
+    except OSError as error:
+        for descriptor in (control_in, report_out):
+            os.close(descriptor)
+        raise ToolFailure(f"the launcher can't be started: {error.strerror}", code="not_started") from error
+    finally:
+        os.close(control_out)
+        os.close(report_in)
+    watch = _Watch(process, control_in, report_out, max_bytes)
+    try:
+        watch.tell(replace(plan, report_fd=report_in).encode())
+        watch.follow(timeout_s, cancelled, plan.grace_s)
+        return watch.finished()
+    finally:
+        watch.close()
+
+
+def _start(plan: Plan, control_fd: int, stdin: str | None) -> subprocess.Popen[bytes]:
+    source: int | IO[bytes] = subprocess.DEVNULL
+    with contextlib.ExitStack() as stack:
+        if stdin is not None:
+            source = stack.enter_context(os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC), "w+b"))
+            source.write(stdin.encode("utf-8"))
+            source.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _CODE, _IMPORT_ROOT, str(control_fd)],
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            close_fds=True,
+            pass_fds=(control_fd, plan.report_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd),
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+class _Watch:
+    """Follows one launcher until it and everything below it has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control_fd: int, report_fd: int, max_bytes: int) -> None:
+        if process.stdout is None or process.stderr is None:
+            raise AssertionError("the launcher was started without pipes")
+        self._process = process
+        self._control = control_fd
+        self._report = report_fd
+        self._started = time.monotonic()
+        self._program_ended = 0.0
+        self._out_of_patience = False
+        self._streams = {process.stdout.fileno(): Capture(max_bytes), process.stderr.fileno(): Capture(max_bytes)}
+        self._reports = bytearray()
+        self._said: dict[str, Any] = {}
+        self._ended: Ended | None = None
+        self._selector = selectors.DefaultSelector()
+        for descriptor in (*self._streams, report_fd):
+            os.set_blocking(descriptor, False)
+            self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def tell(self, line: bytes) -> None:
+        """The launcher reads while we write. A launcher that is already gone shows in its report."""
+        with contextlib.suppress(BrokenPipeError):
+            while line:
+                line = line[os.write(self._control, line) :]
+
+    def follow(self, timeout_s: float, cancelled: Callable[[], bool], grace_s: float) -> None:
+        deadline = self._started + timeout_s
+        while self._read(_POLL_S):
+            now = time.monotonic()
+            if self._ended is None and "exited" not in self._said and (now >= deadline or cancelled()):
+                self._ended = "timeout" if now >= deadline else "cancelled"
+                self.tell(b"x")
+                deadline = now + grace_s + _KILLING_S
+            elif self._ended is None and "exited" in self._said:
+                self._ended = "exited"
+                deadline = now + grace_s + _KILLING_S
+            elif self._ended is not None and now >= deadline:
+                self._out_of_patience = True
+                return
+
+    def _read(self, timeout_s: float) -> bool:
+        """Reads what there is. False once the launcher has closed its report, which it does by ending."""
+        alive = True
+        for key, _ in self._selector.select(timeout_s):
+            data = os.read(key.fd, _CHUNK)
+            if not data:
+                self._selector.unregister(key.fd)
+                alive = alive and key.fd != self._report
+            elif key.fd == self._report:
+                self._hear(data)
+            else:
+                self._streams[key.fd].feed(data)
+        return alive
+
+    def _hear(self, data: bytes) -> None:
+        self._reports += data
+        *lines, rest = self._reports.split(b"\n")
+        self._reports = bytearray(rest)
+        for line in lines:
+            self._said.update(json.loads(line))
+        if "exited" in self._said and not self._program_ended:
+            self._program_ended = time.monotonic()
+
+    def finished(self) -> Finished:
+        self._drain()
+        stdout, stderr = (capture.kept() for capture in self._streams.values())
+        said = self._said
+        if "failed" in said:
+            raise ToolFailure(f"the program was not started: {said['failed']}", code="not_started")
+        status = said.get("exited")
+        if self._ended in (None, "exited") and (status is None or "statements" not in said):
+            raise ToolFailure(f"the launcher ended without a result: {stderr.text[-2000:]}", code="not_started")
+        ended: Ended = self._ended or "exited"
+        if ended == "exited" and status is not None and status < 0:
+            ended = "killed"
+        return Finished(
+            ended=ended,
+            exit_code=status if status is not None and status >= 0 else None,
+            signal=-status if status is not None and status < 0 else None,
+            elapsed_ms=((self._program_ended or time.monotonic()) - self._started) * 1000,
+            stdout=stdout,
+            stderr=stderr,
+            statements=tuple(Statement(**fields) for fields in said.get("statements", ())),
+            leftovers=said.get("leftovers", 0),
+        )
+
+    def _drain(self) -> None:
+        """What is still in the pipes. Nobody writes any more, so it is little; a writer that escaped can't hold us."""
+        deadline = time.monotonic() + 1.0
+        while self._selector.get_map() and time.monotonic() < deadline:
+            before = len(self._selector.get_map()), sum(capture.total for capture in self._streams.values())
+            self._read(0)
+            if before == (len(self._selector.get_map()), sum(capture.total for capture in self._streams.values())):
+                return
+
+    def close(self) -> None:
+        """Idempotent in effect: the launcher is ended and reaped, every descriptor closed."""
+        self._selector.close()
+        if "leftovers" not in self._said and self._ended is None:
+            self.tell(b"x")  # something was thrown at us while the program ran
+        try:
+            self._process.wait(timeout=0.0 if self._out_of_patience else _KILLING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # the program dies with it (PDEATHSIG), and its pid namespace
+            self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        os.close(self._control)
+        os.close(self._report)

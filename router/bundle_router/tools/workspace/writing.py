@@ -1,0 +1,230 @@
+"""`write_file`: replaces or creates one text file beneath the workspace, whole or not at all.
+
+Rules:
+1. The parent folder is opened beneath the workspace (`Root`); everything after that is relative to its descriptor.
+2. The last component is never followed: a symlink, folder, FIFO, socket or device there is refused.
+3. Nothing is written in a `.git`, by whatever name or link it is reached: hooks and config there run programs. Nor
+   where the router keeps its config and its records: who may rewrite the policy is bound by none. Both are known by
+   the folders above the open one, from its descriptor up to the root, not by the path that was asked for.
+4. The new content is complete under a temporary name before it takes the real one, in one step of the kernel's.
+5. `create_only` and `expected_sha256` make sure that what is replaced is what the caller has seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from pydantic import Field, model_validator
+
+from bundle_router.core.models import Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.confinement import Root, workspace
+from bundle_router.tools.repo.hiding import identity_of
+from bundle_router.tools.repo.lineage import ancestors
+
+MAX_CONTENT: Final = 4 << 20
+MAX_DEPTH: Final = 64
+
+_one_at_a_time = threading.Lock()
+"""Between comparing `expected_sha256` and replacing, no other write of this process may come."""
+
+
+class WriteFileArguments(Frozen):
+    """Arguments of `workspace.write_file`."""
+
+    path: str = Field(min_length=1, max_length=4095, description="File to write, relative to the workspace.")
+    content: str = Field(max_length=MAX_CONTENT, description="The whole new content, as text (written as UTF-8).")
+    create_only: bool = Field(default=False, description="Refuse if the file exists.")
+    expected_sha256: str | None = Field(
+        default=None,
+        pattern=r"^(sha256:)?[0-9a-f]{64}$",
+        description="Refuse unless the existing file has this SHA-256 digest: the version you read.",
+    )
+
+    @model_validator(mode="after")
+    def _not_both(self) -> WriteFileArguments:
+        if self.create_only and self.expected_sha256:
+            raise ValueError("create_only and expected_sha256 exclude each other: a new file has no digest yet")
+        return self
+
+
+def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutput:
+    """Writes the file and returns its digest. Raises ToolFailure, and then the file is as it was."""
+    content = arguments.content.encode("utf-8")
+    if len(content) > MAX_CONTENT:
+        raise ToolFailure(f"the content has {len(content):,} bytes, more than {MAX_CONTENT:,}", code="too_large")
+    with workspace(context) as root:
+        relative = root.relative(arguments.path)
+        parent, _, name = relative.rpartition("/")
+        _check_name(relative, name, given=arguments.path)
+        _refuse_git(PurePosixPath(root.within).parts, root.within)
+        with _parent_folder(root, parent or ".", context.protected) as folder, _one_at_a_time:
+            _refuse_protected(_real(folder) / name, context.protected)
+            before = _check_existing(folder, name, relative, arguments)
+            if before is not None:
+                _refuse_identity(before, name, context.protected)
+            try:
+                replace_or_create(folder, name, content, before)
+            except FileExistsError:
+                raise _exists(relative) from None
+            except OSError as error:
+                raise ToolFailure(f"{relative!r} can't be written: {error.strerror}", code="io_error") from error
+    digest = hashlib.sha256(content).hexdigest()
+    done = "created" if before is None else "replaced"
+    record = {"path": relative, "bytes": len(content), "sha256": f"sha256:{digest}", "done": done}
+    return ToolOutput((Text(f"{done} {relative} ({len(content):,} bytes, sha256:{digest})"), Data(record)))
+
+
+def _check_name(relative: str, name: str, *, given: str) -> None:
+    parts = PurePosixPath(relative).parts
+    if name in ("", ".", "..") or given.endswith("/"):
+        raise ToolFailure(f"{relative!r} does not name a file", code="invalid_path")
+    if len(parts) > MAX_DEPTH:
+        raise ToolFailure(f"{relative[:200]!r} lies more than {MAX_DEPTH} folders deep", code="invalid_path")
+    if any(ord(character) < 32 or ord(character) == 127 for character in relative):
+        raise ToolFailure(f"{relative[:200]!a} contains a control character", code="invalid_path")
+    _refuse_git(parts, relative)
+
+
+def _refuse_git(parts: tuple[str, ...], shown: str) -> None:
+    """Some file systems take `.GIT`, `.git.` and `.git ` for `.git`, so they are all refused."""
+    if any(part.casefold().rstrip(". ") == ".git" for part in parts):
+        raise ToolFailure(f"{shown!r} lies in a .git, which is not written by tools", code="git_internals")
+
+
+def _real(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}").readlink()
+
+
+def _refuse_protected(path: Path, protected: Sequence[str]) -> None:
+    if any(path.is_relative_to(place) for place in protected):
+        raise ToolFailure(f"{path.name!r} belongs to the router's own config or records", code="protected")
+
+
+def _refuse_identity(info: os.stat_result, name: str, protected: Sequence[str]) -> None:
+    if (info.st_dev, info.st_ino) in map(identity_of, protected):
+        raise ToolFailure(f"{name!r} belongs to the router's own config or records", code="protected")
+
+
+@contextmanager
+def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterator[int]:
+    """The folder the file goes into, made if need be, open as a descriptor. Where it really is decides what it is."""
+    descriptor = _open_or_make(root, parent, protected)
+    try:
+        _refuse_protected(_real(descriptor), protected)
+        try:
+            for folder in ancestors(descriptor, root.fd):
+                _check_folder(folder, protected)
+        except OSError as error:
+            raise ToolFailure(f"{parent!r} was moved away", code="changed_meanwhile", advice="try again") from error
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check_folder(folder: int, protected: Sequence[str]) -> None:
+    """Refuses one folder on the way. Git directories under another name are known by what they hold."""
+    name = _real(folder).name
+    _refuse_identity(os.fstat(folder), name, protected)
+    _refuse_git((name,), name)
+    if all(_exists_in(folder, part) for part in ("HEAD", "objects", "refs")):
+        raise ToolFailure(f"{name!r} is a git directory, which is not written by tools", code="git_internals")
+
+
+def _exists_in(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _open_or_make(root: Root, parent: str, protected: Sequence[str]) -> int:
+    flags = os.O_PATH | os.O_DIRECTORY
+    try:
+        return root.open_fd(parent, flags)
+    except ToolFailure as failure:
+        if failure.code != "not_found" or ".." in PurePosixPath(parent).parts:
+            raise
+    above, _, name = parent.rpartition("/")
+    with _parent_folder(root, above or ".", protected) as folder:
+        _refuse_protected(_real(folder) / name, protected)
+        try:
+            os.mkdir(name, dir_fd=folder)
+        except FileExistsError:
+            pass  # made meanwhile, or a dangling link: opening it tells
+        except OSError as error:
+            raise ToolFailure(f"the folder {parent!r} can't be made: {error.strerror}", code="io_error") from error
+    return root.open_fd(parent, flags)
+
+
+def _check_existing(folder: int, name: str, shown: str, arguments: WriteFileArguments) -> os.stat_result | None:
+    """What is there now, or None. Raises ToolFailure when it may not be replaced."""
+    try:
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        if arguments.expected_sha256:
+            raise ToolFailure(f"{shown!r} does not exist", code="changed_meanwhile", advice="read it again") from None
+        return None
+    except OSError as error:
+        raise ToolFailure(f"{shown!r} can't be written: {error.strerror}", code="invalid_path") from error
+    if not stat.S_ISREG(info.st_mode):
+        kind = "a symbolic link" if stat.S_ISLNK(info.st_mode) else "not a regular file"
+        raise ToolFailure(f"{shown!r} is {kind} and is not replaced", code="not_a_file")
+    if arguments.create_only:
+        raise _exists(shown)
+    if arguments.expected_sha256 and _digest(folder, name) != arguments.expected_sha256.removeprefix("sha256:"):
+        raise ToolFailure(f"{shown!r} has changed since it was read", code="changed_meanwhile", advice="read it again")
+    return info
+
+
+def _exists(shown: str) -> ToolFailure:
+    return ToolFailure(f"{shown!r} exists", code="exists", advice="give expected_sha256 to replace what you have read")
+
+
+def _digest(folder: int, name: str) -> str:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def replace_or_create(folder: int, name: str, content: bytes, before: os.stat_result | None) -> None:
+    """A new file keeps the mode of the one it replaces. Where there was none, one that came meanwhile is kept."""
+    temporary = f".{secrets.token_hex(8)}.bundle-router-new"
+    mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, mode, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if before is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if before is None:
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        else:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+
+
+WRITE_FILE: Final = LocalTool(
+    name="write_file",
+    description=(
+        "Create or replace a text file in the workspace. Give expected_sha256 of the version you read so that "
+        "nobody's change is lost, or create_only for a new file."
+    ),
+    arguments=WriteFileArguments,
+    run=write_file,
+)

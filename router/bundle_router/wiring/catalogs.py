@@ -1,0 +1,107 @@
+"""The catalog of a config folder: read, with what was accepted, pinned and written for its bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bundle_router.core.catalog import Card, Catalog, Server
+from bundle_router.core.models import LocalTool
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.pin_file import PinFiles
+    from bundle_router.core.search.memory import Memory
+    from bundle_router.core.tools.pins import Pins
+
+LocalServers = Mapping[str, Sequence[LocalTool]]
+
+
+def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[LocalTool]], dict[str, Card]]:
+    """The local servers a config may name (first-party ones, and the caller's own over them) and their cards."""
+    from bundle_router.adapters.local import cards_of, counted_tokens, shipped_servers
+
+    servers = {**shipped_servers(), **(local or {})}
+    return servers, cards_of(servers, counted_tokens())
+
+
+def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+    """What is wrong with the arguments of a first-party tool's call, one sentence each; empty for any other tool."""
+    from bundle_router.adapters.local import argument_problems, shipped_servers
+
+    known = next((made for made in shipped_servers().get(server, ()) if made.name == tool), None)
+    return argument_problems(known, arguments) if known is not None else ()
+
+
+def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:
+    """Reads and checks a config folder over the shipped one (None: that alone). Raises ConfigError."""
+    return load_remembering(config, local=local)[0]
+
+
+def load_remembering(config: str | Path | None, *, local: LocalServers | None = None) -> tuple[Catalog, Memory | None]:
+    """`load_catalog`, and the memory that is in force beside it."""
+    _, cards = local_cards(local)
+    return with_learned(config, read_catalog(config, cards)[0])
+
+
+def read_catalog(config: str | Path | None, cards: Mapping[str, Card]) -> tuple[Catalog, dict[str, Pins]]:
+    """The catalog of a config folder, with the cards of the pins its servers may be used by, and all its pins.
+
+    Raises ConfigError, CorruptPins.
+    """
+    from bundle_router.core.tools.pins import pinned
+
+    catalog = read_unpinned(config, cards)
+    pins = open_pins(config).read_all(remote_servers(catalog))
+    return with_skills(config, pinned(catalog, pins)), pins
+
+
+def read_unpinned(config: str | Path | None, cards: Mapping[str, Card]) -> Catalog:
+    """The catalog of a config folder as its files say. Raises ConfigError."""
+    from bundle_router.adapters.config_files import read_config
+    from bundle_router.core.config import load
+
+    return load(read_config(config), cards=cards)
+
+
+def remote_servers(catalog: Catalog) -> dict[str, Server]:
+    """The servers that can have pins."""
+    return {server.name: server for server in catalog.servers.values() if server.transport != "local"}
+
+
+def open_pins(config: str | Path | None) -> PinFiles:
+    """The pin files that belong to a config folder: those of `bundles/pins` beside it."""
+    from bundle_router.adapters.pin_file import PinFiles
+
+    return PinFiles(project_folder(config) / "bundles" / "pins")
+
+
+def project_folder(config: str | Path | None) -> Path:
+    """The folder that a config folder lies in, and `bundles` beside it; the current one for the shipped config."""
+    return Path(config).resolve().parent if config is not None else Path.cwd()
+
+
+def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, Memory | None]:
+    """The catalog with the thresholds, and the memory, that were accepted for this config folder.
+
+    Raises ConfigError for a learned file that is not as it was accepted.
+    """
+    if config is None or not Path(config, "learned").is_dir():
+        return catalog, None
+    from bundle_router.adapters.learned import load_learned
+
+    learned = load_learned(config).fitted_to(catalog)
+    return learned.applied_to(catalog), learned.memory
+
+
+def with_skills(config: str | Path | None, catalog: Catalog) -> Catalog:
+    """The catalog with the instructions its bundles name; the same object where they name none."""
+    paths = sorted({bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
+    if not paths:
+        return catalog
+    from bundle_router.adapters.config_files import read_content
+    from bundle_router.core.tools.skills import MAX_BYTES, parse_skill
+
+    texts = {path: read_content(config, path, MAX_BYTES) for path in paths}
+    return replace(catalog, skills={p: parse_skill(p, text) for p, text in texts.items() if text is not None})

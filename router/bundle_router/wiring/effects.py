@@ -1,0 +1,60 @@
+"""What every router needs of the machine: a redactor, a store for runs, and somebody to tell."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore
+
+if TYPE_CHECKING:
+    from bundle_router.engine.reuse import Results
+
+
+def open_redactor(catalog: Catalog) -> Redactor:
+    """The redactor that knows the values of every environment variable the config names."""
+    from bundle_router.adapters.redaction import SecretRedactor
+
+    names = {name for server in catalog.servers.values() for name in server.env_names}
+    names |= {*catalog.settings.log.redact_env} | catalog.settings.model.env_names
+    if catalog.settings.search.embeddings is not None:
+        names |= catalog.settings.search.embeddings.env_names
+    return SecretRedactor(env_values={name: os.environ[name] for name in sorted(names) if os.environ.get(name)})
+
+
+def open_store(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor) -> RunStore:
+    """The writer of a runs directory."""
+    from bundle_router.adapters.artifacts import RunArtifacts
+    from bundle_router.adapters.media import describe
+    from bundle_router.adapters.run_log import DiskRunStore
+
+    durability = catalog.settings.log.durability
+
+    def artifacts(run_dir: str) -> ArtifactStore:
+        return RunArtifacts(run_dir, describe=describe, durable=durability == "disk")
+
+    return DiskRunStore(runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability)
+
+
+def open_results(catalog: Catalog, clock: Clock) -> Results | None:
+    """What uses results again; None where no server's may be."""
+    from bundle_router.engine.reuse import Results
+
+    return Results(clock) if any(server.reuse for server in catalog.servers.values()) else None
+
+
+def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:
+    from bundle_router.adapters.diagnostics import StderrDiagnostics
+
+    return StderrDiagnostics(redactor, level=catalog.settings.log.diagnostics)
+
+
+def package_version() -> str:
+    """The installed version; `0+checkout` when run from a folder that was not installed."""
+    try:
+        return version("bundle-router")
+    except PackageNotFoundError:
+        return "0+checkout"

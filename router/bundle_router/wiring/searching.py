@@ -1,0 +1,237 @@
+"""What settles questions: the search over a catalog, what embeds for it, and the models behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.ports import Clock, Diagnostics, Embedder, Embedding, ToolSearch, Vectors
+from bundle_router.wiring.effects import open_diagnostics, open_redactor
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.embeddings import VectorStore
+    from bundle_router.adapters.ranking import LexicalIndex
+    from bundle_router.core.search.corpus import Texts
+    from bundle_router.core.search.meaning import Passage
+    from bundle_router.core.search.memory import Memory
+    from bundle_router.core.search.ranking import Search
+    from bundle_router.core.search.text import Analyzer
+    from bundle_router.engine.asking import ModelSelector
+    from bundle_router.engine.selecting import Meanings, StagedSelector
+
+SEARCH_LIBRARIES: Final = ("bm25s", "PyStemmer")
+MIN_CACHED: Final = 300
+"""Bundles and tools from which on an index is kept on disk. Fewer are indexed in less than a tenth of a second."""
+MOST: Final = 0.5
+"""Share of the documents that may change for an index to be made of the last one."""
+
+
+def _searched(catalog: Catalog) -> Texts:
+    """What search may read. Cards of servers elsewhere are in a catalog because a person pinned them."""
+    from bundle_router.core.search.corpus import texts_of
+
+    reviewed = {name for name, card in catalog.cards.items() if catalog.servers[card.server].transport != "local"}
+    return texts_of(catalog, reviewed)
+
+
+class SearchMaker:
+    """Makes searches, one catalog's after the other's. Where few texts are others than the last time, because one
+    server changed, its index is made of that one. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Texts, LexicalIndex] | None = None
+
+    def __call__(self, catalog: Catalog) -> Search:
+        """The search over a catalog, its index from the user's cache where making it anew takes longer.
+
+        Raises NotInstalled where its library is not there. Takes up to seconds for thousands of tools.
+        """
+        from bundle_router.adapters.ranking import english_stemmer
+        from bundle_router.core.search.corpus import outline_of
+        from bundle_router.core.search.ranking import Search
+        from bundle_router.core.search.text import Analyzer
+        from bundle_router.errors import NotInstalled
+
+        try:
+            made_with = [f"{name} {version(name)}" for name in SEARCH_LIBRARIES]
+        except PackageNotFoundError as missing:
+            raise NotInstalled(f"search needs {missing.name}", advice="install bundle-router anew") from None
+        texts, analyzer = _searched(catalog), Analyzer(english_stemmer())
+        revision = texts.revision(*made_with)
+        index = self._updated(texts, analyzer, revision) or _kept_or_built(texts, analyzer, revision)
+        self._last = (texts, index)
+        return Search(index, outline_of(texts), analyzer)
+
+    def _updated(self, texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex | None:
+        """The last index with what changed since; None where there is none, or most of it did."""
+        from bundle_router.core.search.corpus import changes_between
+
+        if self._last is None:
+            return None
+        before, index = self._last
+        changes = changes_between(before, texts, analyzer)
+        if len(changes) > MOST * (len(texts.bundles) + len(texts.tools)):
+            return None
+        try:
+            return index.updated(add=changes.add, remove=changes.remove, revision=revision)
+        except (OSError, ValueError):  # what it was made of lay in the cache, and is gone from it or damaged
+            return None
+
+
+def _kept_or_built(texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex:
+    from bundle_router.adapters.index_cache import IndexCache, cache_folder
+    from bundle_router.adapters.ranking import LexicalIndex
+    from bundle_router.core.search.corpus import corpus_of
+
+    cache = IndexCache(cache_folder() if len(texts.bundles) + len(texts.tools) >= MIN_CACHED else None)
+    index = cache.load(revision, lambda folder: LexicalIndex.load(folder, revision=revision))
+    if index is None:
+        index = LexicalIndex.build(corpus_of(texts, analyzer).documents, revision=revision)
+        cache.save(revision, index.save)
+    return index
+
+
+def make_search(catalog: Catalog) -> Search:
+    """The search over one catalog. See `SearchMaker`."""
+    return SearchMaker()(catalog)
+
+
+def open_selector(
+    catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics, memory: Memory | None = None
+) -> StagedSelector:
+    """What settles questions, in the order of `[fallback]`. Loads nothing yet: the first question begins it."""
+    from bundle_router.engine.selecting import SearchSelector, StagedSelector
+
+    meanings = open_meanings(catalog, clock, diagnostics, memory)
+    search = SearchSelector(SearchMaker(), diagnostics, memory, meanings=meanings)
+    model = open_model(catalog, runs, clock, diagnostics)
+    return StagedSelector(catalog.settings.fallback.order, search=search, model=model)
+
+
+def open_tool_search(selector: StagedSelector | None, diagnostics: Diagnostics) -> ToolSearch:
+    """What ranks tools, over the index that settles questions, where there is one. Loads nothing yet."""
+    from bundle_router.engine.selecting import RankedTools, SearchSelector
+
+    search = selector.index if selector is not None else None
+    return RankedTools(search or SearchSelector(SearchMaker(), diagnostics), diagnostics)
+
+
+def open_embedder(catalog: Catalog) -> Embedder | None:
+    """What the config embeds with; None where it names nothing. Loads nothing yet."""
+    chosen = catalog.settings.search.embeddings
+    if chosen is None:
+        return None
+    if chosen.local is not None:
+        from bundle_router.adapters.embeddings import LocalEmbedder
+
+        return LocalEmbedder(chosen.local)
+    from bundle_router.adapters.llm import LiteLlmEmbedder
+
+    return LiteLlmEmbedder(chosen.model or "", base_url=chosen.base_url, key_env=chosen.key_env)
+
+
+def make_vectors(catalog: Catalog, embedder: Embedder, remembered: Iterable[Passage] = ()) -> Vectors | Embedding:
+    """The vectors of a catalog's texts and of remembered steps, from the user's cache where a text is unchanged.
+    Blocks, for minutes when thousands of texts are new."""
+    from bundle_router.adapters.embeddings import vectors_for
+    from bundle_router.core.search.meaning import passages_of
+
+    texts = _searched(catalog)
+    passages = (*passages_of(texts.bundles, texts.tools), *remembered)
+    return vectors_for(passages, embedder, _vector_store(embedder))
+
+
+def _remembered(memory: Memory | None, embedder: Embedder, diagnostics: Diagnostics) -> tuple[Passage, ...]:
+    """The past steps that can be recalled. Those measured with another embedder can't: words remember them alone."""
+    recollection = memory.recollection if memory is not None else None
+    if recollection is None:
+        return ()
+    if recollection.embedder != embedder.revision:
+        _tell_not_recalled(diagnostics, recollection.embedder, embedder.revision)
+        return ()
+    return recollection.passages()
+
+
+def _tell_not_recalled(diagnostics: Diagnostics, learned_with: str, embedder: str) -> None:
+    advice = "learn and accept again, or name the embedder it was learned with in [search.embeddings]"
+    diagnostics.event("warning", "memory.not_recalled", learned_with=learned_with, embedder=embedder, advice=advice)
+
+
+def _vector_store(embedder: Embedder) -> VectorStore:
+    from bundle_router.adapters.embeddings import VectorStore
+    from bundle_router.adapters.index_cache import cache_folder
+
+    folder = cache_folder()
+    return VectorStore(folder.parent / "embeddings" if folder is not None else None, embedder.revision)
+
+
+def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | None = None) -> Search:
+    """`make_search` for requests that are known beforehand, such as past steps: it understands exactly these, where the
+    config names an embedder, and recalls these and what `memory` remembers. Where that one fails it searches by words
+    alone, as a router would, and warns of it.
+
+    Blocks while what is new is embedded. Raises NotInstalled as `make_search` does.
+    """
+    search, embedder = make_search(catalog), open_embedder(catalog)
+    recollection = memory.recollection if memory is not None else None
+    if embedder is None and recollection is None:
+        return search
+    diagnostics = open_diagnostics(catalog, open_redactor(catalog))
+    if embedder is None:
+        _tell_not_recalled(diagnostics, recollection.embedder if recollection is not None else "", "")
+        return search
+    from bundle_router.adapters.embeddings import embed_texts
+    from bundle_router.core.search.meaning import Passage, passage
+    from bundle_router.core.search.recall import key_of
+
+    try:
+        passages = {text: passage(text) for text in requests}
+        steps = {key_of(text): Passage(key_of(text), "steps", text) for text in passages.values()}
+        steps |= {row.id: row for row in _remembered(memory, embedder, diagnostics)}
+        vectors = make_vectors(catalog, embedder, steps.values())
+        known = embed_texts(passages.values(), embedder, _vector_store(embedder))
+    finally:
+        embedder.close()
+    if isinstance(vectors, Embedding) or isinstance(known, Embedding):
+        failures = [made for made in (vectors, known) if isinstance(made, Embedding)]
+        diagnostics.event("warning", "embeddings.unavailable", failure=failures[0].failure, detail=failures[0].detail)
+        return search
+    understood = {text: known[part] for text, part in passages.items() if len(known[part]) == vectors.dimension}
+    return replace(search, vectors=vectors, understood=understood)
+
+
+def open_meanings(
+    catalog: Catalog, clock: Clock, diagnostics: Diagnostics, memory: Memory | None = None
+) -> Meanings | None:
+    """What asks the config's embedder, of a step and of what `memory` remembers; None where it names none."""
+    chosen, embedder = catalog.settings.search.embeddings, open_embedder(catalog)
+    if chosen is None or embedder is None:
+        if memory is not None and memory.recollection is not None:
+            _tell_not_recalled(diagnostics, memory.recollection.embedder, "")
+        return None
+    from bundle_router.engine.selecting import Meanings
+
+    def make(of: Catalog) -> Vectors | Embedding:
+        return make_vectors(of, embedder, _remembered(memory, embedder, diagnostics))
+
+    return Meanings(embedder, make, clock, diagnostics, deadline_s=chosen.deadline_s)
+
+
+def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> ModelSelector | None:
+    """What asks the config's models; None where it names none. Loads nothing yet."""
+    settings = catalog.settings
+    if not settings.model.names or "model" not in settings.fallback.order:
+        return None
+    from bundle_router.adapters.answers import SqlAnswers
+    from bundle_router.adapters.llm import LiteLlm
+    from bundle_router.engine.asking import ModelSelector
+
+    store = SqlAnswers(runs, diagnostics) if settings.cache.answers == "index" else None
+    ttl_s = settings.cache.answers_ttl_s
+    return ModelSelector(
+        settings.model, LiteLlm(settings.model.choices), clock, diagnostics, answers_ttl_s=ttl_s, store=store
+    )

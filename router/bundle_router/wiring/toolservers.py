@@ -1,0 +1,120 @@
+"""Tool servers: behind their pins for a router, and as they are now for whoever reviews them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bundle_router.core.catalog import Catalog, Server
+from bundle_router.ports import Clock, Diagnostics, Redactor
+from bundle_router.wiring.effects import open_diagnostics, open_redactor, package_version
+from bundle_router.wiring.logins import token_folder
+
+if TYPE_CHECKING:
+    from bundle_router.core.tools.admission import Admitted
+    from bundle_router.core.tools.pins import Pins, PinSetting
+    from bundle_router.engine.upstreams import Servers
+
+REMOTE: Final = ("streamable-http", "stdio", "sse")
+
+
+class PinnedServers:
+    """The tool servers of a config: one set of sessions, and what may be used of it behind each state of the pins.
+    Contacts nobody and loads no SDK yet."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        setting: PinSetting,
+        clock: Clock,
+        diagnostics: Diagnostics,
+        redactor: Redactor,
+        *,
+        development: bool,
+        workspace: Path,
+    ) -> None:
+        from bundle_router.adapters.mcp import open_mcp_sessions
+        from bundle_router.adapters.mcp.authorization import Authorization
+
+        self._setting: PinSetting = setting
+        self._clock = clock
+        self._diagnostics = diagnostics
+        self._schema_of = _schemas_of(catalog)
+        self.sessions = open_mcp_sessions(
+            catalog.servers,
+            clock=clock,
+            diagnostics=diagnostics,
+            limits=catalog.settings.limits,
+            development=development,
+            workspace=workspace,
+            client=("bundle-router", package_version()),
+            schema_of=lambda server, tool: self._schema_of(server, tool),
+            authorization=Authorization(token_folder(), keep_secret=redactor.keep),
+        )
+
+    def behind(self, catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Servers:
+        """The servers behind these pins; `catalog` has their cards. Arguments are checked against those from now on: a
+        tool whose pin changed is not to be had behind earlier ones any more (`Servers.narrow`). `approved`: as
+        `Servers` takes it."""
+        from bundle_router.engine.upstreams import Servers
+
+        self._schema_of = _schemas_of(catalog)
+        return Servers(catalog, self.sessions, pins, self._setting, self._clock, self._diagnostics, approved)
+
+
+def _schemas_of(catalog: Catalog) -> Callable[[str, str], Mapping[str, Any] | None]:
+    """The schemas of the catalog's cards, each read once."""
+    schemas: dict[str, Mapping[str, Any]] = {}
+
+    def schema_of(server: str, tool: str) -> Mapping[str, Any] | None:
+        name = f"{server}.{tool}"
+        card = catalog.cards.get(name)
+        if card is None:
+            return None
+        if name not in schemas:
+            schemas[name] = card.input_schema()
+        return schemas[name]
+
+    return schema_of
+
+
+def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bool) -> list[Admitted | str]:
+    """What each of the servers lists now, asked all at once, its tokens counted where that is possible; or why there is
+    nothing. Starts processes (stdio) only with `development`, and ends them."""
+
+    from bundle_router.adapters.clock import SystemClock
+    from bundle_router.adapters.mcp import open_mcp_sessions
+    from bundle_router.adapters.mcp.authorization import Authorization
+    from bundle_router.adapters.tokens import token_counter
+    from bundle_router.core.tools.admission import admit
+    from bundle_router.errors import ToolFailure
+
+    redactor = open_redactor(catalog)
+    sessions = open_mcp_sessions(
+        {server.name: server for server in servers},
+        clock=SystemClock(),
+        diagnostics=open_diagnostics(catalog, redactor),
+        limits=catalog.settings.limits,
+        development=development,
+        workspace=Path.cwd(),
+        client=("bundle-router", package_version()),
+        authorization=Authorization(token_folder(), keep_secret=redactor.keep),
+    )
+    count = token_counter()
+
+    async def one(server: Server) -> Admitted | str:
+        try:
+            listing = await sessions.definitions(server.name, fresh=True)
+        except ToolFailure as failure:
+            return failure.message
+        return admit(server, listing.tools, listing.instructions, count=count)
+
+    async def all_of_them() -> list[Admitted | str]:
+        try:
+            return list(await asyncio.gather(*(one(server) for server in servers)))
+        finally:
+            await sessions.close()
+
+    return asyncio.run(all_of_them())

@@ -1,0 +1,47 @@
+"""Runs that earlier versions recorded still verify and replay, and catalogs keep their revisions, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from bundle_router import load_catalog
+from bundle_router.cli import main
+from bundle_router.core.records.records import catalog_from
+
+RECORDED = Path(__file__).parent.parent / "data" / "runs"
+RUNS = sorted(RECORDED.glob("*/*/run.json"))
+SHIPPED = "sha256:9673ffb90c21fe2f6b71edc6c1ac12160e2b1b46e0a4a12f441132aafcdf62b7"
+"""The revision of the shipped config. It changes when that config does, and with nothing else."""
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs"
+    for recorded in RUNS:
+        shutil.copytree(recorded.parent, folder / recorded.parent.name)
+    return folder
+
+
+def test_every_recorded_run_verifies(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "verify", "--runs", str(runs)]) == 0
+    assert f"{len(RUNS)} of {len(RUNS)} runs are as they were written" in capsys.readouterr().out
+
+
+def test_every_recorded_decision_is_taken_again_as_it_was(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--runs", str(runs), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["counts"] == {"identical": 9}
+
+
+@pytest.mark.parametrize("recorded", RUNS, ids=lambda path: path.parent.name[-4:])
+def test_a_recorded_catalog_keeps_its_revision(recorded: Path) -> None:
+    header = json.loads(recorded.read_text("utf-8"))
+    catalog = catalog_from(json.loads((recorded.parent / "catalog.json").read_text("utf-8")))
+    assert catalog.revision == header["catalog_revision"]
+
+
+def test_the_shipped_config_keeps_its_revision() -> None:
+    assert load_catalog(None).revision == SHIPPED
