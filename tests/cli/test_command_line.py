@@ -443,7 +443,7 @@ def test_eval_runs_this_projects_own_cases(tmp_path: Path) -> None:
 def test_a_reader_that_goes_away_is_no_error(demo: tuple[Path, str, str]) -> None:
     folder, run_id, _ = demo
     done = subprocess.run(
-        f"{sys.executable} -m router runs show {run_id} --json | head -c 10; exit ${{PIPESTATUS[0]}}",
+        f"{sys.executable} -m bundle_router runs show {run_id} --json | head -c 10; exit ${{PIPESTATUS[0]}}",
         shell=True, executable="/bin/bash", cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT / "router")},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -455,7 +455,7 @@ def test_a_reader_that_goes_away_is_no_error(demo: tuple[Path, str, str]) -> Non
 def test_closed_streams_are_no_error(demo: tuple[Path, str, str], closed: str) -> None:
     folder, run_id, _ = demo
     done = subprocess.run(
-        f"{sys.executable} -m router runs show {run_id} {closed}", shell=True, cwd=folder,
+        f"{sys.executable} -m bundle_router runs show {run_id} {closed}", shell=True, cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT / "router")}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
