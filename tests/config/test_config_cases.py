@@ -1,4 +1,5 @@
-"""Golden cases: each folder of tests/data/config is a config folder, and `problems.txt` what `check` says of it.
+"""Golden cases: each folder of tests/data/config is a config folder, `problems.txt` what `check` says of it, and
+`catalog.json` the canonical form of its catalog, where it has one: the bytes that revisions are made of.
 
 To add one, write the config files and run this test with BUNDLE_ROUTER_WRITE_CASES=1; then read what it wrote. A folder
 `shipped` inside a case lies under it; one called `bundles` holds its reviewed content.
@@ -6,6 +7,7 @@ To add one, write the config files and run this test with BUNDLE_ROUTER_WRITE_CA
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,4 +51,8 @@ def test_check_says_exactly_what_the_case_expects(name: str, cards: Mapping[str,
             load(files, cards=cards)
         assert [str(problem) for problem in caught.value.problems] == errors
     else:
-        load(files, cards=cards)
+        canonical = json.dumps(load(files, cards=cards).to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+        kept = CASES / name / "catalog.json"
+        if os.environ.get("BUNDLE_ROUTER_WRITE_CASES") and not kept.exists():
+            kept.write_text(canonical, encoding="utf-8")
+        assert canonical == kept.read_text(encoding="utf-8")
