@@ -5,7 +5,9 @@
     ├── RequestError           the caller asked for something it can't have
     │   ├── UnknownRun         no run of that id is open or on disk
     │   ├── RunInUse           another process writes this run (says its pid)
+    │   ├── KeyConflict        the key of a step or call was used before, with other contents
     │   └── WrongContext       a sync method inside a running event loop, or the reverse
+    ├── RunBusy                others kept the run's records for too long (says who); nothing was written
     ├── StorageError           the run directory can't be written; the decision was not returned
     ├── CorruptRun             a run directory's records do not add up
     ├── CorruptPins            a pin file can't be read, or its texts and digests do not agree
@@ -96,15 +98,28 @@ class RunInUse(RequestError):
         self.pid = pid
 
 
+class KeyConflict(RequestError):
+    """The key of a step or a call stands in the run already, with other contents: the message names what differs."""
+
+
 class WrongContext(RequestError):
     """A `*_sync` method was called inside a running event loop."""
+
+
+class RunBusy(RouterError):
+    """Others held the run's records, or kept moving them, for too long. Nothing was written and the run stands where it
+    stood; trying again is safe. `pid` is that of who held them, 0 if unknown."""
+
+    def __init__(self, message: str, *, pid: int = 0, advice: str = "") -> None:
+        super().__init__(message, advice=advice)
+        self.pid = pid
 
 
 class StorageError(RouterError):
     """The run directory could not be written, so the decision or result was withheld.
 
     `kind` is one of `disk_full`, `read_only`, `deleted`, `short_write`, `out_of_files`, `io_error`, `not_private`,
-    `too_large`.
+    `too_large`, `unreachable` (a database that is away), `no_locks` (a file system that does not honour them).
     """
 
     def __init__(self, message: str, *, kind: str, advice: str = "") -> None:

@@ -112,6 +112,28 @@ class Healed:
     bytes: int
 
 
+Record = Mapping[str, Any]
+"""A record of a run as it was read, with its `seq`, `prev` and `hash`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append came to. `news` are records of others that stand before the own one and that the caller was not
+    given yet. `seq` and `hash` are the own record's; `seq` is None where nothing was written, as the run had moved."""
+
+    news: tuple[Record, ...]
+    seq: int | None
+    hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Somebody else who has a run open: the pid where it is a process of this machine (else 0), and words for it."""
+
+    pid: int
+    name: str
+
+
 class RunLog(Protocol):
     """The writer of one run directory. One per run and machine; see `adapters.run_log` for the guarantees.
 
@@ -392,6 +414,7 @@ __all__ = [
     "EVERYONE",
     "Answer",
     "AnswerStore",
+    "Appended",
     "ArtifactStore",
     "Capabilities",
     "Client",
@@ -408,6 +431,7 @@ __all__ = [
     "Near",
     "RawResult",
     "Readiness",
+    "Record",
     "Redactor",
     "RunLog",
     "RunStore",
@@ -420,4 +444,5 @@ __all__ = [
     "ToolSearch",
     "ToolServers",
     "Vectors",
+    "Writer",
 ]
