@@ -1,0 +1,135 @@
+"""The documentation holds: snippets run, commands parse, links and names exist, lists are complete."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import shutil
+import textwrap
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from bundle_router.adapters.config_files import read_config
+from bundle_router.cli import VERBS, parser
+from bundle_router.core.config import from_bytes
+from bundle_router.core.models import CODES, REASONS
+from bundle_router.errors import ConfigError, CorruptRun, RequestError, RouterError
+from bundle_router.review.lint import check
+from bundle_router.wiring.catalogs import local_cards
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    path
+    for name in (
+        "README.md", "router/README.md", "config/README.md", "bundles/README.md", "tests/benchmarks/README.md",
+        "tests/benchmarks/RESULTS.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md",
+    )
+    if (path := ROOT / name).is_file()
+]  # fmt: skip
+README, REFERENCE = ((ROOT / name).read_text("utf-8") for name in ("README.md", "router/README.md"))
+TABLES = {
+    "servers": "servers", "bundles": "bundles", "routes": "routes", "policies": "policy", "binaries": "policy",
+}  # fmt: skip
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Return (page, text) of every fenced block of a language."""
+    fence = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [(str(page.relative_to(ROOT)), text) for page in PAGES for text in fence.findall(page.read_text("utf-8"))]
+
+
+def commands() -> list[str]:
+    """Return every `bundle-router …` command of a shell block or of inline code, without its comment."""
+    lines = [line for _, block in blocks("sh") for line in block.splitlines()]
+    lines += [code for page in PAGES for code in re.findall(r"`(bundle-router [^`]+)`", page.read_text("utf-8"))]
+    return sorted({line.partition("  #")[0].strip() for line in lines if line.startswith("bundle-router ")})
+
+
+def inline() -> list[str]:
+    """Return every inline code of the pages, fenced blocks left out."""
+    texts = (re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL) for page in PAGES)
+    return sorted({code for text in texts for code in re.findall(r"`([^`\n]+)`", text)})
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    (tmp_path / "README.md").write_text("# x\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_readme_is_short_and_shows_code_early() -> None:
+    assert len(README.splitlines()) <= 150
+    assert README.index("```python") < len("\n".join(README.splitlines()[:32]))
+
+
+def test_the_first_snippet_does_what_its_comments_say(project: Path) -> None:
+    code = next(text for page, text in blocks("python") if page == "README.md")
+    code = code.replace("decision.bundle_ids  ", "assert decision.bundle_ids == ['repo.readonly', 'workspace.exec']  ")
+    code = code.replace("result.text  ", "assert result.text  ")
+    scope: dict[str, object] = {}
+    exec("async def snippet():\n" + textwrap.indent(code, "    "), scope)
+    asyncio.run(scope["snippet"]())  # type: ignore[operator]  # made one line above
+    assert (project / "runs" / "r-42" / "routing.jsonl").exists()
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("python")[1:])
+def test_every_other_python_snippet_runs(page: str, code: str, project: Path) -> None:
+    exec(compile(code, page, "exec"), {"__name__": "snippet"})
+
+
+@pytest.mark.parametrize(("page", "text"), blocks("toml"))
+def test_every_piece_of_config_is_accepted(page: str, text: str) -> None:
+    name = f"{TABLES.get(next(iter(tomllib.loads(text))), 'router')}.toml"
+    files = [*read_config(None), from_bytes(name, f"{page}: {name}", text.encode(), "project")]
+    _, cards = local_cards()
+    assert [problem for problem in check(files, cards=cards) if problem.level == "error"] == []
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_can_be_typed(command: str) -> None:
+    words = shlex.split(re.sub(r"\b(RUN|SEQ)\b", "3", command).split(" && ")[0])[1:]
+    assert words[0] in VERBS
+    if len(words) > 1:  # a verb alone is its name, in prose
+        parser(words[0]).parse_args([word for word in words if word not in ("…", "...")])
+
+
+def test_every_verb_is_shown() -> None:
+    assert set(VERBS) - {command.split()[1] for command in commands()} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    targets = [link.partition("#")[0] for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text("utf-8"))]
+    assert [link for link in targets if link and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", [code for code in inline() if re.fullmatch(r"bundle_router(\.\w+)+", code)])
+def test_every_python_name_exists(name: str) -> None:
+    module, _, last = name.rpartition(".")
+    try:
+        import_module(name)
+    except ModuleNotFoundError:
+        assert hasattr(import_module(module), last)
+
+
+@pytest.mark.parametrize(
+    "name", [code for code in inline() if re.match(r"(tests|router|config|bundles|\.ci)/[\w./-]+$", code)]
+)
+def test_every_path_exists(name: str) -> None:
+    assert (ROOT / name).exists()
+
+
+def test_every_reason_and_code_is_listed_in_order() -> None:
+    why, why_not = REFERENCE.split("**Why shown:**")[1].split("**Why not, in the order tested:**")
+    assert tuple(re.findall(r"`(\w+)`", why)) == REASONS
+    assert tuple(re.findall(r"`(\w+)`", why_not.split("\n\n")[0])) == CODES
+
+
+def test_the_exit_codes_are_those_of_the_errors() -> None:
+    listed = {int(number) for number in re.findall(r"^\| (\d) \|", REFERENCE, re.MULTILINE)}
+    assert listed == {0, 1, *(error.exit_code for error in (ConfigError, RequestError, RouterError, CorruptRun))}
