@@ -1,4 +1,5 @@
-"""The shapes of secrets that gitleaks' rules miss: headers, cookies, URL user info, query parameters, named values.
+"""The shapes of secrets that gitleaks' rules miss: headers, cookies, URL user info, query parameters, named values,
+and the tokens of `token_shapes.json`, which says of each where it is documented and when that was looked at.
 
 Each shape is an RE2 regex over bytes with the secret in a group, and a check that keeps honest text unharmed where
 the regex alone can't. A shape stands in its plain spelling only: `encodings` shows it texts without their escapes.
@@ -8,9 +9,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from bundle_router.adapters.redaction.names import IN_TEXT, is_secret_name
@@ -79,7 +82,7 @@ _PARAMETER = (
     r"|[\w.-]*secret|passw(?:or)?d|pwd|pass|authorization|x-(?:amz|goog)-signature|[\w-]*private[_-]?key"
 )
 
-SHAPES: Final = (
+_STRUCTURAL: Final = (
     Shape(
         "authorization-header",
         rf"""(?i)authorization{_OPERATOR}{_SCHEMES}[ \t:=]+(?:token=)?["']?({_MADE}{{4,}})""",
@@ -138,6 +141,15 @@ SHAPES: Final = (
         lambda value: bool(value.strip()),
     ),
 )
+_CHECKS: Final = {"value": is_value, "token": is_token, "long": is_long_token}
+
+
+def _token_shapes() -> tuple[Shape, ...]:
+    rows = json.loads(Path(__file__).with_name("token_shapes.json").read_text(encoding="utf-8"))["rows"]
+    return tuple(Shape(row["id"], row["regex"], _CHECKS[row.get("check", "value")]) for row in rows)
+
+
+SHAPES: Final = (*_STRUCTURAL, *_token_shapes())
 
 
 def confirmed(shape: Shape, name: bytes) -> bool:
