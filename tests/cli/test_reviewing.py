@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.cli import main
 
 STEP = ("--workflow", "feature", "--role", "implementer", "--step", "edit")
 
@@ -108,3 +110,15 @@ def test_the_steps_own_trust_floor_and_its_labels_come_from_the_command_line(she
     assert "invalid choice" in shell("route", *STEP, "--trust", "maybe", code=3).stderr
     assert "write --label ticket=4711" in shell("route", *STEP, "--label", "ticket", code=3).stderr
     assert "given twice" in shell("route", *STEP, "--label", "a=1", "--label", "a=2", code=3).stderr
+
+
+def test_verify_finds_what_todays_rules_would_have_redacted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = next((Path(__file__).parent.parent / "data" / "runs").glob("*/*-spike"))
+    shutil.copytree(recorded, tmp_path / "runs" / recorded.name)
+    assert main(["runs", "verify", "--secrets", "--runs", str(tmp_path / "runs")]) == 0
+    with (tmp_path / "runs" / recorded.name / "tool-calls.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"result": "key gsk_4nT9xV2mK4pL8nR34nT9xV2mK4pL8nR3 and [redacted:xai-key]"}\n')
+    assert main(["runs", "verify", "--secrets", "--runs", str(tmp_path / "runs")]) == 1
+    said = capsys.readouterr().out
+    assert "tool-calls.jsonl:3: groq-key\n" in said
+    assert "gsk_" not in said

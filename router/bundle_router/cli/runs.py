@@ -45,8 +45,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     verb("list", "all runs, newest first")
     show = verb("show", "the decisions and calls of one run", one=1)  # type: ignore[arg-type]  # argparse takes a number
     show.add_argument("--seq", type=int, help="one record in full")
-    verb(
+    verify = verb(
         "verify", "check the hash chain; name the first record that was changed, dropped, reordered or cut off", one="*"
+    )
+    verify.add_argument(
+        "--secrets", action="store_true", help="look for what today's rules would redact; exit status 1 where it is"
     )
     export = verb("export", "write decisions and calls as CSV or Parquet, one file each", one="*")
     export.add_argument("--format", choices=("csv", "parquet"), default="csv")
@@ -119,6 +122,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import UNKEYED, Archive
 
     archive = Archive(arguments.runs)
+    if arguments.secrets:
+        return _secrets(archive, _chosen(arguments), as_json=arguments.json)
     reports = [_with_artifacts(archive, archive.verify(run_id)) for run_id in _chosen(arguments)]
     if arguments.json:
         print_json([{**asdict(report), "ok": report.ok} for report in reports])
@@ -129,6 +134,27 @@ def _verify(arguments: argparse.Namespace) -> int:
             say(f"({UNKEYED})")
         say(f"{sum(r.ok for r in reports)} of {len(reports)} runs are as they were written")
     return 0 if all(report.ok for report in reports) else 5
+
+
+def _secrets(archive: Archive, run_ids: list[str], *, as_json: bool) -> int:
+    """Say where lines of runs hold what today's rules would redact. Earlier rules may have let it pass."""
+    from bundle_router.adapters.redaction import SecretRedactor
+
+    redactor = SecretRedactor()
+    found = [
+        {"run": run_id, "file": path.name, "line": number, "rules": rules}
+        for run_id in run_ids
+        for path in sorted(Path(archive.path(run_id)).glob("*.json*"))
+        for number, line in enumerate(path.read_text("utf-8", "surrogateescape").splitlines(), 1)
+        if (rules := redactor.rules_in(line))
+    ]
+    if as_json:
+        print_json(found)
+    else:
+        for row in found:
+            say(f"{row['run']}/{row['file']}:{row['line']}: {', '.join(map(str, row['rules']))}")
+        say(f"{len(found)} lines of {len(run_ids)} runs hold what would be redacted today")
+    return 1 if found else 0
 
 
 def _with_artifacts(archive: Archive, report: VerifyReport) -> VerifyReport:

@@ -78,6 +78,13 @@ class SecretRedactor:
         data = text.encode("utf-8", "surrogatepass")
         return not self._rules.suspicious(data) and not (b"\\" in data and self._rules.suspicious(unescaped(data).data))
 
+    def rules_in(self, text: str) -> list[str]:
+        """Return the names of the rules that would take something out of the text, each once, sorted."""
+        before, after = (
+            _PLACEHOLDER.findall(side.encode("utf-8", "surrogatepass")) for side in (text, self.redact(text))
+        )
+        return sorted({label.decode() for label in after if after.count(label) > before.count(label)})
+
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
         """Each text redacted, in one pass for all of them when all are clean: then the same sequence comes back."""
         # Two newlines: they end whatever one text began, and don't look like a fold in base64.
