@@ -31,6 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "cli": {"serving", "demo", "wiring", "review", "adapters", "tools", "core", "errors", "engine"},
     "__init__": {"wiring", "engine", "core", "errors"},
     "__main__": {"cli"},
+    "tool": {"core", "errors"},
 }
 CORE = ("models", "catalog", "tools", "config", "decide", "search", "records")
 """The core's inner layers: each may import those before it."""

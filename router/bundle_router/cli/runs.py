@@ -142,17 +142,17 @@ def _secrets(archive: Archive, run_ids: list[str], *, as_json: bool) -> int:
 
     redactor = SecretRedactor()
     found = [
-        {"run": run_id, "file": path.name, "line": number, "rules": rules}
+        (run_id, path.name, number, rules)
         for run_id in run_ids
         for path in sorted(Path(archive.path(run_id)).glob("*.json*"))
         for number, line in enumerate(path.read_text("utf-8", "surrogateescape").splitlines(), 1)
         if (rules := redactor.rules_in(line))
     ]
     if as_json:
-        print_json(found)
+        print_json([dict(zip(("run", "file", "line", "rules"), row, strict=True)) for row in found])
     else:
-        for row in found:
-            say(f"{row['run']}/{row['file']}:{row['line']}: {', '.join(map(str, row['rules']))}")
+        for run_id, name, number, rules in found:
+            say(f"{run_id}/{name}:{number}: {', '.join(rules)}")
         say(f"{len(found)} lines of {len(run_ids)} runs hold what would be redacted today")
     return 1 if found else 0
 
