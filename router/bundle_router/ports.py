@@ -13,6 +13,7 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.asking.exchange import ModelReply, ModelRequest
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Block, Failure, Outcome, RecentStep, Reply
+from bundle_router.core.models.artifacts import Stored as Stored
 from bundle_router.core.records.chain import File
 from bundle_router.core.search.index import Document, Hit, Index, Near, Vectors
 from bundle_router.core.tools.admission import Admitted
@@ -61,25 +62,6 @@ class Capabilities(Protocol):
 
     def present(self, names: Sequence[str]) -> frozenset[str]:
         """Which of `env:NAME` and `binary:NAME` exist now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored artifact. `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; pixels and seconds where cheap.
-
-    `claimed_type` and `name` are the tool's words. `role` is what it was in a result (empty: it was in none).
-    """
-
-    uri: str
-    sha256: str
-    mime_type: str
-    bytes: int
-    claimed_type: str = ""
-    name: str = ""
-    width: int | None = None
-    height: int | None = None
-    duration_s: float | None = None
-    role: str = ""
 
 
 class Scratch(Protocol):

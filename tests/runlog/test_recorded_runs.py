@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from bundle_router import load_catalog
 from bundle_router.cli import main
-from bundle_router.core.records.records import catalog_from
+from bundle_router.core.records.call_records import read_record
+from bundle_router.core.records.chain import FILES, encode_record, seal_text, unseal, with_opening
+from bundle_router.core.records.recorded_catalog import catalog_from
 
 RECORDED = Path(__file__).parent.parent / "data" / "runs"
 RUNS = sorted(RECORDED.glob("*/*/run.json"))
@@ -45,3 +47,20 @@ def test_a_recorded_catalog_keeps_its_revision(recorded: Path) -> None:
 
 def test_the_shipped_config_keeps_its_revision() -> None:
     assert load_catalog(None).revision == SHIPPED
+
+
+@pytest.mark.parametrize("recorded", RUNS, ids=lambda path: path.parent.name[-4:])
+def test_every_recorded_line_is_written_again_byte_for_byte(recorded: Path) -> None:
+    for name in FILES.values():
+        for line in (recorded.parent / name).read_bytes().splitlines(keepends=True):
+            assert rewritten(line) == line
+
+
+def rewritten(line: bytes) -> bytes:
+    """The line as this version would write its record."""
+    sealed = unseal(line)
+    value = read_record(sealed.record)
+    assert value is not None
+    text = encode_record(value.to_json())
+    opening = sealed.record.get("run_json")
+    return seal_text(text if opening is None else with_opening(text, opening), sealed.seq, sealed.prev)[0]

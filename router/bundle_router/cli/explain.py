@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
 
 from bundle_router.cli.arguments import ADDRESS, add_config, add_json, add_runs, add_step, config_folder, step_from
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, print_json, say, table
 from bundle_router.cli.wording import heard
 from bundle_router.core.models import Step
+from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import RequestError
 from bundle_router.review.explain import Explanation, explain
 
@@ -57,32 +58,31 @@ def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
 def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
     """A decision as it was taken: its config, its facts, and what search and the model said then."""
     from bundle_router.adapters.archive import Archive
-    from bundle_router.core.records.records import activation_from, catalog_from, facts_from, reply_from
-    from bundle_router.core.records.records import step_from as recorded_step
+    from bundle_router.core.records.recorded_catalog import catalog_from
 
     archive = Archive(arguments.runs)
-    record = _decision(list(archive.records(arguments.run)), arguments.run, arguments.seq)
-    step = recorded_step(record)
+    record = _decision(archive.decisions(arguments.run), arguments.run, arguments.seq)
     explanation = explain(
-        catalog_from(archive.catalog(arguments.run, record["catalog_revision"])),
-        facts_from(record),
-        activation_from(record["activation"]["before"]),
-        step,
+        catalog_from(archive.catalog(arguments.run, record.decision.catalog_revision)),
+        record.facts,
+        record.decision.before,
+        record.step,
         _target(arguments),
-        lambda _: reply_from(record),
+        lambda _: record.reply,
     )
-    return step, explanation
+    return record.step, explanation
 
 
-def _decision(records: list[dict[str, Any]], run_id: str, seq: int | None) -> dict[str, Any]:
-    decided = [record for record in records if record.get("type") == "route.decided"]
-    found: dict[str, Any] | None = next((record for record in reversed(decided) if seq in (None, record["seq"])), None)
-    if found is None:
-        have = ", ".join(str(record["seq"]) for record in decided) or "none"
-        raise RequestError(
-            f"run {run_id!r} has no decision" + ("" if seq is None else f" {seq}"), advice=f"its decisions: {have}"
-        )
-    return found
+def _decision(decisions: Iterable[DecisionRecord], run_id: str, seq: int | None) -> DecisionRecord:
+    """Return the decision of that number, by default the last."""
+    all_decisions = list(decisions)
+    for record in reversed(all_decisions):
+        if seq in (None, record.seq):
+            return record
+    have = ", ".join(str(record.seq) for record in all_decisions) or "none"
+    raise RequestError(
+        f"run {run_id!r} has no decision" + ("" if seq is None else f" {seq}"), advice=f"its decisions: {have}"
+    )
 
 
 def _show(step: Step, explanation: Explanation) -> None:

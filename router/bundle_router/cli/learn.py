@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bundle_router.cli.arguments import add_config, add_json, add_runs, config_folder
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, print_json, say, table
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import CorruptRun, NotInstalled, RequestError, RouterError
 from bundle_router.review.learning.labels import MAX_STEPS
 from bundle_router.review.learning.proposals import AFTER
@@ -131,7 +132,7 @@ def _read_runs(archive: Archive) -> _Read:
 def _read_run(archive: Archive, run_id: str, catalogs: dict[str, Catalog]) -> list[PastStep]:
     """Raises CorruptRun, StorageError, UnknownRun. A run that was tampered with teaches nothing."""
     from bundle_router.adapters.labels import read_labels
-    from bundle_router.core.records.records import catalog_from
+    from bundle_router.core.records.recorded_catalog import catalog_from
 
     report = archive.verify(run_id)
     if report.broken is not None or report.problems:
@@ -304,7 +305,7 @@ def _label(arguments: argparse.Namespace) -> int:
     record = _decision(archive, arguments.run_id, arguments.seq)
     _check_ids(archive, record, (*needed, *not_needed))
     correction = Correction(
-        decision_id=record["decision_id"],
+        decision_id=record.decision_id,
         needed=needed,
         not_needed=not_needed,
         by=_user() if arguments.by is None else arguments.by[:200],
@@ -318,21 +319,21 @@ def _label(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _decision(archive: Archive, run_id: str, seq: int) -> dict[str, Any]:
-    for record in archive.records(run_id):
-        if record["seq"] == seq and record.get("type") == "route.decided":
+def _decision(archive: Archive, run_id: str, seq: int) -> DecisionRecord:
+    for record in archive.decisions(run_id):
+        if record.seq == seq:
             return record
     raise RequestError(
         f"run {run_id!r} has no decision {seq}", advice=f"`bundle-router runs show {run_id}` numbers its decisions"
     )
 
 
-def _check_ids(archive: Archive, record: dict[str, Any], ids: tuple[str, ...]) -> None:
+def _check_ids(archive: Archive, record: DecisionRecord, ids: tuple[str, ...]) -> None:
     """Bundles are those of the config that the decision was taken under."""
     from bundle_router.core.models.spelling import Suggester
-    from bundle_router.core.records.records import catalog_from
+    from bundle_router.core.records.recorded_catalog import catalog_from
 
-    catalog = catalog_from(archive.catalog(record["run_id"], record["catalog_revision"]))
+    catalog = catalog_from(archive.catalog(record.run_id, record.decision.catalog_revision))
     for id_ in ids:
         if catalog.bundle(id_) is None:
             hint = Suggester().did_you_mean(id_, catalog.bundles)

@@ -14,7 +14,7 @@ from bundle_router.cli.attempts import EachRun
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.records.records import catalog_from
+from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.core.records.replay import Replayed, replay
 from bundle_router.errors import CorruptRun, RequestError
 
@@ -61,11 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _replays(archive: Any, run_id: str, given: Catalog | None, known: set[str]) -> Iterator[Replayed]:
     """The run's decisions, taken again; the servers that it had are added to `known`."""
     own: dict[str, Catalog] = {}
-    for record in archive.records(run_id):
-        if record.get("type") != "route.decided":
-            continue
+    for record in archive.decisions(run_id):
         try:
-            revision = record["catalog_revision"]
+            revision = record.decision.catalog_revision
             if revision not in own:
                 own[revision] = catalog_from(archive.catalog(run_id, revision))
                 known.update(own[revision].servers)
@@ -73,7 +71,7 @@ def _replays(archive: Any, run_id: str, given: Catalog | None, known: set[str]) 
             yield replay(record, then) if given is None else replay(record, given, then)
         except (KeyError, TypeError, ValidationError) as error:
             raise CorruptRun(
-                f"record {record.get('seq')} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"
+                f"record {record.seq} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"
             ) from None
 
 
@@ -85,7 +83,7 @@ def _later_servers(given: Catalog | None, known: set[str]) -> list[str]:
 
 def _row(item: Replayed) -> dict[str, object]:
     names = ("run_id", "seq", "workflow", "role", "step", "outcome")
-    lists = ("gained", "lost", "gained_tools", "lost_tools")
+    lists = ("gained", "lost", "gained_tools", "lost_tools", "differs")
     return {**{name: getattr(item, name) for name in names}, **{name: list(getattr(item, name)) for name in lists}}
 
 
@@ -103,10 +101,18 @@ def _show(counts: Counter[str], differing: list[Replayed]) -> None:
         say(f"  {n} lost {id_}")
     if differing:
         rows = [_cells(item) for item in differing[:50]]
-        table(("run", "seq>", "step", "outcome", "gained", "lost"), rows)
+        table(("run", "seq>", "step", "outcome", "gained", "lost", "differs in"), rows)
 
 
 def _cells(item: Replayed) -> tuple[object, ...]:
     gained = " ".join(f"+{name}" for name in (*item.gained, *item.gained_tools))
     lost = " ".join(f"-{name}" for name in (*item.lost, *item.lost_tools))
-    return item.run_id, item.seq, f"{item.workflow} / {item.role} / {item.step}", item.outcome, gained, lost
+    return (
+        item.run_id,
+        item.seq,
+        f"{item.workflow} / {item.role} / {item.step}",
+        item.outcome,
+        gained,
+        lost,
+        " ".join(item.differs),
+    )

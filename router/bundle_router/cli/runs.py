@@ -106,7 +106,7 @@ def _show(arguments: argparse.Namespace) -> int:
         say("WARNING: these records are not as they were written; `bundle-router runs verify` says where")
     for torn in archive.torn(run_id):
         say(f"note: {torn.file} ends in {torn.bytes} bytes of an unfinished line")
-    show_records(records)
+    show_records(list(archive.values(run_id)))
     say()
     say(f"one record in full: bundle-router runs show {run_id} --seq N")
     return 0

@@ -4,104 +4,88 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from bundle_router.cli.output import excerpt, heading, say, say_whole
 from bundle_router.cli.wording import heard
-from bundle_router.core.records.records import model_from, search_from
+from bundle_router.core.records.call_records import CallFinished, CallStarted, Record, RequestPassed
+from bundle_router.core.records.decision_record import DecisionRecord, policy_json
 
 MAX_TOLD: Final = 600
 """Characters of what an agent was told instead of a result: the reason comes first, then what would have been there."""
 
 
-def show_records(records: Sequence[dict[str, Any]]) -> None:
+def show_records(records: Sequence[Record]) -> None:
     """Decisions, calls and requests passed on. A call stands under its end, or its start where no end was recorded."""
-    finished = {record["call_id"]: record["seq"] for record in records if record.get("type") == "call.finished"}
-    started = {record["call_id"]: record for record in records if record.get("type") == "call.started"}
+    finished = {record.call_id: record.seq for record in records if isinstance(record, CallFinished)}
+    started = {record.call_id: record for record in records if isinstance(record, CallStarted)}
     for record in records:
-        kind = record.get("type")
-        if kind == "route.decided":
+        if isinstance(record, DecisionRecord):
             _show_step(record)
-        elif kind == "call.started" and record["call_id"] not in finished:
-            say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → started, and no end was recorded")
-            say(excerpt("        with ", str(record.get("arguments") or "")))
-        elif kind == "call.finished":
-            _show_call(record, finished, started.get(record["call_id"], {}))
-        elif kind == "request.passed":
-            _show_passed(record)
+        elif isinstance(record, CallFinished):
+            _show_call(record, finished, started.get(record.call_id))
+        elif isinstance(record, RequestPassed):
+            _show_ended(record, f"{record.method} of {record.server}", record.arguments)
+        elif record.call_id not in finished:
+            say(f"{record.seq:>6}  call {record.name}  → started, and no end was recorded")
+            say(excerpt("        with ", record.arguments))
 
 
-def _show_step(record: dict[str, Any]) -> None:
-    step = record["step"]
+def _show_step(record: DecisionRecord) -> None:
+    step, decision = record.step, record.decision
     say()
-    degraded = " (degraded)" if record["degraded"] else ""
-    heading(f"{record['seq']:>4}  {step['workflow']} / {step['role']} / {step['step']}  ← {record['source']}{degraded}")
+    degraded = " (degraded)" if decision.degraded else ""
+    heading(f"{record.seq:>4}  {step.workflow} / {step.role} / {step.step}  ← {decision.source}{degraded}")
     for name, text in _asked(record):
         say(excerpt(f"      {name}: ", text))
-    for line in (record["justification"], *heard(search_from(record), model_from(record))):
+    for line in (decision.justification, *heard(decision.search, decision.model)):
         say_whole("      ", line, under=8)
-    for bundle in record["bundles"]:
-        say_whole("      + ", f"{bundle['id']}  ({bundle['reason']}: {bundle['evidence']})", under=10)
-    for row in record["left_out"]:
-        why = f"{row.get('tool') or row['id']}  ({row['code']}: {row['detail']})"
-        say_whole("      - ", why, under=10)
-    exposure = record["exposure"]
-    say(f"      {exposure['tools']} of {exposure['all_tools']} tools, {exposure['tokens']:,} tokens")
+    for bundle in decision.bundles:
+        say_whole("      + ", f"{bundle.id}  ({bundle.reason}: {bundle.evidence})", under=10)
+    for row in decision.left_out:
+        say_whole("      - ", f"{row.tool or row.id}  ({row.code}: {row.detail})", under=10)
+    exposure = decision.exposure
+    say(f"      {exposure.tools} of {exposure.all_tools} tools, {exposure.tokens:,} tokens")
 
 
-def _show_call(record: dict[str, Any], finished: dict[str, int], started: dict[str, Any]) -> None:
-    code, source = _code(record), record.get("cached_from")
+def _asked(record: DecisionRecord) -> Iterator[tuple[str, str]]:
+    """What the engine said of the step beside where it stands, as far as it said anything."""
+    step = record.step
+    if record.branch:
+        yield "branch", record.branch
+    if step.goal:
+        yield "goal", step.goal
+    for constraint in step.constraints:
+        yield "constraint", constraint
+    if (policy := policy_json(step.policy)) is not None:
+        yield "its own policy", json.dumps({k: v for k, v in policy.items() if v}, ensure_ascii=False)
+    if step.principal:
+        yield "principal", step.principal
+    if step.labels:
+        yield "labels", " ".join(f"{name}={step.labels[name]}" for name in sorted(step.labels))
+
+
+def _show_call(record: CallFinished, finished: dict[str, int], started: CallStarted | None) -> None:
+    source = record.cached_from
     again = f", the result of {finished.get(source, source)} again" if source else ""
-    code += "".join(f" ({flag.replace('_', ' ')})" for flag in (record.get("shaped") or {}).get("flags", ()))
-    say(f"{record['seq']:>6}  call {record['server']}.{record['tool']}  → {record['outcome']}{code}, "
-        f"{record['elapsed_ms']:.1f} ms{again}")  # fmt: skip
-    arguments = record.get("arguments") or started.get("arguments")
+    flags = record.shaped.flags if record.shaped is not None else ()
+    noticed = "".join(f" ({flag.replace('_', ' ')})" for flag in flags)
+    arguments = record.arguments or (started.arguments if started is not None else "")
+    _show_ended(record, f"call {record.name}", arguments, noticed, again)
+
+
+def _show_ended(
+    record: CallFinished | RequestPassed, what: str, arguments: str, noticed: str = "", again: str = ""
+) -> None:
+    code = f" {record.code}" if record.code not in ("", record.outcome) else ""
+    say(f"{record.seq:>6}  {what}  → {record.outcome}{code}{noticed}, {record.elapsed_ms:.1f} ms{again}")
     if arguments:
-        say(excerpt("        with ", str(arguments)))
-    if record.get("result"):
-        _show_result(record)
-    _show_artifacts(record)
-
-
-def _show_passed(record: dict[str, Any]) -> None:
-    say(f"{record['seq']:>6}  {record['method']} of {record['server']}  → {record['outcome']}{_code(record)}, "
-        f"{record['elapsed_ms']:.1f} ms")  # fmt: skip
-    say(excerpt("        with ", str(record["arguments"])))
-    _show_result(record)
-    _show_artifacts(record)
-
-
-def _code(record: dict[str, Any]) -> str:
-    """The code beside the outcome, where it says more than that."""
-    return f" {record['code']}" if record["code"] not in ("", record["outcome"]) else ""
-
-
-def _show_result(record: dict[str, Any]) -> None:
-    """What the agent got: a line of it, or, where that was not what it asked for, what it was told."""
-    text = str(record["result"] or "")
-    if record["outcome"] == "ok":
+        say(excerpt("        with ", arguments))
+    text = record.result or ""
+    if record.outcome == "ok" and text:
         say(excerpt("        gave ", text))
-    else:
+    elif text:  # not what the agent asked for, but what it was told instead
         told = text if len(text) <= MAX_TOLD else f"{text[:MAX_TOLD].rstrip()} … ({len(text):,} characters)"
         say_whole("        gave ", told, under=13)
-
-
-def _show_artifacts(record: dict[str, Any]) -> None:
-    for artifact in record["artifacts"]:
-        say(f"        artifact {artifact['mime_type']} {artifact['bytes']:,} bytes  {artifact['sha256'][:16]}…")
-
-
-def _asked(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the engine said of the step beside where it stands, as far as it said anything."""
-    step = record["step"]
-    if step.get("goal"):
-        yield "goal", step["goal"]
-    for constraint in step.get("constraints") or ():
-        yield "constraint", constraint
-    if step.get("policy"):
-        yield "its own policy", json.dumps({k: v for k, v in step["policy"].items() if v}, ensure_ascii=False)
-    if record.get("principal"):
-        yield "principal", record["principal"]
-    labels = [f"{row['name']}={row['value']}" for row in step.get("labels") or () if isinstance(row, dict)]
-    if labels:
-        yield "labels", " ".join(labels)
+    for artifact in record.artifacts:
+        say(f"        artifact {artifact.mime_type} {artifact.bytes:,} bytes  {artifact.sha256[:16]}…")

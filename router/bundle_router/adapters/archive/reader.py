@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bundle_router.adapters.archive import files
 from bundle_router.adapters.archive.files import ADVICE, Torn
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.records.call_records import Record, read_record
 from bundle_router.core.records.chain import FILES, BadLine, Break, Head, check, lines_backward, unseal
+from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.header import faults
 from bundle_router.errors import CorruptRun, UnknownRun
 
 UNKEYED: Final = "the chain has no key: it finds accidents and careless hands, not a patient forger"
 """The note of every report."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +185,25 @@ class Archive:
             _, at, record = min(waiting, key=lambda head: head[:2])
             yield record
             heads[at] = next(streams[at], None)
+
+    def decisions(self, run_id: str) -> Iterator[DecisionRecord]:
+        """The decisions of a run, in their order. Raises UnknownRun, CorruptRun."""
+        for record in self.records(run_id):
+            if record.get("type") == "route.decided":
+                yield self._read(run_id, record, DecisionRecord.from_json)
+
+    def values(self, run_id: str) -> Iterator[Record]:
+        """The records of a run as values, without those of types that this version does not know."""
+        for record in self.records(run_id):
+            if (value := self._read(run_id, record, read_record)) is not None:
+                yield value
+
+    def _read(self, run_id: str, record: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
+        try:
+            return read(record)
+        except (KeyError, TypeError, ValueError) as error:
+            why = f"is not what its type says: {type(error).__name__}: {error}"
+            raise CorruptRun(f"record {record['seq']} of run {run_id!r} {why}", advice=ADVICE) from None
 
     def last_decision(self, run_id: str) -> dict[str, Any] | None:
         """The last `route.decided` record, from the end of the file. Raises UnknownRun, CorruptRun."""

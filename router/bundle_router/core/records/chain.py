@@ -114,6 +114,11 @@ def encode_record(record: dict[str, Any]) -> str:
     return encode(record)
 
 
+def with_opening(text: str, opening: str) -> str:
+    """Return the text of a run's first record with the digest of the run's opening (see `header`)."""
+    return f'{text[:-1]},"run_json":"{opening}"}}'
+
+
 def seal_text(text: str, seq: int, prev: str) -> tuple[bytes, str]:
     """`seal` for a record that `encode_record` gave. Every decision passes here: one sha256 and two copies."""
     open_body = f'{text[:-1]},"seq":{seq},"prev":"{prev}"'.encode("ascii")

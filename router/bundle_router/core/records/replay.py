@@ -2,7 +2,8 @@
 
 Rules:
 1. Nothing is looked up and no model is asked: the record holds the step, the facts, the activation and the reply.
-2. Under the catalog it was taken with, a decision comes out byte for byte the same; anything else is a defect.
+2. Under the catalog it was taken with, a decision comes out byte for byte the same; anything else is a defect, and
+   `differs` names the parts of the record in which it shows. What an early version did not record is not compared.
 3. Under another catalog the recorded reply is heard only where the same question would be put. Where the candidates
    differ, the decision "would ask anew", and what is shown is what the reply still permits.
 """
@@ -18,7 +19,7 @@ from bundle_router.core.decide.decide import Question, decide, give_up, permitte
 from bundle_router.core.decide.replies import admitted
 from bundle_router.core.models import Decision, Reply
 from bundle_router.core.models.canonical import encode
-from bundle_router.core.records.records import activation_from, facts_from, outcome_json, reply_from, step_from
+from bundle_router.core.records.decision_record import DecisionRecord, outcome_json
 
 Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]
 
@@ -26,7 +27,7 @@ Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """A decision taken again. `identical`: byte for byte; `same_bundles`: other reasons or details, same bundles
-    and tools."""
+    and tools. `differs` names the parts of the record that came out otherwise."""
 
     run_id: str
     seq: int
@@ -38,6 +39,7 @@ class Replayed:
     lost: tuple[str, ...]
     gained_tools: tuple[str, ...]
     lost_tools: tuple[str, ...]
+    differs: tuple[str, ...]
     decision: Decision
 
 
@@ -55,43 +57,51 @@ def _was_heard(reply: Reply) -> bool:
     return reply.answer is not None or reply.failure is not None
 
 
-def replay(record: Mapping[str, Any], catalog: Catalog, then: Catalog | None = None) -> Replayed:
+def replay(recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then: Catalog | None = None) -> Replayed:
     """Takes the recorded decision again under `catalog`. With `then`, the catalog it was taken under, tools count too:
     an edit may give a bundle other tools without changing who sees the bundle.
 
     Raises KeyError, TypeError or ValueError on a record that is not a decision.
     """
-    step, facts, reply = step_from(record), facts_from(record), reply_from(record)
-    before = activation_from(record["activation"]["before"])
-    taken = decide(catalog, facts, before, step)
-    asks_anew = isinstance(taken, Question) and (reply is None or (reply.key != taken.key and _was_heard(reply)))
-    decision = conclude(taken, reply) if isinstance(taken, Question) else taken
-
-    was = [row["id"] for row in record["bundles"]]
-    now = decision.bundle_ids
-    now_json = outcome_json(decision)
-    then_json = {name: record.get(name) for name in now_json}
+    record = recorded if isinstance(recorded, DecisionRecord) else DecisionRecord.from_json(recorded)
+    step, facts, reply, past = record.step, record.facts, record.reply, record.decision
+    decision_or_question = decide(catalog, facts, past.before, step)
+    asks_anew = False
+    if isinstance(decision_or_question, Question):
+        asks_anew = reply is None or (reply.key != decision_or_question.key and _was_heard(reply))
+        decision = conclude(decision_or_question, reply)
+    else:
+        decision = decision_or_question
+    differs = _differing_parts(outcome_json(past), outcome_json(decision))
     outcome: Outcome
     if asks_anew:
         outcome = "asks_anew"
-    elif encode(now_json) == encode(then_json):
+    elif not differs:
         outcome = "identical"
     else:
-        outcome = "same_bundles" if was == now else "changed"
-    had = set(permitted_tools(then, facts, step, was)) if then is not None else set()
-    has = set(permitted_tools(catalog, facts, step, now)) if then is not None else set()
+        outcome = "same_bundles" if past.bundle_ids == decision.bundle_ids else "changed"
+    had = set(permitted_tools(then, facts, step, past.bundle_ids)) if then is not None else set()
+    has = set(permitted_tools(catalog, facts, step, decision.bundle_ids)) if then is not None else set()
     if had != has and outcome in ("identical", "same_bundles"):
         outcome = "changed"
     return Replayed(
         run_id=step.run_id,
-        seq=record["seq"],
+        seq=past.seq,
         workflow=step.workflow,
         role=step.role,
         step=step.step,
         outcome=outcome,
-        gained=tuple(id_ for id_ in now if id_ not in was),
-        lost=tuple(id_ for id_ in was if id_ not in now),
+        gained=tuple(id_ for id_ in decision.bundle_ids if id_ not in past.bundle_ids),
+        lost=tuple(id_ for id_ in past.bundle_ids if id_ not in decision.bundle_ids),
         gained_tools=tuple(sorted(has - had)),
         lost_tools=tuple(sorted(had - has)),
+        differs=differs,
         decision=decision,
     )
+
+
+def _differing_parts(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the parts whose canonical JSON is not the same, sorted."""
+    if encode(then) == encode(now):
+        return ()
+    return tuple(sorted(name for name, value in then.items() if encode(value) != encode(now[name])))

@@ -14,7 +14,8 @@ from pydantic import Field
 
 from bundle_router.core.decide.mapping import Address
 from bundle_router.core.models import Facts, Frozen, RecentStep, Step
-from bundle_router.core.records.records import facts_from, step_from
+from bundle_router.core.records.call_records import CallFinished, read_record
+from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.search.corpus import request_of
 from bundle_router.core.search.request import Request
 
@@ -76,7 +77,7 @@ class PastStep:
 class _Open:
     """A decision whose calls are still being collected."""
 
-    record: Mapping[str, Any]
+    record: DecisionRecord
     recent: tuple[RecentStep, ...]
     called: dict[tuple[str, str], None] = field(default_factory=dict)
     missed: dict[str, None] = field(default_factory=dict)
@@ -89,28 +90,23 @@ def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[Corre
     """
     opened: dict[str, _Open] = {}
     recent: deque[RecentStep] = deque(maxlen=RECENT)
-    for record in records:
-        kind = record.get("type")
-        if kind == "route.decided":
-            opened[record["decision_id"]] = _Open(record, tuple(recent))
-            recent.append(_recent(record))
-        elif kind == "call.finished" and record.get("decision_id") in opened:
-            _add_call(opened[record["decision_id"]], record)
+    for line in records:
+        record = read_record(line)
+        if isinstance(record, DecisionRecord):
+            opened[record.decision_id] = _Open(record, tuple(recent))
+            step = record.step
+            recent.append(RecentStep(step.role, step.step, step.goal, tuple(record.decision.bundle_ids)))
+        elif isinstance(record, CallFinished) and record.decision_id in opened:
+            _add_call(opened[record.decision_id], record)
     spoken = _spoken(corrections)
     return [_close(entry, *spoken.get(id_, (frozenset(), frozenset()))) for id_, entry in opened.items()]
 
 
-def _recent(record: Mapping[str, Any]) -> RecentStep:
-    step = record["step"]
-    return RecentStep(step["role"], step["step"], step["goal"], tuple(row["id"] for row in record["bundles"]))
-
-
-def _add_call(entry: _Open, record: Mapping[str, Any]) -> None:
-    tool = f"{record['server']}.{record['tool']}"
-    if record["outcome"] in ("ok", "tool_error") and record["bundle"]:
-        entry.called[(record["bundle"], tool)] = None
-    elif record["outcome"] == "denied" and record["code"] in GAP_CODES:
-        entry.missed[tool] = None
+def _add_call(entry: _Open, record: CallFinished) -> None:
+    if record.outcome in ("ok", "tool_error") and record.bundle:
+        entry.called[(record.bundle, record.name)] = None
+    elif record.outcome == "denied" and record.code in GAP_CODES:
+        entry.missed[record.name] = None
 
 
 def _spoken(corrections: Sequence[Correction]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
@@ -126,21 +122,21 @@ def _spoken(corrections: Sequence[Correction]) -> dict[str, tuple[frozenset[str]
 
 
 def _close(entry: _Open, needed: frozenset[str], not_needed: frozenset[str]) -> PastStep:
-    record = entry.record
-    reply = record.get("reply") or {}
+    record, decision = entry.record, entry.record.decision
+    answer = record.reply.answer if record.reply is not None else None
     return PastStep(
-        run_id=record["run_id"],
-        seq=record["seq"],
-        decision_id=record["decision_id"],
-        time=record["time"],
-        catalog_revision=record["catalog_revision"],
-        step=step_from(record),
-        facts=facts_from(record),
+        run_id=record.run_id,
+        seq=record.seq,
+        decision_id=record.decision_id,
+        time=record.time,
+        catalog_revision=decision.catalog_revision,
+        step=record.step,
+        facts=record.facts,
         recent=entry.recent,
-        shown={row["id"]: row["reason"] for row in record["bundles"]},
-        picks=tuple(reply["ids"]) if reply.get("heard") == "answered" else None,
-        degraded=record["degraded"],
-        cost_usd=(record.get("model") or {}).get("cost_usd", 0.0),
+        shown={chosen.id: chosen.reason for chosen in decision.bundles},
+        picks=answer.ids if answer is not None else None,
+        degraded=decision.degraded,
+        cost_usd=decision.model.cost_usd if decision.model is not None else 0.0,
         called=tuple(entry.called),
         missed=tuple(entry.missed),
         needed=needed,

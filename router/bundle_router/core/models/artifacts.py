@@ -1,0 +1,40 @@
+"""What a record says of stored bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_ALWAYS: Final = ("uri", "sha256", "mime_type", "bytes", "role")
+_WHERE_KNOWN: Final = ("claimed_type", "name", "width", "height", "duration_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored artifact. `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; pixels and seconds where cheap.
+
+    `claimed_type` and `name` are the tool's words. `role` is what it was in a result (empty: it was in none).
+    """
+
+    uri: str
+    sha256: str
+    mime_type: str
+    bytes: int
+    claimed_type: str = ""
+    name: str = ""
+    width: int | None = None
+    height: int | None = None
+    duration_s: float | None = None
+    role: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row of a record. What is not known has no field."""
+        row = {name: getattr(self, name) for name in _ALWAYS}
+        return row | {name: found for name in _WHERE_KNOWN if (found := getattr(self, name)) not in ("", None)}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Stored:
+        """Return the artifact that a row describes. Raises KeyError for a row without its digest."""
+        known = {name: row[name] for name in (*_ALWAYS, *_WHERE_KNOWN) if name in row}
+        return cls(**{"uri": f"artifact:sha256:{row['sha256']}", "mime_type": "", "bytes": 0, **known})

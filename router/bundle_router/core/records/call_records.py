@@ -1,0 +1,254 @@
+"""The records of `tool-calls.jsonl` as values, their JSON, and back: calls, and requests that were passed on.
+
+Rules: those of `decision_record`. `read_record` gives the value of any record of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.models import Outcome
+from bundle_router.core.models.artifacts import Stored
+from bundle_router.core.records.decision_record import DecisionRecord, Json
+
+CALL_SCHEMA: Final = "bundle-router.call/1"
+
+JoinedTool = tuple[str, str]
+"""A tool that joined the array, after the bundle it was asked for in the name of."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedSize:
+    """How a result was shortened: its bytes before and after, by which rule, and what was noticed about it."""
+
+    original_bytes: int
+    kept_bytes: int
+    rule: str
+    flags: tuple[str, ...] = ()
+
+    def to_json(self) -> Json:
+        return {
+            "original_bytes": self.original_bytes,
+            "kept_bytes": self.kept_bytes,
+            "rule": self.rule,
+            "flags": list(self.flags),
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> ShapedSize:
+        return cls(row["original_bytes"], row["kept_bytes"], row["rule"], tuple(row.get("flags", ())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CallLine:
+    """What every record of a call says. `seq` is -1 until it is written."""
+
+    type: ClassVar[str]
+
+    run_id: str
+    call_id: str
+    decision_id: str
+    server: str
+    arguments: str
+    time: str
+    monotonic_ns: int = 0
+    seq: int = -1
+
+    def _line(self) -> Json:
+        return {
+            "schema": CALL_SCHEMA,
+            "type": self.type,
+            "time": self.time,
+            "monotonic_ns": self.monotonic_ns,
+            "run_id": self.run_id,
+            "call_id": self.call_id,
+            "decision_id": self.decision_id,
+            "server": self.server,
+            "arguments": self.arguments,
+        }
+
+    @staticmethod
+    def _line_from(record: Mapping[str, Any]) -> Json:
+        return {
+            "run_id": record["run_id"],
+            "call_id": record["call_id"],
+            "decision_id": record["decision_id"],
+            "server": record["server"],
+            "arguments": record.get("arguments") or "",
+            "time": record.get("time", ""),
+            "monotonic_ns": record.get("monotonic_ns", 0),
+            "seq": record.get("seq", -1),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ToolCall(_CallLine):
+    """What both records of a tool call say. `via` is the meta-tool it came through; `key` and `branch` are empty where
+    the engine gave none; `attempt` counts from 1."""
+
+    tool: str
+    bundle: str = ""
+    via: str = ""
+    key: str = ""
+    branch: str = ""
+    attempt: int = 1
+
+    @property
+    def name(self) -> str:
+        """The tool's canonical name."""
+        return f"{self.server}.{self.tool}"
+
+    def _call(self) -> Json:
+        record = {**self._line(), "tool": self.tool, "bundle": self.bundle, "via": self.via}
+        later = {"key": self.key, "branch": self.branch, "attempt": self.attempt if self.attempt != 1 else ""}
+        return record | {name: value for name, value in later.items() if value}
+
+    @classmethod
+    def _call_from(cls, record: Mapping[str, Any]) -> Json:
+        return {
+            **cls._line_from(record),
+            "tool": record["tool"],
+            "bundle": record.get("bundle") or "",
+            "via": record.get("via") or "",
+            "key": record.get("key") or "",
+            "branch": record.get("branch") or "",
+            "attempt": record.get("attempt", 1),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStarted(_ToolCall):
+    """A call that passed every check and is about to be made."""
+
+    type: ClassVar[str] = "call.started"
+
+    def to_json(self) -> Json:
+        """Return the record as it is written, without what the chain adds."""
+        return self._call()
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> CallStarted:
+        """Return the record of a line. Raises KeyError or TypeError for what is not one."""
+        return cls(**cls._call_from(record))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFinished(_ToolCall):
+    """The end of a call, or a call that was refused. `spent` is what the step's calls have come to; `cached_from` names
+    the call whose result was used again."""
+
+    type: ClassVar[str] = "call.finished"
+
+    outcome: Outcome
+    code: str
+    result: str | None
+    artifacts: tuple[Stored, ...] = ()
+    shaped: ShapedSize | None = None
+    joined: tuple[JoinedTool, ...] = ()
+    elapsed_ms: float = 0.0
+    ready_ms: float | None = None
+    spent: Spent | None = None
+    cached_from: str = ""
+
+    def to_json(self) -> Json:
+        """Return the record as it is written, without what the chain adds."""
+        record = {
+            **self._call(),
+            "outcome": self.outcome,
+            "code": self.code,
+            "result": self.result,
+            "artifacts": [artifact.to_json() for artifact in self.artifacts],
+            "joined": [{"bundle": bundle, "tool": tool} for bundle, tool in self.joined],
+            "elapsed_ms": self.elapsed_ms,
+            "cached": self.cached_from != "",
+            "cached_from": self.cached_from or None,
+        }
+        record |= {"shaped": self.shaped.to_json()} if self.shaped is not None else {}
+        record |= {"ready_ms": self.ready_ms} if self.ready_ms is not None else {}
+        return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> CallFinished:
+        """Return the record of a line. Raises KeyError or TypeError for what is not one."""
+        shaped = record.get("shaped")
+        return cls(
+            **cls._call_from(record),
+            **_ending(record),
+            shaped=ShapedSize.from_json(shaped) if shaped else None,
+            joined=tuple((row["bundle"], row["tool"]) for row in record.get("joined", ())),
+            ready_ms=record.get("ready_ms"),
+            cached_from=record.get("cached_from") or "",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPassed(_CallLine):
+    """A request for a resource, a prompt or a completion that was passed on to a server, and what came of it."""
+
+    type: ClassVar[str] = "request.passed"
+
+    method: str
+    outcome: Outcome
+    code: str
+    result: str | None
+    artifacts: tuple[Stored, ...] = ()
+    elapsed_ms: float = 0.0
+    spent: Spent | None = None
+
+    def to_json(self) -> Json:
+        """Return the record as it is written, without what the chain adds."""
+        record = {
+            **self._line(),
+            "method": self.method,
+            "outcome": self.outcome,
+            "code": self.code,
+            "result": self.result,
+            "artifacts": [artifact.to_json() for artifact in self.artifacts],
+            "elapsed_ms": self.elapsed_ms,
+        }
+        return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> RequestPassed:
+        """Return the record of a line. Raises KeyError or TypeError for what is not one."""
+        return cls(**cls._line_from(record), **_ending(record), method=record["method"])
+
+
+def _ending(record: Mapping[str, Any]) -> Json:
+    """Return what the end of a call and of a request have in common."""
+    spent = record.get("spent")
+    return {
+        "outcome": record["outcome"],
+        "code": record["code"],
+        "result": record["result"],
+        "artifacts": tuple(Stored.from_json(row) for row in record.get("artifacts", ())),
+        "elapsed_ms": record.get("elapsed_ms", 0.0),
+        "spent": spent_from(spent) if spent else None,
+    }
+
+
+def spent_from(row: Mapping[str, Any]) -> Spent:
+    """Return what a step's calls had come to, as a record carries it."""
+    return Spent(row["calls"], row["result_bytes"], row["elapsed_ms"], row.get("repeats", 0))
+
+
+Record = DecisionRecord | CallStarted | CallFinished | RequestPassed
+
+_KINDS: Final[Mapping[str, type[DecisionRecord | CallStarted | CallFinished | RequestPassed]]] = {
+    "route.decided": DecisionRecord,
+    "call.started": CallStarted,
+    "call.finished": CallFinished,
+    "request.passed": RequestPassed,
+}
+
+
+def read_record(record: Mapping[str, Any]) -> Record | None:
+    """Return the value of a line; None for a type that this version does not know.
+
+    Raises KeyError, TypeError or ValueError for a line that is not what its type says.
+    """
+    kind = _KINDS.get(record.get("type", ""))
+    return kind.from_json(record) if kind is not None else None

@@ -1,0 +1,340 @@
+"""The decision record: a line of `routing.jsonl` as a value, its JSON, and back.
+
+Rules:
+1. No object is keyed by data: lists of `{id, …}` throughout, so that columns stay columns for every reader.
+2. The record holds all that is needed to take the decision again: step, facts, activation before, and the reply.
+3. Readers ignore fields they do not know. Fields are added, never renamed; one that came after the first layout is
+   written only where it holds something, so that every line ever written has one JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from bundle_router.core.models import (
+    Activation,
+    Answer,
+    Asked,
+    Candidate,
+    Chosen,
+    Decision,
+    Entry,
+    Exposure,
+    Facts,
+    Grant,
+    LeftOut,
+    ModelUse,
+    Reply,
+    SearchUse,
+    Step,
+    StepPolicy,
+)
+from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.models.evidence import Evidence
+
+DECISION_SCHEMA: Final = "bundle-router.decision/1"
+
+Json = dict[str, Any]
+V = TypeVar("V")
+
+_STEP_FIELDS: Final = (
+    "workflow", "role", "step", "goal", "constraints", "parent_run_id", "inherit", "max_bundles", "max_tools",
+    "max_tokens", "workspace",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """One `route.decided`: the decision (with the ids it was recorded under) and all that it was computed from.
+
+    `key`, `branch` and `parent_decision_id` are empty where the engine gave none.
+    """
+
+    decision: Decision
+    step: Step
+    facts: Facts
+    reply: Reply | None
+    time: str
+    elapsed_us: int = 0
+    monotonic_ns: int = 0
+    key: str = ""
+    branch: str = ""
+    parent_decision_id: str = ""
+
+    @property
+    def seq(self) -> int:
+        return self.decision.seq
+
+    @property
+    def run_id(self) -> str:
+        return self.decision.run_id
+
+    @property
+    def decision_id(self) -> str:
+        return self.decision.decision_id
+
+    def to_json(self) -> Json:
+        """Return the record as it is written, without what the chain adds."""
+        decision = self.decision
+        record = {
+            "schema": DECISION_SCHEMA,
+            "type": "route.decided",
+            "time": self.time,
+            "run_id": decision.run_id,
+            "decision_id": decision.decision_id,
+            "catalog_revision": decision.catalog_revision,
+            "input_digest": decision.input_digest,
+            "principal": self.step.principal,
+            "step": step_json(self.step),
+            "facts": facts_json(self.facts),
+            "reply": reply_json(self.reply),
+            "elapsed_us": self.elapsed_us,
+            "monotonic_ns": self.monotonic_ns,
+            **outcome_json(decision),
+        }
+        later = {"key": self.key, "branch": self.branch, "parent_decision_id": self.parent_decision_id}
+        return record | {name: text for name, text in later.items() if text}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> DecisionRecord:
+        """Return the decision record of a line. Raises KeyError, TypeError or ValueError for what is not one."""
+        return cls(
+            decision=decision_from(record),
+            step=step_from(record),
+            facts=facts_from(record),
+            reply=reply_from(record),
+            time=record.get("time", ""),
+            elapsed_us=record.get("elapsed_us", 0),
+            monotonic_ns=record.get("monotonic_ns", 0),
+            key=record.get("key") or "",
+            branch=record.get("branch") or "",
+            parent_decision_id=record.get("parent_decision_id") or "",
+        )
+
+
+def decided_inputs_digest(
+    catalog_revision: str, step: Step, facts: Facts, before: Activation, reply: Reply | None
+) -> str:
+    """Return the digest of everything the decision was computed from. Equal digests: equal decisions."""
+    return input_digest(
+        catalog_revision, step_json(step), facts_json(facts), activation_json(before), reply_json(reply)
+    )
+
+
+def input_digest(catalog_revision: str, step: Json, facts: Json, before: list[Json], reply: Json | None) -> str:
+    """Return the digest of everything the decision was computed from, given as JSON."""
+    return digest(encode([catalog_revision, step, facts, before, reply]))
+
+
+# --- flat values ---------------------------------------------------------------------------------------------------
+
+
+def _flat_json(value: Any) -> Json:
+    """Return a frozen dataclass (with slots) of plain values as JSON."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _flat_from(kind: Callable[..., V], row: Mapping[str, Any]) -> V:
+    """Return the dataclass of plain values that a row holds. Fields it does not know are passed over."""
+    names: tuple[str, ...] = kind.__slots__  # type: ignore[attr-defined]  # of a dataclass with slots
+    return kind(**{name: row[name] for name in names if name in row})
+
+
+# --- what was asked, and what was known ------------------------------------------------------------------------------
+
+
+def policy_json(policy: StepPolicy | None) -> Json | None:
+    if policy is None:
+        return None
+    allow = None if policy.allow is None else list(policy.allow)
+    return {"allow": allow, "deny": list(policy.deny), "trust": policy.trust}
+
+
+def _policy_from(row: Mapping[str, Any] | None) -> StepPolicy | None:
+    if row is None:
+        return None
+    return StepPolicy(allow=row.get("allow"), deny=row.get("deny", ()), trust=row.get("trust"))
+
+
+def step_json(step: Step) -> Json:
+    """Return the step as recorded: every field, labels as a list. The run's id and the principal stand beside it."""
+    return {
+        **{name: getattr(step, name) for name in _STEP_FIELDS},
+        "policy": policy_json(step.policy),
+        "labels": [{"name": name, "value": step.labels[name]} for name in sorted(step.labels)],
+    }
+
+
+def step_from(record: Mapping[str, Any]) -> Step:
+    """Return the step a record was decided on. Raises pydantic's ValidationError, KeyError or TypeError."""
+    row = record["step"]
+    return Step(
+        run_id=record["run_id"],
+        principal=record.get("principal", ""),
+        policy=_policy_from(row.get("policy")),
+        labels={label["name"]: label["value"] for label in row.get("labels", ())},
+        **{name: row[name] for name in _STEP_FIELDS if name in row},
+    )
+
+
+def facts_json(facts: Facts) -> Json:
+    return {
+        "capabilities": sorted(facts.capabilities),
+        "unavailable": [{"server": server, "why": why} for server, why in facts.unavailable],
+        "drifted": [{"server": server, "tool": tool} for server, tool in facts.drifted],
+        "grants": [{**_flat_json(grant), "policy": policy_json(grant.policy)} for grant in facts.grants],
+        "revisions": [{"name": name, "revision": revision} for name, revision in facts.revisions],
+    }
+
+
+def facts_from(record: Mapping[str, Any]) -> Facts:
+    value = record["facts"]
+    return Facts(
+        capabilities=frozenset(value.get("capabilities", ())),
+        unavailable=tuple((row["server"], row["why"]) for row in value.get("unavailable", ())),
+        drifted=tuple((row["server"], row["tool"]) for row in value.get("drifted", ())),
+        grants=tuple(
+            _flat_from(Grant, {**row, "policy": _policy_from(row.get("policy"))}) for row in value.get("grants", ())
+        ),
+        revisions=tuple((row["name"], row["revision"]) for row in value.get("revisions", ())),
+    )
+
+
+def activation_json(activation: Activation) -> list[Json]:
+    return [{**_flat_json(entry), "tools": [_flat_json(tool) for tool in entry.tools]} for entry in activation.entries]
+
+
+def activation_from(rows: list[Mapping[str, Any]]) -> Activation:
+    return Activation(
+        tuple(
+            _flat_from(Entry, {**row, "tools": tuple(_flat_from(Asked, tool) for tool in row.get("tools", ()))})
+            for row in rows
+        )
+    )
+
+
+# --- what search and the model said ----------------------------------------------------------------------------------
+
+
+def reply_json(reply: Reply | None) -> Json | None:
+    """Return what became of the question, or null when none was put. `heard` is `answered`, `failed` or `nobody`.
+
+    `answered` with a `failure`: a model failed, and search stands in for it.
+    """
+    if reply is None:
+        return None
+    if reply.answer is None:
+        return {"heard": "failed" if reply.failure else "nobody", "key": reply.key, "failure": reply.failure}
+    answer = reply.answer
+    return {
+        "heard": "answered",
+        "key": reply.key,
+        "failure": reply.failure,
+        "ids": list(answer.ids),
+        "source": answer.source,
+        "reason": answer.reason,
+        "justification": answer.justification,
+        "dropped": [{"id": id_, "code": code} for id_, code in answer.dropped],
+    }
+
+
+def reply_from(record: Mapping[str, Any]) -> Reply | None:
+    value = record.get("reply")
+    if value is None:
+        return None
+    model, search = model_from(record), search_from(record)
+    if value["heard"] != "answered":
+        return Reply(value.get("key", ""), None, value.get("failure"), model, search)
+    answer = Answer(
+        ids=tuple(value["ids"]),
+        source=value["source"],
+        reason=value["reason"],
+        justification=value["justification"],
+        scores=_candidates_from(record),
+        model=model,
+        dropped=tuple((row["id"], row["code"]) for row in value.get("dropped", ())),
+    )
+    return Reply(value.get("key", ""), answer, value.get("failure"), model, search)
+
+
+def search_json(search: SearchUse | None) -> Json | None:
+    """Return what search found, without the ranking: that is `candidates`."""
+    if search is None:
+        return None
+    value = {**_flat_json(search), "evidence": _flat_json(search.evidence)}
+    del value["ranked"]
+    if search.recall is None:
+        del value["recall"]
+    return value
+
+
+def search_from(record: Mapping[str, Any]) -> SearchUse | None:
+    value = record.get("search")
+    if value is None:
+        return None
+    evidence = _flat_from(Evidence, value["evidence"])
+    return _flat_from(SearchUse, {**value, "evidence": evidence, "ranked": _candidates_from(record)})
+
+
+def model_from(record: Mapping[str, Any]) -> ModelUse | None:
+    value = record.get("model")
+    return _flat_from(ModelUse, value) if value else None
+
+
+def _candidates_from(record: Mapping[str, Any]) -> tuple[Candidate, ...]:
+    return tuple(_flat_from(Candidate, row) for row in record.get("candidates", ()))
+
+
+# --- what was decided --------------------------------------------------------------------------------------------
+
+
+def _left_out_json(row: LeftOut) -> Json:
+    value = {"id": row.id, "code": row.code, "detail": row.detail}
+    return value if row.tool is None else {**value, "tool": row.tool}
+
+
+def outcome_json(decision: Decision) -> Json:
+    """Return what was decided: the part of the record that a replay has to reproduce byte for byte."""
+    return {
+        "source": decision.source,
+        "degraded": decision.degraded,
+        "bundles": [_flat_json(chosen) for chosen in decision.bundles],
+        "left_out": [_left_out_json(row) for row in decision.left_out],
+        "justification": decision.justification,
+        "route": decision.route,
+        "candidates": [_flat_json(candidate) for candidate in decision.candidates],
+        "search": search_json(decision.search),
+        "model": _flat_json(decision.model) if decision.model is not None else None,
+        "activation": {
+            "before": activation_json(decision.before),
+            "after": activation_json(decision.after),
+            "evicted": list(decision.evicted),
+        },
+        "exposure": _flat_json(decision.exposure),
+    }
+
+
+def decision_from(record: Mapping[str, Any]) -> Decision:
+    """Return the decision a record tells of."""
+    return Decision(
+        bundles=tuple(_flat_from(Chosen, row) for row in record["bundles"]),
+        left_out=tuple(_flat_from(LeftOut, row) for row in record["left_out"]),
+        source=record["source"],
+        degraded=record["degraded"],
+        justification=record["justification"],
+        route=record["route"],
+        candidates=_candidates_from(record),
+        before=activation_from(record["activation"]["before"]),
+        after=activation_from(record["activation"]["after"]),
+        evicted=tuple(record["activation"]["evicted"]),
+        exposure=_flat_from(Exposure, record["exposure"]),
+        model=model_from(record),
+        search=search_from(record),
+        run_id=record["run_id"],
+        seq=record.get("seq", -1),
+        decision_id=record["decision_id"],
+        catalog_revision=record["catalog_revision"],
+        input_digest=record["input_digest"],
+    )
