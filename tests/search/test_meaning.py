@@ -84,7 +84,7 @@ def test_the_evidence_says_what_meaning_found_and_whether_it_agrees(search: Sear
 
 def test_only_what_may_rank_a_bundle_is_embedded() -> None:
     own = ToolText("a.read", "a", "read", "Read a file")
-    stranger = ToolText("b.evil", "b", "evil", POISON, trusted=False)
+    stranger = ToolText("b.evil", "b", "evil", POISON, standing="unread")
     found = passages_of([BundleText("code", "Source code", ("where is it",), ("a.read", "b.evil"))], [own, stranger])
     assert [(passage.collection, passage.id) for passage in found] == [("bundles", "code"), ("tools", "a.read")]
     assert not any("IGNORE" in passage.text or "evil" in passage.text for passage in found)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.search.documents import MAX_UNTRUSTED_CHARS, BundleText, ToolText
+from bundle_router.core.search.documents import MAX_UNREAD_CHARS, BundleText, ToolText
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request
 from bundle_router.core.search.weights import Weights
+from hypothesis import given
+from hypothesis import strategies as st
 
 FOLDER = Path(__file__).parents[1] / "data" / "routing" / "mcpproxy-go"
 HONEST = [
@@ -29,7 +32,7 @@ Attack = Callable[[str, dict[str, int]], Iterable[ToolText]]
 
 
 def evil(number: int, name: str, description: str) -> ToolText:
-    return ToolText(f"evil.{number}", "evil", name, description, trusted=False)
+    return ToolText(f"evil.{number}", "evil", name, description, standing="unread")
 
 
 def target(labels: dict[str, int]) -> ToolText:
@@ -95,38 +98,68 @@ def test_a_granted_attacker_stays_behind_and_takes_no_place_of_the_right_tool(at
 
 def test_one_server_gets_no_more_than_its_quota(build: Any) -> None:
     bad = tuple(
-        ToolText(f"{server}.{n}", server, "read_file", "read a file", trusted=False)
+        ToolText(f"{server}.{n}", server, "read_file", "read a file", standing="unread")
         for server in ("evil", "other")
         for n in range(9)
     )
     search: Search = build(BUNDLES, (*HONEST, *bad))
     found = [s.id for s in search.rank_tools(Request("read a file"), frozenset(tool.id for tool in bad))]
-    quota = Weights().untrusted_quota
+    quota = Weights().unread_quota
     assert [id_.split(".")[0] for id_ in found].count("evil") == quota
     assert len(found) == 2 * quota
 
 
 def test_of_an_unreviewed_description_only_the_beginning_is_indexed(build: Any) -> None:
-    late = ToolText("evil.0", "evil", "thing", "x " * MAX_UNTRUSTED_CHARS + "quicksilver", trusted=False)
+    late = ToolText("evil.0", "evil", "thing", "x " * MAX_UNREAD_CHARS + "quicksilver", standing="unread")
     search: Search = build(BUNDLES, (*HONEST, late))
     assert search.rank_tools(Request("quicksilver"), frozenset({"evil.0"})) == ()
 
 
-def test_pinned_tools_of_a_server_that_is_not_trusted_stay_apart_and_within_its_quota(build: Any) -> None:
-    pinned = tuple(
-        ToolText(f"pinned.{n}", "pinned", "read_file", "read the content of a file", apart=True) for n in range(9)
-    )
-    others = tuple(
-        ToolText(f"evil.{n}", "evil", "read_file", "read a file", trusted=False, apart=True) for n in range(9)
-    )
-    named = (*BUNDLES, BundleText("partner", "", (), tuple(tool.id for tool in pinned)))
-    search: Search = build(named, (*HONEST, *pinned, *others))
-    wish, quota = Request("read the content of a file"), Weights().untrusted_quota
-    honest = frozenset(tool.id for tool in HONEST)
-    everyone = honest | {tool.id for tool in (*pinned, *others)}
-    found = [row.id for row in search.rank_tools(wish, everyone)]
-    trusted = [id_ for id_ in found if id_ in honest]
-    assert trusted == [row.id for row in search.rank_tools(wish, honest)]
-    assert found == [*trusted, *(row for row in found if row.startswith("pinned.")), *found[-quota:]]
-    assert [id_.split(".")[0] for id_ in found[len(trusted) :]] == ["pinned"] * quota + ["evil"] * quota
-    assert "partner" in [row.id for row in search.rank_bundles(wish, frozenset((*SERVERS, "partner"))).scored]
+def pinned(tools: Iterable[ToolText]) -> tuple[ToolText, ...]:
+    return tuple(replace(tool, standing="pinned") for tool in tools)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_pinned_text_of_a_server_that_is_not_trusted_changes_no_score_of_any_bundle(attack: Attack, build: Any) -> None:
+    plain = ToolText("evil.0", "evil", "do_things", "Does things.", standing="pinned")
+    named = (*BUNDLES, BundleText("evil", "Do things", (), ("evil.0",)))
+    clean: Search = build(named, (*HONEST, plain))
+    permitted = frozenset((*SERVERS, "evil"))
+    for query, labels in GOLDEN[::4]:
+        attacked: Search = build(named, (*HONEST, *pinned(attack(query, labels))))
+        assert attacked.rank_bundles(Request(query), permitted) == clean.rank_bundles(Request(query), permitted)
+
+
+@given(st.text(max_size=300), st.lists(st.text(max_size=40), max_size=5), st.sampled_from(GOLDEN))
+def test_no_pinned_text_at_all_changes_a_bundle(
+    build: Any, text: str, names: list[str], row: tuple[str, dict[str, int]]
+) -> None:
+    named = (*BUNDLES, BundleText("evil", "Do things", (), ("evil.0",)))
+    permitted = frozenset((*SERVERS, "evil"))
+    for request in (Request(row[0]), Request(text)):
+        one, other = (
+            build(named, (*HONEST[:9], ToolText("evil.0", "evil", "do_things", said, tuple(names), said, "pinned")))
+            for said in (text, "Does things.")
+        )
+        assert one.rank_bundles(request, permitted) == other.rank_bundles(request, permitted)
+
+
+def test_pinned_tools_are_found_as_well_as_if_their_servers_were_trusted(build: Any) -> None:
+    everyone = frozenset(tool.id for tool in HONEST)
+    trusted, untrusted = build(BUNDLES, tuple(HONEST)), build(BUNDLES, pinned(HONEST))
+    shares = [
+        sum(len(labels.keys() & {row.id for row in search.rank_tools(Request(query), everyone, k=5)}) / len(labels)
+            for query, labels in GOLDEN) / len(GOLDEN)
+        for search in (trusted, untrusted)
+    ]  # fmt: skip
+    assert shares[1] >= shares[0] - 0.03
+
+
+def test_pinned_tools_need_no_quota_and_stand_before_what_nobody_has_read(build: Any) -> None:
+    read = tuple(ToolText(f"partner.{n}", "partner", "read_file", "read a file", standing="pinned") for n in range(9))
+    others = tuple(ToolText(f"evil.{n}", "evil", "read_file", "read a file", standing="unread") for n in range(9))
+    named = (*BUNDLES, BundleText("partner", "", (), tuple(tool.id for tool in read)))
+    search: Search = build(named, (*HONEST, *read, *others))
+    found = [row.id for row in search.rank_tools(Request("read a file"), frozenset(t.id for t in (*read, *others)))]
+    quota = Weights().unread_quota
+    assert [id_.split(".")[0] for id_ in found] == ["partner"] * 9 + ["evil"] * quota

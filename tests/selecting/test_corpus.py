@@ -30,14 +30,16 @@ def with_canary(of: Catalog, name: str = "strangers.mail") -> Catalog:
 
 def test_a_strangers_definition_ranks_no_bundle_and_no_reviewed_tool() -> None:
     made = corpus(with_canary(catalog()))
-    assert "xcanaryx" in terms(made, "untrusted")
+    assert "xcanaryx" in terms(made, "unread")
     assert "xcanaryx" not in terms(made, "bundles") | terms(made, "tools")
-    assert made.untrusted == {"strangers.mail"}
+    assert made.unread == {"strangers.mail"}
     assert made.members["strangers.mail"] == ()
 
 
-def test_a_definition_that_a_person_pinned_counts_towards_its_bundle() -> None:
-    made = corpus(with_canary(catalog()), "strangers.mail")
+def test_a_definition_of_a_trusted_server_that_a_person_pinned_counts_towards_its_bundle() -> None:
+    of = with_canary(catalog())
+    of = replace(of, servers={**of.servers, "strangers": Server("strangers", "streamable-http", "trusted")})
+    made = corpus(of, "strangers.mail")
     assert "xcanaryx" in terms(made, "bundles") & terms(made, "tools")
     assert made.members["strangers.mail"] == ("strangers.mail",)
 
@@ -66,13 +68,15 @@ def test_what_is_out_of_use_is_not_searched() -> None:
     assert "docs.fetch" not in made.servers
 
 
-def test_a_pinned_tool_of_a_server_that_is_not_trusted_speaks_for_its_bundle_and_is_ranked_apart() -> None:
+def test_a_pinned_definition_of_a_server_that_is_not_trusted_ranks_tools_and_no_bundle() -> None:
     texts = texts_of(with_canary(catalog()), reviewed=frozenset(("strangers.mail",)))
     for made in (corpus_of(texts, ANALYZER), outline_of(texts)):
-        assert "strangers.mail" in made.untrusted
+        assert made.unread == frozenset()
         assert made.pinned == {"strangers.mail"}
         assert made.members["strangers.mail"] == ("strangers.mail",)
-        assert "repo.read" not in made.untrusted
+    made = corpus_of(texts, ANALYZER)
+    assert "xcanaryx" not in terms(made, "bundles") | terms(made, "tools")
+    assert {"xcanaryx", "pattern"} <= terms(made, "reviewed"), "beside the tools of trusted servers"
 
 
 def test_the_outline_is_the_corpus_without_its_documents() -> None:
@@ -96,8 +100,8 @@ def test_the_rules_version_changes_with_the_terms() -> None:
     bundles = (*BUNDLES, Bundle("tricky", tricky, (), examples=(tricky,), effects=("read",)))
     documents = [(d.collection, d.id, d.terms) for d in corpus(catalog(bundles=bundles)).documents]
     assert (INDEX_RULES, digest_of(documents)) == (
-        "search-index/1",
-        "sha256:fa0f7665ee1ba5701050138076cf85653b604c272099ab35cad3daaa0c04ca9b",
+        "search-index/2",
+        "sha256:c8efbe213172cb304732bf595e134579e793132cb3bd4dfb0e93372b4b9eba33",
     )
 
 

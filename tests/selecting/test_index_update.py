@@ -24,8 +24,7 @@ tools = st.lists(
         server=st.sampled_from(("s", "t")),
         name=st.sampled_from(("a", "b")),
         description=st.sampled_from(WORDS),
-        trusted=st.booleans(),
-        apart=st.booleans(),
+        standing=st.sampled_from(("trusted", "pinned", "unread")),
     ),
     unique_by=lambda tool: tool.id,
 ).map(tuple)
@@ -56,7 +55,7 @@ def test_an_index_with_the_changes_answers_as_one_built_anew(before: Texts, afte
 
 
 def test_one_tool_costs_itself_and_the_bundles_that_hold_it() -> None:
-    rows = tuple(ToolText(f"s.t{number}", "s", f"t{number}", "Reads.", trusted=True) for number in range(50))
+    rows = tuple(ToolText(f"s.t{number}", "s", f"t{number}", "Reads.") for number in range(50))
     held = tuple(BundleText(f"b{number}", "Reads.", (), (f"s.t{number}",)) for number in range(50))
     other = (replace(rows[0], description="Forecasts the weather."), *rows[1:])
     changes = changes_between(Texts(held, rows), Texts(held, other), ANALYZER)

@@ -3,10 +3,10 @@
 Rules:
 1. A bundle is ranked by the operator's words: its id, description, examples, and the names of the tools it lists.
    `avoid` says what it is not for, and is not indexed.
-2. A tool's definition counts towards its bundles only when somebody vouches for its text: it is local on a trusted
-   server (the operator's own code), or `reviewed` says that a person has pinned it.
-   A pinned one of a server that is not trusted is still ranked apart as a tool, with its server's quota.
-3. Every other definition is a stranger's. It stands in the collection `untrusted`, apart, and ranks no bundle.
+2. A tool's definition counts towards its bundles only where its server is trusted, and it is the operator's own code
+   (local) or pinned by a person (`reviewed`).
+3. A pinned definition of a server that is not trusted ranks its tool among the tools of permitted bundles, and nothing
+   else. What nobody pinned stands in the collection `unread`, apart, with a quota for each server.
 4. What is out of use (a bundle or a server that is not enabled) is not indexed.
 5. What of a step is searched is bounded first, so that none is slower than a page of text.
 6. `INDEX_RULES` changes with every change to how texts become terms, so that no index of other rules is used.
@@ -17,7 +17,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Card, Catalog
@@ -26,20 +25,22 @@ from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.documents import (
     BundleText,
     Corpus,
+    Standing,
     ToolText,
     bundle_document,
-    collection_of,
+    collections_of,
     make_corpus,
+    outline,
     parameters_of,
     tool_document,
-    vouched_tools,
+    trusted_tools,
 )
 from bundle_router.core.search.index import Collection as SearchCollection
 from bundle_router.core.search.index import Document
 from bundle_router.core.search.request import Request
 from bundle_router.core.search.text import Analyzer
 
-INDEX_RULES: Final = "search-index/1"
+INDEX_RULES: Final = "search-index/2"
 
 MAX_GOAL: Final = 8_000
 MAX_CONSTRAINTS: Final = 30
@@ -64,16 +65,12 @@ class Texts:
 def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts:
     """The texts of a catalog. `reviewed` holds the canonical names of tools whose pinned text a person has read."""
     tools = {
-        name: _tool(
-            card,
-            trusted=name in reviewed or _is_own(catalog, card),
-            apart=catalog.servers[card.server].trust != "trusted",
-        )
+        name: _tool(card, _standing(catalog, card, name in reviewed))
         for name, card in catalog.cards.items()
         if card.server in catalog.servers and catalog.servers[card.server].enabled
     }
-    vouched = {name for name, tool in tools.items() if tool.trusted}
-    bundles = tuple(_bundle(bundle, vouched) for bundle in catalog.bundles.values() if bundle.enabled)
+    trusted = {name for name, tool in tools.items() if tool.standing == "trusted"}
+    bundles = tuple(_bundle(bundle, trusted) for bundle in catalog.bundles.values() if bundle.enabled)
     return Texts(bundles, tuple(tools.values()))
 
 
@@ -96,39 +93,47 @@ class Changes:
 def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
     """Analyses what is new or other alone: tools, bundles, and bundles with such tools."""
     was, now = {tool.id: tool for tool in before.tools}, {tool.id: tool for tool in after.tools}
-    touched = sorted(id_ for id_ in was.keys() | now.keys() if was.get(id_) != now.get(id_))
-    bundles, others = {bundle.id: bundle for bundle in before.bundles}, frozenset(touched)
-    stale = [row for row in after.bundles if bundles.get(row.id) != row or not others.isdisjoint(row.tools)]
+    old, new = _placed(before), _placed(after)
+    touched = {id_ for id_ in was.keys() | now.keys() if was.get(id_) != now.get(id_)}
+    bundles = {bundle.id: bundle for bundle in before.bundles}
+    stale = [row for row in after.bundles if bundles.get(row.id) != row or not touched.isdisjoint(row.tools)]
     gone = sorted(bundles.keys() - {row.id for row in after.bundles})
-    add = [tool_document(now[id_], analyzer) for id_ in touched if id_ in now]
-    add += [bundle_document(row, vouched_tools(row, now), analyzer) for row in stale]
+    add = [
+        replace(tool_document(now[id_], analyzer), collection=name)
+        for name, id_ in sorted(new)
+        if id_ in touched or (name, id_) not in old
+    ]
+    add += [bundle_document(row, trusted_tools(row, now), analyzer) for row in stale]
     remove: list[tuple[SearchCollection, str]] = [("bundles", id_) for id_ in gone]
-    remove += [(collection_of(was[id_]), id_) for id_ in touched if id_ in was]
+    remove += [key for key in sorted(old) if key[1] in touched or key not in new]
     return Changes(tuple(add), tuple(remove))
+
+
+def _placed(texts: Texts) -> set[tuple[SearchCollection, str]]:
+    """Where the tools' documents stand."""
+    ranks_tools = outline_of(texts).ranks_tools
+    return {(name, tool.id) for tool in texts.tools for name in collections_of(tool, ranks_tools)}
 
 
 def outline_of(texts: Texts) -> Corpus:
     """The corpus without its documents: all that is needed beside an index that was made before."""
-    trusted = {tool.id for tool in texts.tools if tool.trusted}
-    members = {bundle.id: tuple(sorted({*bundle.tools} & trusted)) for bundle in texts.bundles}
-    servers = {tool.id: tool.server for tool in texts.tools}
-    apart = frozenset(tool.id for tool in texts.tools if tool.apart)
-    untrusted = (frozenset(servers) - trusted) | apart
-    return Corpus((), MappingProxyType(members), MappingProxyType(servers), untrusted, apart & trusted)
+    return outline(texts.bundles, texts.tools)
 
 
-def _is_own(catalog: Catalog, card: Card) -> bool:
+def _standing(catalog: Catalog, card: Card, reviewed: bool) -> Standing:
     server = catalog.servers[card.server]
-    return server.transport == "local" and server.trust == "trusted"
+    if not reviewed and (server.transport != "local" or server.trust != "trusted"):
+        return "unread"
+    return "trusted" if server.trust == "trusted" else "pinned"
 
 
-def _tool(card: Card, *, trusted: bool, apart: bool) -> ToolText:
+def _tool(card: Card, standing: Standing) -> ToolText:
     names, text = parameters_of(card.schema)
-    return ToolText(card.name, card.server, card.tool, card.description, names, text, trusted, apart)
+    return ToolText(card.name, card.server, card.tool, card.description, names, text, standing)
 
 
-def _bundle(bundle: Bundle, vouched: Collection[str]) -> BundleText:
-    listed = " ".join(tool.partition(".")[2] for tool in bundle.tools if tool not in vouched)
+def _bundle(bundle: Bundle, trusted: Collection[str]) -> BundleText:
+    listed = " ".join(tool.partition(".")[2] for tool in bundle.tools if tool not in trusted)
     examples = (*bundle.examples, listed) if listed else bundle.examples
     return BundleText(bundle.id, bundle.description, examples, bundle.tools)
 

@@ -1,12 +1,12 @@
 """What is indexed: fields of bundles and tools, their weights, and which text may rank what.
 
 Rules:
-1. A bundle is ranked by the operator's words and by cards a person pinned. Nothing else is in `bundles` or `tools`.
-   A pinned tool of a server that is not trusted speaks for its bundle, and is itself ranked apart (`apart`): a person
-   has read its text, not vouched for what the server will do next to be found.
-2. Every other tool goes to the collection `untrusted`, with its description cut to `MAX_UNTRUSTED_CHARS`; it can't
-   change the score of a bundle or of a trusted tool, not even through how rare a word is.
-3. A field's weight is a whole number: how often its terms stand in the document. So a word in a name outweighs one in
+1. A bundle is ranked by the operator's words and by the cards of trusted servers. Nothing else is in the collections
+   `bundles` and `tools`, so no other text can change the score of a bundle, not even through how rare a word is.
+2. A pinned tool of a server that is not trusted is ranked beside the trusted ones, as a tool: the collection `reviewed`
+   holds both. A person has read its text, and did not vouch for what the server is for.
+3. Every other tool goes to the collection `unread`, with its description cut to `MAX_UNREAD_CHARS`.
+4. A field's weight is a whole number: how often its terms stand in the document. So a word in a name outweighs one in
    a description, and repeating a word does less and less (BM25 saturates over all fields together).
 """
 
@@ -15,22 +15,24 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from bundle_router.core.search.index import Collection, Document
 from bundle_router.core.search.text import Analyzer, pair_term
 
-MAX_UNTRUSTED_CHARS: Final = 300
+Standing = Literal["trusted", "pinned", "unread"]
+"""Who stands for a tool's text: its server is trusted; or a person has read and pinned it; or nobody."""
+
+MAX_UNREAD_CHARS: Final = 300
 MAX_FIELD_WORDS: Final = 2_000
 """Words of one field that are indexed. A bundle of 600 tools stays one document, not a book."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolText:
-    """One tool as search sees it. `name` is canonical (`server.tool`) or any unique id. `trusted`: its text is our own,
-    or was pinned. `apart`: it is of a server that is not trusted, and ranked after all others even when pinned."""
+    """One tool as search sees it. `name` is canonical (`server.tool`) or any unique id."""
 
     id: str
     server: str
@@ -38,13 +40,10 @@ class ToolText:
     description: str = ""
     parameters: tuple[str, ...] = ()
     parameter_text: str = ""
-    trusted: bool = True
-    apart: bool = False
+    standing: Standing = "trusted"
 
     @classmethod
-    def of_schema(
-        cls, id_: str, server: str, name: str, description: str, schema: Mapping[str, Any], *, trusted: bool = True
-    ) -> ToolText:
+    def of_schema(cls, id_: str, server: str, name: str, description: str, schema: Mapping[str, Any]) -> ToolText:
         """Reads parameter names, descriptions and enum texts from the top level of an input schema."""
         properties = schema.get("properties")
         names: list[str] = []
@@ -59,7 +58,7 @@ class ToolText:
                 for text in (value.get("description"), *(enum if isinstance(enum, list) else ()))
                 if isinstance(text, str)
             ]
-        return cls(id_, server, name, description, tuple(names), "\n".join(texts), trusted)
+        return cls(id_, server, name, description, tuple(names), "\n".join(texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +98,34 @@ class Corpus:
 
     documents: tuple[Document, ...]
     members: Mapping[str, tuple[str, ...]]
-    """Bundle id to the ids of its trusted tools."""
+    """Bundle id to the ids of its tools that are trusted or pinned."""
     servers: Mapping[str, str]
     """Tool id to its server, for the quota."""
-    untrusted: frozenset[str] = frozenset()
-    """Tools that are ranked apart: those of servers that are not trusted, and whatever nobody vouches for."""
     pinned: frozenset[str] = frozenset()
-    """Those of them that a person has pinned: they stand in the collection `tools`, and go before the others."""
+    unread: frozenset[str] = frozenset()
 
     @property
-    def vouched(self) -> int:
-        """How many tools the collection `tools` holds."""
-        return len(self.servers) - len(self.untrusted) + len(self.pinned)
+    def ranks_tools(self) -> Collection:
+        """The collection in which tools are ranked."""
+        return "reviewed" if self.pinned else "tools"
+
+    def count(self, collection: Collection) -> int:
+        """How many tools a collection of tools holds."""
+        apart = len(self.unread) + (len(self.pinned) if collection == "tools" else 0)
+        return len(self.servers) - apart
+
+
+def outline(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> Corpus:
+    """The corpus without its documents."""
+    by_id = {tool.id: tool for tool in tools}
+    read = {id_ for id_, tool in by_id.items() if tool.standing != "unread"}
+    return Corpus(
+        (),
+        MappingProxyType({bundle.id: tuple(sorted(read.intersection(bundle.tools))) for bundle in bundles}),
+        MappingProxyType({tool.id: tool.server for tool in by_id.values()}),
+        frozenset(tool.id for tool in by_id.values() if tool.standing == "pinned"),
+        frozenset(by_id.keys() - read),
+    )
 
 
 def make_corpus(
@@ -122,35 +137,34 @@ def make_corpus(
     bundle_weights: FieldWeights = BUNDLE_WEIGHTS,
 ) -> Corpus:
     """The documents of a catalog. Ids of bundles must be unique, and so must ids of tools."""
-    by_id = {tool.id: tool for tool in tools}
-    documents = [tool_document(tool, analyzer, tool_weights) for tool in by_id.values()]
-    members: dict[str, tuple[str, ...]] = {}
-    for bundle in bundles:
-        own = vouched_tools(bundle, by_id)
-        members[bundle.id] = tuple(sorted(tool.id for tool in own))
-        documents.append(bundle_document(bundle, own, analyzer, bundle_weights))
+    named, texts = tuple(bundles), {tool.id: tool for tool in tools}
+    corpus = outline(named, texts.values())
+    documents = [bundle_document(row, trusted_tools(row, texts), analyzer, bundle_weights) for row in named]
+    for tool in texts.values():
+        document = tool_document(tool, analyzer, tool_weights)
+        documents += [replace(document, collection=name) for name in collections_of(tool, corpus.ranks_tools)]
     documents.sort(key=lambda document: (document.collection, document.id))
-    return Corpus(
-        tuple(documents),
-        MappingProxyType(members),
-        MappingProxyType({tool.id: tool.server for tool in by_id.values()}),
-        frozenset(tool.id for tool in by_id.values() if not tool.trusted or tool.apart),
-        frozenset(tool.id for tool in by_id.values() if tool.trusted and tool.apart),
-    )
+    return replace(corpus, documents=tuple(documents))
 
 
-def vouched_tools(bundle: BundleText, by_id: Mapping[str, ToolText]) -> list[ToolText]:
+def trusted_tools(bundle: BundleText, by_id: Mapping[str, ToolText]) -> list[ToolText]:
     """The bundle's tools whose text counts towards it."""
-    return [by_id[id_] for id_ in bundle.tools if id_ in by_id and by_id[id_].trusted]
+    return [by_id[id_] for id_ in bundle.tools if id_ in by_id and by_id[id_].standing == "trusted"]
 
 
-def collection_of(tool: ToolText) -> Collection:
-    return "tools" if tool.trusted else "untrusted"
+def collections_of(tool: ToolText, ranks_tools: Collection) -> tuple[Collection, ...]:
+    """The collections that hold the tool; `ranks_tools` is the one that tools are ranked in."""
+    if tool.standing == "unread":
+        return ("unread",)
+    if tool.standing == "pinned":
+        return ("reviewed",)
+    return ("tools",) if ranks_tools == "tools" else ("tools", "reviewed")
 
 
 def tool_document(tool: ToolText, analyzer: Analyzer, weights: FieldWeights = TOOL_WEIGHTS) -> Document:
-    description = tool.description if tool.trusted else tool.description[:MAX_UNTRUSTED_CHARS]
-    parameter_text = tool.parameter_text if tool.trusted else tool.parameter_text[:MAX_UNTRUSTED_CHARS]
+    """The document of a tool, for the first collection that holds it."""
+    most = MAX_UNREAD_CHARS if tool.standing == "unread" else None
+    description, parameter_text = tool.description[:most], tool.parameter_text[:most]
     fields = (
         (tool.server, weights.server),
         (tool.name, weights.name),
@@ -159,7 +173,7 @@ def tool_document(tool: ToolText, analyzer: Analyzer, weights: FieldWeights = TO
         (parameter_text, weights.parameter_text),
     )
     paired = (tool.server, tool.name, description)
-    return Document(tool.id, collection_of(tool), _terms(fields, paired, weights.pairs, analyzer))
+    return Document(tool.id, collections_of(tool, "reviewed")[0], _terms(fields, paired, weights.pairs, analyzer))
 
 
 def bundle_document(

@@ -16,11 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, get_args
 
-Collection = Literal["bundles", "tools", "untrusted"]
-"""`bundles` and `tools` hold the operator's text and pinned cards; `untrusted` holds everything else, apart."""
+Collection = Literal["bundles", "tools", "reviewed", "unread"]
+"""`bundles` and `tools` hold the operator's words and the cards of trusted servers, and rank bundles. `reviewed` holds
+the trusted tools and the pinned ones of other servers, where there are such, and ranks tools. `unread`: all else."""
 
-Space = Literal["bundles", "tools", "untrusted", "steps"]
-"""Where vectors lie: with the collections, and past steps that a memory knows, apart from all of them."""
+Space = Literal["bundles", "tools", "pinned", "steps"]
+"""Where vectors lie: of bundles, of trusted tools, of pinned tools of other servers, and of remembered steps."""
 
 COLLECTIONS: Final[tuple[Collection, ...]] = get_args(Collection)
 

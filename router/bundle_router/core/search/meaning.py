@@ -1,8 +1,8 @@
 """Likeness of meaning beside likeness of words: what an embedder is given, what of its output is taken, how it counts.
 
 Rules:
-1. What is embedded is what may rank a bundle: the operator's words, and cards that somebody vouches for. A stranger's
-   text goes to no embedder, so it neither ranks anything nor leaves the machine.
+1. What is embedded is the operator's words, the cards of trusted servers and, in a space that ranks tools alone,
+   pinned cards of other servers. What nobody has read goes to no embedder: it neither ranks nor leaves the machine.
 2. Vectors are taken all or none: as many as texts, all of one length, finite, none of them zero.
 3. Fusing keeps scores. Likeness is the cosine relative to the best permitted one, squared: cosines of unrelated texts
    lie so close together that unsquared they would drown what the words tell apart.
@@ -35,13 +35,18 @@ class Passage:
 
 def passages_of(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> tuple[Passage, ...]:
     """The passages of a catalog's texts, in the order of their ids."""
-    vouched = {tool.id: tool for tool in tools if tool.trusted}
+    read = [tool for tool in tools if tool.standing != "unread"]
+    trusted = {tool.id: tool for tool in read if tool.standing == "trusted"}
     found = [
-        Passage(tool.id, "tools", passage(f"{tool.server} {tool.name}: {tool.description}"))
-        for tool in vouched.values()
+        Passage(
+            tool.id,
+            "tools" if tool.id in trusted else "pinned",
+            passage(f"{tool.server} {tool.name}: {tool.description}"),
+        )
+        for tool in read
     ]
     for bundle in bundles:
-        names = ", ".join(vouched[id_].name for id_ in bundle.tools if id_ in vouched)
+        names = ", ".join(trusted[id_].name for id_ in bundle.tools if id_ in trusted)
         lines = (f"{bundle.id}: {bundle.description}", *bundle.examples, names)
         found.append(Passage(bundle.id, "bundles", passage("\n".join(line for line in lines if line))))
     return tuple(sorted(found, key=lambda row: (row.collection, row.id)))

@@ -35,12 +35,14 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Ranks texts over an index. `bundles_of` names the bundles that hold a tool."""
+    """Ranks texts over an index. `bundles_of` names the bundles that hold a tool. Bundles are ranked by the collection
+    `tools`, of trusted servers alone; where tools are ranked, they and what they gain from bundles by `ranks_tools`."""
 
     index: Index
     analyzer: Analyzer
     weights: Weights
     bundles_of: Mapping[str, tuple[str, ...]]
+    ranks_tools: Collection = "tools"
 
     def of(self, terms: Terms, hints: Terms, need: float, scope: Scope, tools: bool) -> Pass:
         w, analyzer = self.weights, self.analyzer
@@ -49,10 +51,11 @@ class Passes:
         for hint, weight in analyzer.weigh(hints, w.bundle_scale).items():
             for_bundles.setdefault(hint, weight * w.context)
         texts = self._search("bundles", for_bundles, need, known, scope.bundles)
-        known_tools = self._known("tools", terms, for_bundles) if need > 0.0 else 0.0
+        among: Collection = self.ranks_tools if tools else "tools"
+        known_tools = self._known(among, terms, for_bundles) if need > 0.0 else 0.0
         best: dict[str, float] = {}
         matched = {hit.id: hit.matched for hit in texts}
-        for hit in self._search("tools", for_bundles, need, known_tools, scope.tools):
+        for hit in self._search(among, for_bundles, need, known_tools, scope.tools):
             for bundle in self.bundles_of.get(hit.id, ()):
                 if hit.score > best.get(bundle, 0.0) and (scope.bundles is None or bundle in scope.bundles):
                     best[bundle] = hit.score
@@ -62,11 +65,11 @@ class Passes:
         tool_strength = max(best.values(), default=0.0)
         if tools:
             for_tools = analyzer.weigh(terms, w.tool_scale)
-            hits = self._search("tools", for_tools, need, self._known("tools", terms, for_tools), scope.tools)
+            hits = self._search(among, for_tools, need, self._known(among, terms, for_tools), scope.tools)
             found = best_is_one({hit.id: hit.score for hit in hits})
             tool_strength = max((hit.score for hit in hits), default=0.0)
         strength = max((hit.score for hit in texts), default=0.0)
-        of_text, of_tool = w.text_share * self._familiar("bundles", terms), self._familiar("tools", terms)
+        of_text, of_tool = w.text_share * self._familiar("bundles", terms), self._familiar(among, terms)
         of_tool *= 1.0 - w.text_share
         both = blend(by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else w.text_share)
         return Pass(both, found, by_text, by_tool, strength, tool_strength, matched, known)

@@ -11,8 +11,8 @@ Rules:
    several subjects a tool must stand for itself.
 5. Where the request has a vector, likeness of meaning is blended in (see `meaning`) before history and memory, as far
    as the request is coherent: one vector of several wishes points at none of them.
-6. Tools of servers that are not trusted come after every other one, pinned ones first, and at most `untrusted_quota` of
-   each server.
+6. Tools are ranked by trusted and pinned cards alike, bundles by no card of a server that is not trusted. Tools that
+   nobody has read come after every other one, at most `unread_quota` of each server.
 7. Equal scores are ordered by id.
 """
 
@@ -95,7 +95,7 @@ class Search:
     understood: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
     """Vectors of requests by their text, where these were known beforehand: for those that bring none."""
     _members: dict[frozenset[str], frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
-    _tiers_of: dict[frozenset[str], tuple[frozenset[str], frozenset[str], frozenset[str]]] = field(
+    _read_of: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -130,17 +130,19 @@ class Search:
     def rank_tools(
         self, request: Request, permitted: frozenset[str], memories: Memories = NO_MEMORIES, *, k: int = 50
     ) -> tuple[Scored, ...]:
-        """The permitted tools, best first: trusted ones, then at most `untrusted_quota` of each untrusted server."""
-        trusted, untrusted, bundles = self._tiers(permitted)
-        found = self._find(request, self._scope(bundles, trusted), tools=True)
+        """The permitted tools, best first: those somebody read, then at most `unread_quota` of each other server."""
+        read, bundles = self._read(permitted)
+        found = self._find(request, self._scope(bundles, read), tools=True)
         scores = self._pulled(request, found, bundles, memories)
-        first = order(with_memory(scores, memories.tools, self._features(request, memories.tools), trusted))[:k]
-        return (*first, *self._untrusted(request, untrusted))[:k]
+        first = order(with_memory(scores, memories.tools, self._features(request, memories.tools), read))[:k]
+        return (*first, *self._unread(request, permitted & self.corpus.unread))[:k]
 
     def base_scores(self, request: Request, bundles: frozenset[str]) -> tuple[dict[str, float], dict[str, float]]:
         """What a memory is learned on top of: relative scores of bundles and of their tools, without any memory."""
         found = self._find(request, self._scope(bundles), tools=True)
         tools = self._pulled(request, found, bundles, NO_MEMORIES)
+        if self.corpus.pinned:
+            found = self._find(request, self._scope(bundles), tools=False)
         return best_is_one(found.bundles, KEPT), best_is_one(tools, KEPT)
 
     def recall(
@@ -157,7 +159,7 @@ class Search:
 
     @cached_property
     def _passes(self) -> Passes:
-        return Passes(self.index, self.analyzer, self.weights, self._bundles_of)
+        return Passes(self.index, self.analyzer, self.weights, self._bundles_of, self.corpus.ranks_tools)
 
     @cached_property
     def by_words(self) -> Search:
@@ -172,20 +174,15 @@ class Search:
                 owners.setdefault(tool, []).append(bundle)
         return {tool: tuple(sorted(bundles)) for tool, bundles in owners.items()}
 
-    @property
-    def _vouched(self) -> int:
-        return self.corpus.vouched
-
-    def _tiers(self, tools: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-        """The trusted of the tools, the others, and the bundles of the trusted."""
-        known = self._tiers_of.get(tools)
+    def _read(self, tools: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Those of the tools that somebody read, and the bundles that hold one of them."""
+        known = self._read_of.get(tools)
         if known is None:
-            trusted = tools - self.corpus.untrusted
-            bundles = frozenset(bundle for tool in trusted for bundle in self._bundles_of.get(tool, ()))
-            known = (trusted, tools & self.corpus.untrusted, bundles)
-            if len(self._tiers_of) >= MAX_SCOPES:
-                self._tiers_of.clear()
-            self._tiers_of[tools] = known
+            read = tools - self.corpus.unread
+            known = (read, frozenset(bundle for tool in read for bundle in self._bundles_of.get(tool, ())))
+            if len(self._read_of) >= MAX_SCOPES:
+                self._read_of.clear()
+            self._read_of[tools] = known
         return known
 
     def _scope(self, bundles: frozenset[str], tools: frozenset[str] | None = None) -> Scope:
@@ -197,7 +194,7 @@ class Search:
                 self._members.clear()
             self._members[bundles] = tools
         everyone = len(bundles) == len(self.corpus.members)
-        return Scope(None if everyone else bundles, None if len(tools) == self._vouched else tools)
+        return Scope(None if everyone else bundles, None if len(tools) == self.corpus.count("reviewed") else tools)
 
     def _find(self, request: Request, scope: Scope, *, tools: bool) -> _Found:
         w = self.weights
@@ -213,7 +210,7 @@ class Search:
             of_tools = blend(full.tools, add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
         else:
             bundles, of_tools = dict(full.bundles), dict(full.tools)
-        meant, coherence = self._meant(request, scope), coherence_of(parts)
+        meant, coherence = self._meant(request, scope, tools), coherence_of(parts)
         if meant.bundles:
             share = w.meaning * coherence
             bundles = blend(meant.bundles, best_is_one(bundles), share)
@@ -221,13 +218,14 @@ class Search:
         self._add_history(bundles, request, scope)
         return _Found(bundles, of_tools, full, coherence, meant)
 
-    def _meant(self, request: Request, scope: Scope) -> _Meant:
+    def _meant(self, request: Request, scope: Scope, tools: bool) -> _Meant:
         vector = request.vector or self.understood.get(request.text)
         if vector is None or self.vectors is None:
             return WORDS_ALONE
         depth = self.weights.depth
         near_tools = self.vectors.nearest("tools", vector, k=depth, within=scope.tools)
-        by_tool = best_of_tools(near_tools, self._bundles_of)
+        near_pinned = self.vectors.nearest("pinned", vector, k=depth, within=scope.tools) if tools else ()
+        by_tool = best_of_tools((*near_tools, *near_pinned), self._bundles_of)
         by_text = dict(self.vectors.nearest("bundles", vector, k=depth, within=scope.bundles))
         share = self.weights.text_share
         both = {
@@ -235,7 +233,7 @@ class Search:
             for id_ in by_text.keys() | by_tool.keys()
             if scope.bundles is None or id_ in scope.bundles
         }
-        return _Meant(likeness(both), likeness(dict(near_tools)), max(both.values(), default=0.0))
+        return _Meant(likeness(both), likeness(dict((*near_tools, *near_pinned))), max(both.values(), default=0.0))
 
     def _clauses(self, text: str) -> list[Terms]:
         clauses = self.analyzer.clauses(text)
@@ -263,20 +261,17 @@ class Search:
             for tool, score in found.tools.items()
         }
 
-    def _untrusted(self, request: Request, permitted: frozenset[str]) -> list[Scored]:
+    def _unread(self, request: Request, permitted: frozenset[str]) -> list[Scored]:
         if not permitted:
             return []
         weights = self.analyzer.weigh(self.analyzer.terms(request.text), self.weights.tool_scale)
-        depth = self.weights.depth
-        pinned = self.index.search("tools", weights, k=depth, within=permitted & self.corpus.pinned)
-        hits = (*pinned, *self.index.search("untrusted", weights, k=depth, within=permitted))
         taken: dict[str, int] = {}
         kept: list[Scored] = []
-        for hit in hits:
+        for hit in self.index.search("unread", weights, k=self.weights.depth, within=permitted):
             server = self.corpus.servers[hit.id]
             taken[server] = taken.get(server, 0) + 1
-            if taken[server] <= self.weights.untrusted_quota:
-                kept.append(Scored(hit.id, 0.0, (("untrusted", round(hit.score, 6)),)))
+            if taken[server] <= self.weights.unread_quota:
+                kept.append(Scored(hit.id, 0.0, (("unread", round(hit.score, 6)),)))
         return kept
 
     def _features(self, request: Request, memory: Memory | None) -> dict[str, float]:

@@ -36,7 +36,7 @@ class Weights:
     history_decay: float = 0.6
     context: float = 0.2
     meaning: float = 0.45
-    untrusted_quota: int = 2
+    unread_quota: int = 2
     depth: int = 100
 
 

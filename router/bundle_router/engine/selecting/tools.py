@@ -10,8 +10,8 @@ from bundle_router.ports import Diagnostics
 
 
 class RankedTools:
-    """Ranks tools inside what is permitted, untrusted ones apart and with a quota for each server. A tool gains from
-    its bundle as that is ranked with what was learned."""
+    """Ranks tools inside what is permitted, those that nobody has read apart and with a quota for each server. A tool
+    gains from its bundle as that is ranked with what was learned."""
 
     def __init__(self, search: SearchSelector, diagnostics: Diagnostics) -> None:
         self._search = search

@@ -192,6 +192,14 @@ ORDER: Final = re.compile(
     r"|each))\b|\b(?:never|do not|don't|stop) (?:use|using|call|calling|invoke|invoking) (?:any )?(?:other"
     r"|the other|another|different)\b|\bdeprecated\b.{0,40}\buse this\b|\bonly (?:trust|use) this tool\b"
 )
+EVERY_REQUEST: Final = re.compile(
+    r"\b(?:for|on|at|fits?|handles?|matches|answers?|serves?|suits?) (?:absolutely |literally )?(?:every|all|any)"
+    r"(?: (?:single|possible|user|kinds? of|sorts? of|other)){0,3} (?:requests?|prompts?|tasks?|goals?|steps?"
+    r"|intents?)\b(?! (?:bod|header|to the|per|id|method|url|param|of|in|that|with|by|from|assign|made|sent|under))"
+    r"|\b(?:regardless of|no matter|irrespective of) (?:what |which )?(?:the |is |was )?(?:users? )?(?:request|asked"
+    r"|asks|prompt|task|goal|intent|wants?)"
+)
+"""Words that want a tool found whatever is asked, as no honest tool has to be."""
 WHENEVER: Final = _any("when(?:ever)?", "if", "(?:every|each|any) time", "once", "after", "while")
 IS_CALLED: Final = _any(
     "tools?", "functions?", "server", "is (?:called|used|invoked|present|available)", "call(?:ing)?", "us(?:e|ing)",

@@ -19,6 +19,7 @@ from bundle_router.core.tools.warning_light.vocabulary import (
     CONTENTS,
     DROP,
     ELSEWHERE,
+    EVERY_REQUEST,
     FAR,
     FETCH,
     FILE_SECRET,
@@ -108,6 +109,9 @@ def _orders(said: str) -> Iterator[Seen]:
     order = ORDER.search(said)
     if order:
         yield "seizes-order", order[0]
+    every = EVERY_REQUEST.search(said)
+    if every:
+        yield "wants-every-request", said[every.start() : every.start() + 100]
     if ANOTHER.search(said) and _one_after_another(said, WHENEVER, IS_CALLED, ALTERS, ARGUMENTS):
         yield "redirection", said[:160]
 
