@@ -6,7 +6,6 @@ import csv
 import importlib.util
 import json
 import os
-import pty
 import re
 import signal
 import sqlite3
@@ -16,32 +15,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.command_line import ROOT, begin, json_of, on_a_terminal, run
+
 STEP = ("--workflow", "feature", "--role", "implementer", "--step", "edit")
-
-
-def run(
-    cwd: Path, *words: str | Path, env: dict[str, str] | None = None, code: int = 0
-) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "bundle_router", *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "router"), **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    return done
-
-
-def json_of(cwd: Path, *words: str | Path, code: int = 0) -> Any:
-    return json.loads(run(cwd, *words, "--json", code=code).stdout)
 
 
 @pytest.fixture(scope="module")
@@ -132,53 +111,25 @@ def test_search_ranks_bundles_and_tools_and_says_what_it_makes_of_them(tmp_path:
     assert "docs.fetch" in run(tmp_path, "search", "how does asyncio.timeout behave when nested").stdout
 
 
-def _on_a_terminal(cwd: Path, *words: str, columns: int) -> bytes:
-    """What a command that succeeds prints on a terminal of so many columns."""
-    parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bundle_router", *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "router"), "TERM": "xterm-256color", "COLUMNS": str(columns)},
-        stdout=child,
-        stderr=child,
-        stdin=subprocess.DEVNULL,
-    )
-    os.close(child)
-    shown = b""
-    while True:
-        try:
-            block = os.read(parent, 65536)
-        except OSError:  # the terminal is gone with its last user
-            break
-        if not block:
-            break
-        shown += block
-    os.close(parent)
-    assert process.wait(60) == 0
-    return shown
-
-
-def _widest(shown: bytes) -> int:
-    return max(len(re.sub(rb"\x1b\[[0-9;]*m", b"", line).decode()) for line in shown.splitlines())
+def _widest(shown: str) -> int:
+    return max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in shown.splitlines())
 
 
 def test_the_demo_is_pleasant_on_a_terminal(tmp_path: Path) -> None:
-    shown = _on_a_terminal(tmp_path, "demo", columns=120)
-    assert b"\x1b[1m" in shown, "headings are bold"
-    assert b"\x1b[32m" in shown, "what went well is green"
+    shown = on_a_terminal(tmp_path, "demo", columns=120)
+    assert "\x1b[1m" in shown, "headings are bold"
+    assert "\x1b[32m" in shown, "what went well is green"
     assert _widest(shown) <= 121
 
 
 def test_an_id_that_people_copy_stays_whole_on_a_narrow_terminal(demo: tuple[Path, str, str]) -> None:
     folder, run_id, _ = demo
-    shown = _on_a_terminal(folder, "runs", "list", columns=80)
-    assert f"{run_id}-spike" in shown.decode()
+    shown = on_a_terminal(folder, "runs", "list", columns=80)
+    assert f"{run_id}-spike" in shown
     assert _widest(shown) <= 81
-    folded = "".join(
-        line.split()[-1] for line in re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()[3:] if line.split()
-    )
+    folded = "".join(line.split()[-1] for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()[3:] if line.split())
     assert run_id in folded, "and what is folded loses nothing"
-    assert "problem" not in shown.decode(), "a column without a word in it takes no room"
+    assert "problem" not in shown, "a column without a word in it takes no room"
 
 
 def test_what_the_demo_shows_is_what_the_records_say(demo: tuple[Path, str, str]) -> None:
@@ -189,7 +140,7 @@ def test_what_the_demo_shows_is_what_the_records_say(demo: tuple[Path, str, str]
     assert row.split()[-1] == f"{reviewer['exposure']['tokens']:,}"
 
 
-def test_what_the_demo_points_to_can_be_typed(tmp_path: Path) -> None:
+def test_what_the_demo_points_to_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "my venv" / "bin" / "bundle-router"
     program.parent.mkdir(parents=True)
     program.write_text(
@@ -197,8 +148,8 @@ def test_what_the_demo_points_to_can_be_typed(tmp_path: Path) -> None:
     )
     program.chmod(0o755)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
-    done = subprocess.run([program, "demo"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
-    typed = next(line for line in done.stdout.splitlines() if " runs show demo-" in line)
+    monkeypatch.setattr(sys, "argv", [str(program), "demo"])
+    typed = next(line for line in run(tmp_path, "demo").stdout.splitlines() if " runs show demo-" in line)
     again = subprocess.run(typed, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert "feature / planner / plan" in again.stdout
 
@@ -326,12 +277,11 @@ def test_prune_deletes_by_age_and_says_what_it_would_do(demo: tuple[Path, str, s
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_output_that_cannot_be_written_is_a_failure_of_the_disk_and_not_a_finding(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        command = [sys.executable, "-m", "bundle_router", "check", "--json"]
-        done = subprocess.run(command, cwd=tmp_path, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 4
-    assert done.stderr == "bundle-router: what it prints can't be written: No space left on device\n"
+        process = begin(tmp_path, "check", "--json", stdout=full)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert said == "bundle-router: what it prints can't be written: No space left on device\n"
 
 
 def test_explain_says_why_search_could_not_pick_a_bundle_and_which_name_was_meant(tmp_path: Path) -> None:
@@ -469,11 +419,9 @@ def test_an_interrupted_call_ends_its_children_and_leaves_a_whole_log(
         "import pathlib, time\npathlib.Path('started').write_text('x')\ntime.sleep(600)\n", encoding="utf-8"
     )
     run(tmp_path, "route", *STEP, "--run", "r-1")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bundle_router", "call", "--run", "r-1", "workspace.exec",
-         json.dumps({"binary": "python", "args": ["-m", "unittest", "test_slow"]})],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "router")},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    process = begin(
+        tmp_path, "call", "--run", "r-1", "workspace.exec",
+        json.dumps({"binary": "python", "args": ["-m", "unittest", "test_slow"]}),
         # Heeded also where the tests themselves run in the background, which ignores interrupts.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
@@ -485,7 +433,7 @@ def test_an_interrupted_call_ends_its_children_and_leaves_a_whole_log(
     process.send_signal(sent)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == status, stderr
-    assert b"Traceback" not in stderr
+    assert "Traceback" not in stderr
     (report,) = json_of(tmp_path, "runs", "verify", "r-1")
     assert report["ok"]
     last = json_of(tmp_path, "runs", "show", "r-1")["records"][-1]

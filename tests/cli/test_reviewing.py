@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pty
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_router.cli import main
+
+from tests.command_line import on_a_terminal
 
 STEP = ("--workflow", "feature", "--role", "implementer", "--step", "edit")
 
@@ -49,30 +46,8 @@ def test_show_says_what_was_asked_what_was_given_and_what_came_back(reviewed: An
 
 
 def test_show_fits_the_terminal_and_json_is_whole(reviewed: Any) -> None:
-    root = Path(__file__).parent.parent.parent
-    parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bundle_router", "runs", "show", "r-1"],
-        cwd=reviewed.folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(root / "router"),
-            "TERM": "xterm-256color",
-            "COLUMNS": "80",
-            "NO_COLOR": "1",
-        },
-        stdout=child,
-        stderr=child,
-        stdin=subprocess.DEVNULL,
-    )
-    os.close(child)
-    shown = b""
-    with contextlib.suppress(OSError):  # the terminal is gone with its last user
-        while block := os.read(parent, 65536):
-            shown += block
-    os.close(parent)
-    assert process.wait(60) == 0
-    lines = [line for line in shown.decode().splitlines() if line.lstrip().startswith(("with", "gave", "goal"))]
+    shown = on_a_terminal(reviewed.folder, "runs", "show", "r-1", columns=80, NO_COLOR="1")
+    lines = [line for line in shown.splitlines() if line.lstrip().startswith(("with", "gave", "goal"))]
     assert len(lines) >= 4
     assert max(map(len, lines)) <= 80
     records = reviewed.json("runs", "show", "r-1")["records"]

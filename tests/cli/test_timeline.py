@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_router import LocalTool, Router, Step, Text, ToolContext, ToolOutput
 from pydantic import BaseModel, Field
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.command_line import on_a_terminal
+
 CONFIG = {
     "servers": '[servers.tickets]\ntransport = "local"\ntrust = "trusted"\n'
     '[[servers.tickets.reuse]]\ntools = ["get_*"]\nttl_s = 600\n',
@@ -52,7 +48,7 @@ def reviewed(shell: Any) -> Any:
 
 
 def test_why_a_call_was_refused_is_said_whole_on_a_narrow_terminal(reviewed: Any) -> None:
-    shown = _on_a_terminal(reviewed.folder, "runs", "show", "r-1", columns=80)
+    shown = on_a_terminal(reviewed.folder, "runs", "show", "r-1", columns=80, TERM="dumb")
     assert max(map(len, shown.splitlines())) <= 80
     said = " ".join(shown.split())
     assert "(policy_denied: policy 'nobody closes tickets that others opened, or deletes them' denies" in said
@@ -85,19 +81,3 @@ def test_replay_says_which_servers_no_run_has_seen(reviewed: Any) -> None:
     said = reviewed("replay", "--config", "config", code=1).stdout
     assert "no run knew board: taken here as reviewed and available" in said
     assert "no run knew" not in reviewed("replay").stdout
-
-
-def _on_a_terminal(cwd: Path, *words: str, columns: int) -> str:
-    parent, child = pty.openpty()
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "router"), "TERM": "dumb", "COLUMNS": str(columns)}
-    process = subprocess.Popen([sys.executable, "-m", "bundle_router", *words], cwd=cwd, env=env, stdout=child)
-    os.close(child)
-    shown = b""
-    try:
-        while block := os.read(parent, 65536):
-            shown += block
-    except OSError:  # the terminal is gone with its last user
-        pass
-    os.close(parent)
-    assert process.wait(60) == 0
-    return shown.decode()

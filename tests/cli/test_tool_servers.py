@@ -6,29 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-FAULT_SERVER = Path(__file__).parent.parent / "mcp" / "fault_server.py"
+from tests.command_line import ROOT, json_of, run
+
+FAULT_SERVER = ROOT / "tests" / "mcp" / "fault_server.py"
 STEP = ("--workflow", "feature", "--role", "planner", "--step", "plan")
-
-
-def run(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "bundle_router", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
-
-
-def json_of(folder: Path, *words: str, code: int = 0) -> Any:
-    return json.loads(run(folder, *words, "--json", code=code).stdout)
 
 
 @pytest.fixture
@@ -259,7 +243,7 @@ def test_what_speaks_to_the_model_is_in_the_log_when_it_is_first_met(project: Pa
 def test_the_demo_of_servers_says_what_to_install_where_there_is_none(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bundle_router", "demo", "--mcp"],
-        cwd=tmp_path, env={"PATH": "/nonexistent", "PYTHONPATH": str(FAULT_SERVER.parents[2] / "router")},
+        cwd=tmp_path, env={"PATH": "/nonexistent", "PYTHONPATH": str(ROOT / "router")},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     if done.returncode == 0:

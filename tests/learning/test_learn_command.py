@@ -1,15 +1,11 @@
-"""`bundle-router learn` and `eval` as people use them: real run directories, a subprocess, files."""
+"""`bundle-router learn` and `eval` as people use them: real run directories, the command line, files."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bundle_router import Router, Step
@@ -18,26 +14,13 @@ from bundle_router.core.decide.decide import Question
 from bundle_router.review.learning.learned import Learned
 from bundle_router.testing import ScriptedSelector
 
+from tests.command_line import ROOT, json_of, run
+
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 
-ROOT = Path(__file__).parents[2]
 JARGON = {"files.find": "spot the widget {}", "repo.readonly": "peek under the bonnet {}"}
 TOOL = {"files.find": "repo.ripgrep", "repo.readonly": "repo.list_dir"}
 ARGUMENTS = {"repo.ripgrep": {"pattern": "x"}, "repo.list_dir": {"path": "."}}
-
-
-def run(cwd: Path, *words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "bundle_router", *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "router"), "XDG_CACHE_HOME": str(cwd / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    return done
 
 
 def write_config(folder: Path) -> None:
@@ -69,10 +52,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 assert router.call_sync(f"r-{at:02d}", TOOL[bundle], ARGUMENTS[TOOL[bundle]]).ok
             router.close_run_sync(f"r-{at:02d}")
     return folder
-
-
-def json_of(cwd: Path, *words: str | Path, code: int = 0) -> Any:
-    return json.loads(run(cwd, *words, "--json", code=code).stdout)
 
 
 def test_learning_prints_what_it_would_change_and_writes_nothing(place: Path) -> None:
