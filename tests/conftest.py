@@ -1,12 +1,35 @@
-"""For every test: no deadline of Hypothesis, since how long an example takes says more of the machine than of us, and
-nothing of the terminal that pytest was started from."""
+"""For every test: where it runs, and what of the machine and of whoever started pytest it does not see."""
 
 import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
+# How long an example takes says more of the machine than of us.
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
 
 for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
     os.environ.pop(name, None)
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    # No compiled module in the checkout, as whoever set it wants, and yet not each of them compiled by each process.
+    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "pycache"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Files that are named run in one process, which begins sooner; folders, and the whole suite, on every core."""
+    named = [argument.partition("::")[0] for argument in config.args]
+    return 0 if all(name.endswith(".py") for name in named) else None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Search indexes that tests leave behind are no user's: they are shared by the tests of one process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

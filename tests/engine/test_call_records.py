@@ -91,7 +91,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[str, str]]:
         ("x",),
         None,
     ],
-    ids=str,
+    ids=["a set", "no number", "an object", "text that is none", "bytes that are text", "text alone", "nothing"],
 )
 def test_output_that_is_none_ends_its_call_as_a_defect_of_the_tool(
     open_with: Opened, tmp_path: Path, made: Any

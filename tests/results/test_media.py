@@ -102,7 +102,7 @@ PLAIN = "text/plain; charset=utf-8"
         (archive("word/document.xml", first=OFFICE), WORD),
         (archive("a", first=("mimetype", ODT)), ODT),
         (archive("a", first=("mimetype", "application/pdf\r\nx")), "application/zip"),
-        (gzip.compress(b"hi"), "application/gzip"),
+        (gzip.compress(b"hi", mtime=0), "application/gzip"),
         (b"SQLite format 3\0" + bytes(100), "application/vnd.sqlite3"),
         (b"wOF2\0\1\0\0" + bytes(40), "font/woff2"),
         (b'{"a": 1}\n', "application/json"),
