@@ -77,7 +77,6 @@ OWNERS = {
     "uvicorn": {"router/bundle_router/serving/listener.py"},
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
     "httpcore2": {"router/bundle_router/adapters/mcp/tcp.py"},
-    "jsonschema": {"router/bundle_router/adapters/mcp/schemas.py"},
     "bm25s": {"router/bundle_router/adapters/ranking.py"},
     "Stemmer": {"router/bundle_router/adapters/ranking.py"},
     "tokenizers": {"router/bundle_router/adapters/embeddings/local.py"},

@@ -288,7 +288,7 @@ EVERYONE = Scope()
 class Sessions(Protocol):
     """Calls to tool servers. One adapter per transport family; the engine picks by the server's transport."""
 
-    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+    async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
         """What is wrong with the arguments, one sentence each; empty when they are fine."""
 
     async def call(

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from bundle_router import CorruptRun, LocalTool, RequestError, Router, Step, StorageError, ToolContext, ToolOutput
@@ -19,7 +19,7 @@ from bundle_router.core.models import Data, Media, Text
 from bundle_router.errors import UnknownRun
 from bundle_router.ports import Scope
 from bundle_router.testing import fake_router, small_catalog
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
 
 class Nothing(BaseModel):
@@ -405,3 +405,54 @@ def test_a_workspace_among_the_runs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs" / "r-1").mkdir(parents=True)
     with pytest.raises(RequestError, match="lies in the folder of the runs"):
         Router.open(None, runs=tmp_path / "runs", workspace=tmp_path / "runs" / "r-1")
+
+
+def test_a_long_check_of_arguments_holds_neither_the_event_loop_nor_the_run(open_with: Opened) -> None:
+    checking, go_on = threading.Event(), threading.Event()
+
+    class Many(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        values: list[int]
+
+        @field_validator("values")
+        @classmethod
+        def slow(cls, values: list[int]) -> list[int]:
+            checking.set()
+            assert go_on.wait(30)
+            return values
+
+    async def main() -> None:
+        async with open_with(
+            tool("count", lambda given, _: ToolOutput((Text(str(len(given.values))),)), Many)
+        ) as router:
+            await router.route(step())
+            call = asyncio.create_task(router.call("r-1", "mine.count", {"values": [1] * 5_000}))
+            await asyncio.to_thread(checking.wait, 30)
+            assert (await asyncio.wait_for(router.route(step()), 30)).seq == 1
+            assert not call.done()
+            go_on.set()
+            assert (await call).text == "5000"
+
+    asyncio.run(main())
+
+
+def test_many_wrong_values_are_told_of_without_listing_each(open_with: Opened) -> None:
+    class Many(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        values: list[int | dict[str, int]] = []
+        odd: list[Annotated[int, AfterValidator(_refused)]] = []
+
+    async def main() -> None:
+        async with open_with(tool("count", lambda _given, _: ToolOutput((Text("counted"),)), Many)) as router:
+            await router.route(step())
+            wrong = await router.call("r-1", "mine.count", {"values": [None] * 200_000})
+            assert wrong.outcome == "invalid_arguments"
+            assert wrong.text.count("is not valid under any of the given schemas") == 20
+            wrong = await router.call("r-1", "mine.count", {"odd": [1] * 5_000})
+            assert "5,000 values are not as they should be" in wrong.text
+
+    asyncio.run(main())
+
+
+def _refused(value: int) -> int:
+    raise ValueError(f"{value} is odd")

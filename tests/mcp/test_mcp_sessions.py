@@ -454,10 +454,11 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         ("endless", {}, []),
         ("recursive", {"t": {"t": 5}}, ["t.t: 5 is not of type 'object'"]),
         ("broken", {}, []),
-        ("regex", {"s": "b", "x": 1}, []),
-        ("regex", {"s": "a" * 5_000 + "b"}, []),
-        ("nested", {"a": 1}, []),
-        ("costly", {"l": list(range(-10_000, 0))}, []),
+        ("regex", {"s": "b"}, ["s: 'b' does not match '^(a+)+$'"]),
+        ("regex", {"s": "aa", "x": 1}, ["x: 1 is not allowed here"]),
+        ("regex", {"s": "a" * 5_000}, []),
+        ("nested", {"a": 1}, ["a: 1 is not of type 'object'"]),
+        ("costly", {"l": [9_999] * 10_000}, []),
         ("absent", {"x": 1}, []),
     ],
 )
@@ -465,14 +466,14 @@ def test_arguments_are_checked_within_bounds_and_what_can_not_be_checked_is_left
     bench: Any, schema: str, arguments: Any, wrong: list[str]
 ) -> None:
     async def main(sessions: McpSessions) -> None:
-        assert list(sessions.check_arguments("s", schema, arguments)) == wrong
+        assert list(await sessions.check_arguments("s", schema, arguments)) == wrong
 
     bench.run(main, bench.stdio(), schema_of=lambda _server, tool: SCHEMAS.get(tool))
 
 
 def test_a_reference_to_elsewhere_is_never_fetched(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
-        assert sessions.check_arguments("s", "remote", {"n": 1}) == ()
+        assert await sessions.check_arguments("s", "remote", {"n": 1}) == ()
 
     with bench.faults.serving() as server:
         schema = {"properties": {"n": {"$ref": server.url + "/schema.json"}}}
@@ -482,9 +483,9 @@ def test_a_reference_to_elsewhere_is_never_fetched(bench: Any) -> None:
 
 def test_arguments_are_checked_against_the_list_when_nothing_else_is_known(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
-        assert sessions.check_arguments("s", "echo", {}) == ()
+        assert await sessions.check_arguments("s", "echo", {}) == ()
         await sessions.definitions("s")
-        assert list(sessions.check_arguments("s", "echo", {})) == ["arguments: 'text' is a required property"]
+        assert list(await sessions.check_arguments("s", "echo", {})) == ["arguments: 'text' is a required property"]
 
     with bench.faults.serving() as server:
         bench.run(main, bench.http(server))

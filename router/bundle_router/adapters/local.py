@@ -14,19 +14,20 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import json
 import pkgutil
-import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib import resources
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from bundle_router.adapters.json_schema import CHECK_STEPS, JsonSchema, Unchecked
+from bundle_router.adapters.workers import Workers
 from bundle_router.core.catalog import Card, Limits
 from bundle_router.core.models import (
     TOOL_NAME,
@@ -44,12 +45,13 @@ from bundle_router.core.tools.local_cards import card
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import EVERYONE, Diagnostics, RawResult, Scope
 
-T = TypeVar("T")
-
 NEVER_BEGUN: Final = RawResult((), "busy", "busy")
 
 MAX_DESCRIPTION: Final = 8_000
 """Characters of a local tool's description."""
+
+MANY_VALUES: Final = 2_000
+"""Values in arguments from which on they are checked away from the event loop."""
 
 GRACE_S: Final = 2.0
 """How long past its deadline a tool may take to notice, before its thread is left behind and the call ends."""
@@ -131,68 +133,36 @@ def _check_form(server: str, tool: object) -> None:
 
 def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence[str]:
     """What is wrong with a call's arguments, one sentence each; empty when they are fine."""
+    if _holds_many(arguments):
+        # pydantic lists every single value that does not fit: seconds, and the interpreter is held meanwhile.
+        try:
+            if problems := _schema_of(tool.arguments).problems(arguments, CHECK_STEPS):
+                return problems
+        except Unchecked as unchecked:
+            return [f"arguments: they hold too much to be checked ({unchecked})"]
     try:
         tool.arguments.model_validate(dict(arguments))
     except ValidationError as wrong:
+        if wrong.error_count() > MANY_VALUES:
+            return [f"arguments: {wrong.error_count():,} values are not as they should be"]
         return [_sentence(error) for error in wrong.errors(include_url=False, include_context=False)[:20]]
     return ()
 
 
-class Workers:
-    """Up to `limit` threads, started as they are needed, that run functions for any event loop.
+@lru_cache(maxsize=256)
+def _schema_of(arguments: type[BaseModel]) -> JsonSchema:
+    return JsonSchema(input_schema(arguments))
 
-    Unlike an executor's, they are daemons: a tool that does not come back can't keep the process from ending.
-    """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._busy = 0
-
-    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """A future of the running loop for what `work` returns. Waits its turn when all threads are busy."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)  # type: ignore[arg-type]  # a T whenever there is no error
-
-        def job() -> None:
-            result, error = None, None
-            try:
-                result = work()
-            except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits the future, not swallowed
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is waiting any more
-                loop.call_soon_threadsafe(settle, result, error)
-
-        with self._lock:
-            self._busy += 1
-            if self._busy > self._threads and self._threads < self._limit:
-                self._threads += 1
-                threading.Thread(target=self._serve, name="bundle-router-tool", daemon=True).start()
-        self._waiting.put(job)
-        return future
-
-    def _serve(self) -> None:
-        while (job := self._waiting.get()) is not None:
-            job()
-            with self._lock:
-                self._busy -= 1
-
-    def close(self) -> None:
-        """Lets idle threads end; one that is busy ends after its work."""
-        with self._lock:
-            threads, self._threads = self._threads, 0
-        for _ in range(threads):
-            self._waiting.put(None)
+def _holds_many(value: object) -> bool:
+    """Whether it holds more than `MANY_VALUES` values; counted no further than that."""
+    waiting, count = [value], 0
+    while waiting and count <= MANY_VALUES:
+        item = waiting.pop()
+        inner = item.values() if isinstance(item, Mapping) else item if isinstance(item, list | tuple) else ()
+        count += len(inner)
+        waiting.extend(other for other in inner if isinstance(other, Mapping | list | tuple))
+    return count > MANY_VALUES
 
 
 class LocalSessions:
@@ -214,9 +184,13 @@ class LocalSessions:
         self._protected = tuple(protected)
         self._hidden = tuple(hidden)
         self._workers = Workers(limits.max_concurrent_calls)
+        self._checks = Workers(1)
 
-    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
-        return argument_problems(self._tools[server, tool], arguments)
+    async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        entry = self._tools[server, tool]
+        if _holds_many(arguments):
+            return await self._checks.submit(lambda: argument_problems(entry, arguments))
+        return argument_problems(entry, arguments)
 
     async def call(
         self,
@@ -232,7 +206,6 @@ class LocalSessions:
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
         entry = self._tools[server, tool]
-        parsed = entry.arguments.model_validate(dict(arguments))
         begun, gone, asked = threading.Event(), threading.Event(), time.monotonic()
 
         def run() -> RawResult:
@@ -250,7 +223,7 @@ class LocalSessions:
                 within=within,
                 handed=files,
             )
-            return self._run(entry, parsed, context)
+            return self._run(entry, arguments, context)
 
         work = self._workers.submit(run)
         # A thread can't be killed: what it still returns is dropped, and must not be reported as unretrieved.
@@ -270,9 +243,9 @@ class LocalSessions:
         text = f"{server}.{tool} took longer than {timeout_s:g} s; it was told to stop."
         return RawResult((Text(text),), "timeout", "timeout")
 
-    def _run(self, entry: LocalTool, arguments: BaseModel, context: ToolContext) -> RawResult:
+    def _run(self, entry: LocalTool, arguments: Mapping[str, Any], context: ToolContext) -> RawResult:
         try:
-            output = entry.run(arguments, context)
+            output = entry.run(entry.arguments.model_validate(dict(arguments)), context)
             size = _size(output)
         except ToolFailure as failure:
             advice = f"; {failure.advice}" if failure.advice else ""
@@ -295,6 +268,7 @@ class LocalSessions:
 
     async def close(self) -> None:
         self._workers.close()
+        self._checks.close()
 
 
 def _busy(server: str, tool: str, timeout_s: float, limit: int) -> RawResult:

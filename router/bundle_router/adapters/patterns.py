@@ -1,4 +1,4 @@
-"""Regular expressions from agents, over text from anywhere: google-re2, so in linear time whatever the pattern."""
+"""Regular expressions from agents and servers, over text from anywhere: RE2, in linear time whatever the pattern."""
 
 from __future__ import annotations
 
@@ -6,24 +6,48 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_PROGRAM_BYTES: Final = 8 * 1024 * 1024
+SCHEMA_PROGRAM_BYTES: Final = 1024 * 1024
+"""For a pattern of a schema: there may be thousands of them, and each takes this much at most to be made."""
+
+
+class LinearPattern:
+    """A pattern made ready. `instructions` is how long its program is: what RE2 needs at its slowest is proportional
+    to the bytes of a text times that."""
+
+    __slots__ = ("_expression", "instructions")
+
+    def __init__(self, pattern: str, max_bytes: int) -> None:
+        import re2
+
+        options = re2.Options()
+        options.log_errors = False
+        options.max_mem = max_bytes
+        try:
+            self._expression = re2.compile(_encodable(pattern), options)
+        except re2.error as error:
+            why = error.args[0] if error.args else "invalid"
+            words = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
+            raise ValueError(words[:300]) from None
+        self.instructions: int = self._expression.programsize
+
+    def find(self, text: str) -> tuple[int, int] | None:
+        """Where in the text the pattern is first found."""
+        found = self._expression.search(_encodable(text))
+        return (found.start(), found.end()) if found is not None else None
+
+    def is_in(self, text: str) -> bool:
+        return self._expression.search(_encodable(text)) is not None
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def compile_linear(pattern: str) -> LinearPattern:
+    """A pattern of a schema. Raises ValueError for one that RE2 does not take."""
+    return LinearPattern(pattern, SCHEMA_PROGRAM_BYTES)
 
 
 def compile_pattern(pattern: str) -> Callable[[str], tuple[int, int] | None]:
-    """Where in a line the pattern is first found. Raises ValueError, in words, for one that re2 does not take."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = MAX_PROGRAM_BYTES
-    try:
-        expression = re2.compile(pattern, options)
-    except re2.error as error:
-        why = error.args[0] if error.args else "invalid"
-        words = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
-        raise ValueError(words[:300]) from None
-
-    def find(line: str) -> tuple[int, int] | None:
-        found = expression.search(line.encode("utf-8", "replace").decode("utf-8"))
-        return (found.start(), found.end()) if found is not None else None
-
-    return find
+    """Where in a line the pattern is first found. Raises ValueError, in words, for one that RE2 does not take."""
+    return LinearPattern(pattern, MAX_PROGRAM_BYTES).find

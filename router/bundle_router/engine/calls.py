@@ -13,8 +13,8 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
@@ -51,6 +51,31 @@ MAX_NAMED: Final = 20
 """Tools that a refusal names."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedArguments:
+    """What is wrong with a call's arguments, and for which tool that was checked."""
+
+    tool: str
+    problems: Sequence[str] = ()
+
+
+async def check_arguments(
+    deps: Deps, catalog: Catalog, facts: Facts, run: Run, names: Mapping[str, str], name: str, given: Arguments
+) -> CheckedArguments:
+    """Checks the arguments against the schema of the tool that the name means now. Holds no lock: a large value may
+    take long, and a call that is refused for another reason is not checked at all."""
+    current = run.current
+    if current is None:
+        return CheckedArguments("")
+    resolved = resolve(recordable(name), exposed_now(catalog, facts, current), names)
+    tool = resolved.name
+    if not resolved.known or given.wrong is not None:
+        return CheckedArguments(tool)
+    server, _, short = tool.partition(".")
+    sessions = deps.sessions[catalog.servers[server].transport]
+    return CheckedArguments(tool, await sessions.check_arguments(server, short, given.value))
+
+
 def admit_call(
     deps: Deps,
     catalog: Catalog,
@@ -60,13 +85,16 @@ def admit_call(
     names: Mapping[str, str],
     name: str,
     given: Arguments,
+    checked: CheckedArguments,
     *,
     via: str = "",
     joins: bool = True,
     client: Client | None = None,
     asked_ns: int | None = None,
-) -> Admitted | Result:
-    """Resolves, judges and validates a call and records its start; or records the refusal and returns it.
+) -> Admitted | Result | None:
+    """Resolves and judges a call and records its start; or records the refusal and returns it.
+
+    None when the name means another tool by now than the one its arguments were checked for: check them again.
 
     `asked_ns` is when it was asked for, before its server was made ready (None: now).
 
@@ -84,6 +112,8 @@ def admit_call(
         exposed = exposed_now(catalog, facts, current)
         meant = resolve(asked, exposed, names)
         tool = meant.name
+        if tool != checked.tool:
+            return None
         folder = relative_folder(run.root, current.step.workspace)
         admitted = Admitted(
             call_id=f"{run.id}.{run.log.next_seq}",
@@ -105,7 +135,7 @@ def admit_call(
         refused = spend(deps, catalog, run, admitted)
         if refused is not None:
             return refused
-        refusal = _refusal(deps, catalog, facts, current, exposed, meant, given)
+        refusal = _refusal(catalog, facts, current, exposed, meant, given, checked)
         if refusal is None and (folder is None or not ceiling.holds(folder)):
             refusal = _no_folder(current)
         if refusal is not None:
@@ -140,13 +170,13 @@ def _with_called(catalog: Catalog, activation: Activation, admitted: Admitted) -
 
 
 def _refusal(
-    deps: Deps,
     catalog: Catalog,
     facts: Facts,
     current: Current,
     exposed: Mapping[str, str],
     meant: Resolved,
     given: Arguments,
+    checked: CheckedArguments,
 ) -> tuple[Outcome, str, str] | None:
     tool = meant.name
     if not meant.known:
@@ -156,15 +186,13 @@ def _refusal(
     if given.wrong is not None:
         kind, sentence = given.wrong
         return "invalid_arguments", kind, f"The arguments of {tool!r} {sentence}"
-    server, _, short = tool.partition(".")
-    wrong = deps.sessions[catalog.servers[server].transport].check_arguments(server, short, given.value)
-    if wrong:
+    if checked.problems:
         card = catalog.cards.get(tool)
         schema = "" if card is None else "\nIt takes none." if takes_nothing(card) else f"\nIts schema: {card.schema}"
         return (
             "invalid_arguments",
             "invalid_arguments",
-            f"The arguments of {tool!r} do not fit: {'; '.join(wrong)}.{schema}",
+            f"The arguments of {tool!r} do not fit: {'; '.join(checked.problems)}.{schema}",
         )
     return None
 

@@ -29,7 +29,7 @@ from bundle_router.core.tools.shaping.forms import media_form
 from bundle_router.engine.ancestry import Ceiling
 from bundle_router.engine.arguments import Arguments, read_arguments
 from bundle_router.engine.artifact_arguments import with_artifacts, without_payloads
-from bundle_router.engine.calls import admit_call, perform
+from bundle_router.engine.calls import admit_call, check_arguments, perform
 from bundle_router.engine.discovery import Contacts
 from bundle_router.engine.exposed import OUTDATED
 from bundle_router.engine.meta_calls import answer
@@ -341,25 +341,30 @@ class Engine:
         given = read_arguments(self._deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
         given = await without_payloads(self._deps, given)
         async with with_artifacts(self._deps, surface, run, self._artifacts_of(run), name, given) as given:
-            # Meanwhile the run, or an ancestor, may have been routed anew: what counts is what holds when the call
-            # begins.
-            ceiling = self._runs.ceiling(run.parent_id)
-            facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
-            catalog, names = surface.catalog, surface.canonical
-            taken = admit_call(
-                self._deps,
-                catalog,
-                facts,
-                ceiling,
-                run,
-                names,
-                name,
-                given,
-                via=via,
-                joins=joins,
-                client=client,
-                asked_ns=asked_ns,
-            )
+            taken = None
+            while taken is None:
+                facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
+                checked = await check_arguments(self._deps, surface.catalog, facts, run, surface.canonical, name, given)
+                # Meanwhile the run, or an ancestor, may have been routed anew: what counts is what holds when the call
+                # begins.
+                ceiling = self._runs.ceiling(run.parent_id)
+                facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
+                catalog, names = surface.catalog, surface.canonical
+                taken = admit_call(
+                    self._deps,
+                    catalog,
+                    facts,
+                    ceiling,
+                    run,
+                    names,
+                    name,
+                    given,
+                    checked,
+                    via=via,
+                    joins=joins,
+                    client=client,
+                    asked_ns=asked_ns,
+                )
             if isinstance(taken, Admitted):
                 return await perform(self._deps, catalog, run, taken)
         await on_disk(run)

@@ -246,7 +246,7 @@ class FakeSessions:
         self.places: list[tuple[str, str, Scope]] = []
         self._results = results
 
-    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+    async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
         return shipped_argument_problems(server, tool, arguments)
 
     async def call(

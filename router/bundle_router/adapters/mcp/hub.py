@@ -62,7 +62,7 @@ class Hub:
         workspace: str,
         client: tuple[str, str],
         authorization: Authorization,
-        check: Callable[[str, str, Mapping[str, Any], Any], Sequence[str]],
+        check: Callable[[str, Mapping[str, Any], Any], Awaitable[Sequence[str]]],
     ) -> None:
         self._servers = servers
         self._bounds = bounds
@@ -93,7 +93,7 @@ class Hub:
         async def work(deadline: float) -> RawResult:
             params = {"name": tool, "arguments": dict(arguments)}
             raw = await self._twice(server, "tools/call", params, scope, deadline)
-            self._look_at(server, tool, scope, raw)
+            await self._look_at(server, tool, scope, raw)
             return answered(name, raw, self._bounds.max_blocks, scope.client)
 
         try:
@@ -184,7 +184,7 @@ class Hub:
                     self.pool.doom(connection)
                 raise
 
-    def _look_at(self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]) -> None:
+    async def _look_at(self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]) -> None:
         """Says so when structured content is not what the tool declared. The content is kept either way."""
         entry = self.lists.known(server.name, scope.principal)
         declared = entry.outputs.get(tool) if entry is not None else None
@@ -196,7 +196,7 @@ class Hub:
                 "info", "result.unexpected", server=server.name, tool=tool, wrong="nothing structured"
             )
             return
-        wrong = self._check(server.name, f"{tool} output", declared, structured)
+        wrong = await self._check(f"{server.name}.{tool} output", declared, structured)
         if wrong:
             self._diagnostics.event("info", "result.unexpected", server=server.name, tool=tool, wrong=wrong[0])
 

@@ -2,7 +2,7 @@
 
 Rules:
 1. Connections live on one loop in a thread of their own (see `loop`); what is here only hands over, except for a fresh
-   list and the check of arguments, which are answered on the spot.
+   list and the check of arguments, which are answered on the caller's loop.
 2. Nothing is contacted, started or imported before it is needed.
 3. After `close` nothing is left: no process, no socket, no thread.
 """
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
+from bundle_router.adapters.json_schema import SchemaChecker
 from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
@@ -24,7 +25,6 @@ from bundle_router.adapters.mcp.loop import LoopThread
 from bundle_router.adapters.mcp.processes import leftovers
 from bundle_router.adapters.mcp.quiet import Quiet
 from bundle_router.adapters.mcp.results import MAX_MESSAGE
-from bundle_router.adapters.mcp.schemas import Checker
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.errors import RequestError, ToolFailure
@@ -66,7 +66,7 @@ class McpSessions:
         self._client = client
         self._schema_of = schema_of
         self._authorization = authorization
-        self._checker = Checker()
+        self._checker = SchemaChecker()
         self._hub: Hub | None = None
         self._making = threading.Lock()
         self._thread = LoopThread("bundle-router-mcp", self._context)
@@ -74,12 +74,14 @@ class McpSessions:
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+    async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
         schema = self._schema_of(server, tool) if self._schema_of is not None else None
         if schema is None and self._hub is not None:
             entry = self._hub.lists.known(server, "")
             schema = entry.schemas.get(tool) if entry is not None else None
-        return () if schema is None else self._checker.check(server, tool, schema, dict(arguments))
+        if schema is None:
+            return ()
+        return await self._checker.problems(f"{server}.{tool}", schema, dict(arguments))
 
     async def call(
         self,
@@ -226,6 +228,7 @@ class McpSessions:
             await self._thread.run(hub.close)
             self._quiet.detach()
         await asyncio.to_thread(self._thread.close)
+        self._checker.close()
 
     # --- within ------------------------------------------------------------------------------------------------------
 
@@ -253,7 +256,7 @@ class McpSessions:
                     workspace=self._workspace,
                     client=self._client,
                     authorization=self._authorization,
-                    check=self._checker.check,
+                    check=self._checker.problems,
                 )
                 self._hub = hub
             return self._hub

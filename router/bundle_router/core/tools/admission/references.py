@@ -30,6 +30,41 @@ def schema_fault(root: dict[str, Any], limits: Limits) -> Fault | None:
     return schemas.collect(limits) or schemas.leading_astray() or schemas.circling() or schemas.multiplying(limits)
 
 
+def target_of(root: Mapping[str, Any], anchors: Mapping[str, Any], ref: str) -> Any:
+    """What a reference leads to inside the schema: a schema, if all is well; None when there is nothing."""
+    if not ref.startswith("#/"):
+        return root if ref == "#" else anchors.get(unquote(ref[1:])) if ref.startswith("#") else None
+    value: Any = root
+    for raw in ref[2:].split("/"):
+        part = unquote(raw).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isascii() and part.isdigit() and int(part[:9]) < len(value):
+            value = value[int(part[:9])]
+        else:
+            return None
+    return value
+
+
+def anchors_in(root: Mapping[str, Any]) -> dict[str, Any]:
+    """The schemas in a schema that have a name to be referred to by."""
+    found: dict[str, Any] = {}
+    waiting: list[Any] = [root]
+    while waiting:
+        schema = waiting.pop()
+        if isinstance(schema, dict):
+            for name in _anchor_names(schema):
+                found.setdefault(name, schema)
+            waiting.extend(inner for _, inner in reversed(list(subschemas(schema))))
+    return found
+
+
+def _anchor_names(schema: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("$anchor", "$dynamicAnchor", "$id"):
+        if isinstance(schema.get(key), str):
+            yield schema[key].removeprefix("#")
+
+
 class _Schemas:
     """The schemas in one schema, by identity: the same dict object is never in two places of parsed JSON."""
 
@@ -56,9 +91,8 @@ class _Schemas:
                 return "remote_ref", f"{pointer(place)} sets an address of its own ($id), which references would follow"
             self._places[id(schema)] = place
             self._schemas.append(schema)
-            for key in ("$anchor", "$dynamicAnchor", "$id"):
-                if isinstance(schema.get(key), str):
-                    self._anchors.setdefault(schema[key].removeprefix("#"), schema)
+            for name in _anchor_names(schema):
+                self._anchors.setdefault(name, schema)
             waiting.extend(((*place, *where), inner) for where, inner in reversed(list(subschemas(schema))))
         return None
 
@@ -74,7 +108,7 @@ class _Schemas:
                     return "bad_schema", f"{where} is {shown(ref)}, not text"
                 if not ref.startswith("#"):
                     return "remote_ref", f"{where} leads outside the schema: {shown(ref)}"
-                target = self._target(ref)
+                target = target_of(self._root, self._anchors, ref)
                 if not isinstance(target, bool) and id(target) not in self._places:
                     return "broken_ref", f"{where} leads to no schema: {shown(ref)}"
         return None
@@ -121,24 +155,10 @@ class _Schemas:
             return "endless_ref", f"its references multiply to more than {limits.max_expanded_nodes:,} schemas"
         return None
 
-    def _target(self, ref: str) -> Any:
-        if not ref.startswith("#/"):
-            return self._root if ref == "#" else self._anchors.get(unquote(ref[1:]))
-        value: Any = self._root
-        for raw in ref[2:].split("/"):
-            part = unquote(raw).replace("~1", "/").replace("~0", "~")
-            if isinstance(value, dict) and part in value:
-                value = value[part]
-            elif isinstance(value, list) and part.isascii() and part.isdigit() and int(part[:9]) < len(value):
-                value = value[int(part[:9])]
-            else:
-                return None
-        return value
-
     def _targets(self, schema: Mapping[str, Any]) -> Iterator[Any]:
         for key in _REFS:
             if key in schema:
-                yield self._root if schema[key] is True else self._target(schema[key])
+                yield self._root if schema[key] is True else target_of(self._root, self._anchors, schema[key])
 
     def _on_the_same_value(self, schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         inner = (child for place, child in subschemas(schema) if place[0] in _SAME_VALUE)

@@ -57,7 +57,7 @@ def pointer(place: Place) -> str:
 def keyword_fault(schema: Mapping[str, Any], limits: Limits) -> KeywordFault | None:
     """The first keyword that no validator would take, or that none should be asked to."""
     for key, value in schema.items():
-        wrong = _form_fault(key, value)
+        wrong = form_fault(key, value)
         if wrong:
             return "bad_schema", key, wrong
         texts = (value,) if key == "pattern" else tuple(value) if key == "patternProperties" else ()
@@ -73,26 +73,35 @@ def keyword_fault(schema: Mapping[str, Any], limits: Limits) -> KeywordFault | N
     return None
 
 
-def _form_fault(key: str, value: Any) -> str:
+def form_fault(key: str, value: Any) -> str:
+    """Why the value is none that the keyword may have; empty when it may."""
     if key == "type":
         names = value if isinstance(value, list) else [value]
         unknown = [name for name in names if not isinstance(name, str) or name not in _TYPES]
         return f"is {shown(unknown[0])}, which is no type" if unknown else "" if names else "is empty"
-    if key in _MAPS:
-        return "" if isinstance(value, dict) else f"is {shown(value)}, not an object"
+    if key in _MAPS or key == "dependentRequired":
+        if not isinstance(value, dict):
+            return f"is {shown(value)}, not an object"
+        lists = value.values() if key in ("dependencies", "dependentRequired") else ()
+        return next((f"has {shown(names)}, not a list of names" for names in lists if not _names(names, key)), "")
     if key in _LISTS - _ONE:
         return "" if isinstance(value, list) and value else f"is {shown(value)}, not a list of schemas"
     if key == "enum":
         return "" if isinstance(value, list) else f"is {shown(value)}, not a list"
     if key == "required":
-        fine = isinstance(value, list) and all(isinstance(name, str) for name in value)
-        return "" if fine else f"is {shown(value)}, not a list of names"
+        return "" if _names(value, key) else f"is {shown(value)}, not a list of names"
     if key in _TEXTS or key == "pattern":
         return "" if isinstance(value, str) else f"is {shown(value)}, not text"
     if key in _NUMBERS or key in _COUNTS:
         fine = isinstance(value, int | float) and not isinstance(value, bool) and (key in _NUMBERS or value >= 0)
         return "" if fine else f"is {shown(value)}, not a number that fits"
     return ""
+
+
+def _names(value: object, key: str) -> bool:
+    if key == "dependencies" and not isinstance(value, list):
+        return True  # a schema: looked at as one
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def shown(value: object) -> str:

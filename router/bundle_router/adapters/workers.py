@@ -1,0 +1,69 @@
+"""Threads that do one thing after the other for event loops, and never keep the process from ending."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Workers:
+    """Up to `limit` threads, started as they are needed, that run functions for any event loop.
+
+    Unlike an executor's, they are daemons: a tool that does not come back can't keep the process from ending.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._busy = 0
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """A future of the running loop for what `work` returns. Waits its turn when all threads are busy."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # a T whenever there is no error
+
+        def job() -> None:
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits the future, not swallowed
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is waiting any more
+                loop.call_soon_threadsafe(settle, result, error)
+
+        with self._lock:
+            self._busy += 1
+            if self._busy > self._threads and self._threads < self._limit:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="bundle-router-tool", daemon=True).start()
+        self._waiting.put(job)
+        return future
+
+    def _serve(self) -> None:
+        while (job := self._waiting.get()) is not None:
+            job()
+            with self._lock:
+                self._busy -= 1
+
+    def close(self) -> None:
+        """Lets idle threads end; one that is busy ends after its work."""
+        with self._lock:
+            threads, self._threads = self._threads, 0
+        for _ in range(threads):
+            self._waiting.put(None)

@@ -1,0 +1,420 @@
+"""Values against schemas: what each keyword means, and that no schema and no value makes it expensive.
+
+The cases are written after the semantics of the official JSON-Schema-Test-Suite; `jsonschema` is asked for a second
+opinion on generated ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from typing import Any, ClassVar
+
+import jsonschema  # type: ignore[import-untyped]  # it ships no types
+import pytest
+from bundle_router.adapters.json_schema import CHECK_STEPS, INLINE_STEPS, JsonSchema, SchemaChecker, Unchecked
+from bundle_router.core.catalog import Server
+from bundle_router.core.tools.admission import admit
+from hypothesis import given
+from hypothesis import strategies as st
+
+D4, D7, D2019 = (
+    "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-07/schema#",
+    "https://json-schema.org/draft/2019-09/schema",
+)
+
+
+def fits(schema: Any, value: Any) -> bool:
+    return not JsonSchema(schema).problems(value, CHECK_STEPS)
+
+
+TABLE: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
+    # what, schema, what fits, what does not
+    ("unique numbers", {"uniqueItems": True}, [[1, 2], [1, True], [0, False], [1, "1"]], [[1, 1.0], [0, -0.0]]),
+    ("unique booleans", {"uniqueItems": True}, [[True, False], [[1], [True]], [{"a": 1}, {"a": True}]], [[True, True]]),
+    (
+        "unique objects",
+        {"uniqueItems": True},
+        [[{"a": 1}, {"b": 1}], [{}, []]],
+        [[{"a": 1, "b": 2}, {"b": 2.0, "a": 1}]],
+    ),
+    (
+        "unique lists",
+        {"uniqueItems": True},
+        [[[1], [2]], [["a", "b"], ["b", "a"]], [[], {}]],
+        [[[{"a": 1}], [{"a": 1.0}]]],
+    ),
+    ("unique texts", {"uniqueItems": True}, [["a", '"a"'], ["[1]", [1]], ["null", None]], [["a", "a"], [None, None]]),
+    ("not unique", {"uniqueItems": False}, [[1, 1]], []),
+    ("enum", {"enum": [1, "x", None, [True], {"a": 1}]}, [1.0, "x", None, [True], {"a": 1.0}], [True, "1", [1], {}, 2]),
+    ("const", {"const": {"a": [False]}}, [{"a": [False]}], [{"a": [0]}, {"a": []}]),
+    ("const 0", {"const": 0}, [0, 0.0], [False, None, ""]),
+    ("large numbers", {"const": 9007199254740993}, [9007199254740993], [9007199254740992.0]),
+    ("type", {"type": ["integer", "null"]}, [1, 1.0, None], [1.5, True, "1", [], {}]),
+    ("number", {"type": "number"}, [1, 1.5], [True, "1", None]),
+    ("pattern", {"pattern": "^a+$"}, ["aaa", 5, None], ["b", "", "aaa\n"]),
+    ("pattern anywhere", {"pattern": "a+"}, ["xxaayy"], ["xyz"]),
+    ("pattern nobody can run", {"pattern": "(?=a)b"}, ["anything"], []),
+    (
+        "pattern properties",
+        {"patternProperties": {"f.*o": {"type": "integer"}}},
+        [{"foo": 1}, {"x": "y"}],
+        [{"fo": "a"}],
+    ),
+    (
+        "additional properties",
+        {"properties": {"foo": {}}, "patternProperties": {"^v": {}}, "additionalProperties": False},
+        [{"foo": 1}, {"vroom": 2}, "text"],
+        [{"foo": 1, "quux": 2}],
+    ),
+    ("additional by schema", {"additionalProperties": {"type": "boolean"}}, [{"a": True}], [{"a": 1}]),
+    ("property names", {"propertyNames": {"maxLength": 3}}, [{"abc": 1}, {}], [{"abcd": 1}]),
+    ("required", {"required": ["a"]}, [{"a": None}, []], [{}]),
+    ("dependent required", {"dependentRequired": {"a": ["b"]}}, [{"a": 1, "b": 2}, {}], [{"a": 1}]),
+    ("dependent schemas", {"dependentSchemas": {"a": {"required": ["b"]}}}, [{"a": 1, "b": 2}, {"b": 1}], [{"a": 1}]),
+    ("object sizes", {"minProperties": 1, "maxProperties": 2}, [{"a": 1}], [{}, {"a": 1, "b": 2, "c": 3}]),
+    ("array sizes", {"minItems": 1, "maxItems": 2}, [[1], "x"], [[], [1, 2, 3]]),
+    ("text sizes", {"minLength": 1, "maxLength": 2}, ["a", "\U0001f4a9\U0001f4a9", 7], ["", "abc"]),
+    ("limits", {"minimum": 1, "exclusiveMaximum": 3}, [1, 2.9, "x"], [0.9, 3]),
+    ("limits of draft 4", {"$schema": D4, "minimum": 1, "exclusiveMinimum": True}, [1.1], [1]),
+    ("multiples", {"multipleOf": 0.0001}, [0.0075, 1, 0], [0.00751]),
+    ("multiples of large", {"multipleOf": 0.5}, [1e308], []),
+    (
+        "prefix",
+        {"prefixItems": [{"type": "integer"}], "items": {"type": "string"}},
+        [[1, "a"], [1], []],
+        [["a"], [1, 2]],
+    ),
+    ("no more", {"prefixItems": [{}, {}], "items": False}, [[1, 2], []], [[1, 2, 3]]),
+    ("tuples of draft 7", {"$schema": D7, "items": [{}], "additionalItems": False}, [[1]], [[1, 2]]),
+    ("contains", {"contains": {"minimum": 5}}, [[3, 5], {}], [[], [1, 2]]),
+    ("contains some", {"contains": {"const": 1}, "minContains": 2, "maxContains": 3}, [[1, 1]], [[1], [1, 1, 1, 1]]),
+    ("contains none", {"contains": {"const": 1}, "minContains": 0}, [[], [2]], []),
+    ("all, any, one", {"allOf": [{"minimum": 1}], "anyOf": [{"maximum": 5}, {"const": 9}]}, [3, 9], [0, 7]),
+    ("exactly one", {"oneOf": [{"type": "integer"}, {"minimum": 2}]}, [1, 2.5], [3, 1.5]),
+    ("not", {"not": {"type": "integer"}}, ["a"], [1]),
+    ("if", {"if": {"const": 1}, "then": {"type": "string"}, "else": {"minimum": 3}}, [3, "x"], [1, 2]),
+    ("references", {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"$anchor": "x", "type": "integer"}}}, [1], ["a"]),
+    (
+        "anchors",
+        {"properties": {"p": {"$ref": "#x"}}, "$defs": {"a": {"$anchor": "x", "type": "integer"}}},
+        [{"p": 1}],
+        [{"p": ""}],
+    ),
+    ("siblings of a reference", {"$ref": "#/$defs/a", "maximum": 2, "$defs": {"a": {"minimum": 1}}}, [1], [0, 3]),
+    (
+        "siblings of a reference in draft 7",
+        {
+            "$schema": D7,
+            "properties": {"p": {"$ref": "#/definitions/a", "maximum": 2}},
+            "definitions": {"a": {"minimum": 1}},
+        },
+        [{"p": 3}],
+        [{"p": 0}],
+    ),
+    ("dynamic references", {"$dynamicRef": "#n", "$defs": {"n": {"$dynamicAnchor": "n", "type": "null"}}}, [None], [1]),
+    (
+        "dependencies of draft 7",
+        {"$schema": D7, "dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
+        [{"a": 1, "b": 1}],
+        [{"a": 1}, {"c": 1}],
+    ),
+    ("booleans", {"properties": {"a": True, "b": False}}, [{"a": 1}, {}], [{"b": 1}]),
+    # unevaluated*
+    ("unevaluated, nothing else", {"unevaluatedProperties": False}, [{}, []], [{"a": 1}]),
+    ("unevaluated by schema", {"unevaluatedProperties": {"maxLength": 2}}, [{"a": "ab"}], [{"a": "abc"}]),
+    (
+        "unevaluated beside properties and patterns",
+        {"properties": {"a": {}}, "patternProperties": {"^x": {}}, "unevaluatedProperties": False},
+        [{"a": 1, "xy": 2}],
+        [{"b": 1}],
+    ),
+    ("unevaluated after additional", {"additionalProperties": True, "unevaluatedProperties": False}, [{"a": 1}], []),
+    (
+        "unevaluated under allOf",
+        {"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False},
+        [{"a": 1}],
+        [{"b": 1}],
+    ),
+    (
+        "unevaluated under anyOf: every branch that fits counts",
+        {
+            "anyOf": [
+                {"properties": {"a": {"const": 1}}, "required": ["a"]},
+                {"properties": {"b": {}}, "required": ["b"]},
+            ],
+            "unevaluatedProperties": False,
+        },
+        [{"a": 1}, {"b": 2}, {"a": 1, "b": 2}],
+        [{"a": 2, "b": 2}],
+    ),
+    (
+        "unevaluated under oneOf and not",
+        {
+            "oneOf": [{"properties": {"a": {}}, "required": ["a"]}],
+            "not": {"not": {"properties": {"b": {}}}},
+            "unevaluatedProperties": False,
+        },
+        [{"a": 1}],
+        [{"a": 1, "b": 2}],
+    ),
+    (
+        "unevaluated under if",
+        {
+            "if": {"properties": {"a": {"const": 1}}, "required": ["a"]},
+            "then": {"properties": {"b": {}}},
+            "else": {"properties": {"c": {}}},
+            "unevaluatedProperties": False,
+        },
+        [{"a": 1, "b": 1}, {"c": 1}],
+        [{"a": 1, "c": 1}, {"b": 1}],
+    ),
+    (
+        "unevaluated through a reference",
+        {"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"a": {}}}}, "unevaluatedProperties": False},
+        [{"a": 1}],
+        [{"b": 1}],
+    ),
+    (
+        "unevaluated under dependentSchemas",
+        {"properties": {"a": {}}, "dependentSchemas": {"a": {"properties": {"b": {}}}}, "unevaluatedProperties": False},
+        [{"a": 1, "b": 1}, {}],
+        [{"b": 1}],
+    ),
+    ("cousins see nothing", {"allOf": [{"properties": {"a": {}}}, {"unevaluatedProperties": False}]}, [{}], [{"a": 1}]),
+    (
+        "an inner unevaluated counts outside",
+        {"allOf": [{"unevaluatedProperties": True}], "unevaluatedProperties": False},
+        [{"a": 1}],
+        [],
+    ),
+    (
+        "unevaluated inside another value",
+        {"properties": {"p": {"unevaluatedProperties": False}}},
+        [{"p": {}}],
+        [{"p": {"a": 1}}],
+    ),
+    ("unevaluated items", {"prefixItems": [{}], "unevaluatedItems": False}, [[1], []], [[1, 2]]),
+    ("unevaluated items after items", {"items": {}, "unevaluatedItems": False}, [[1, 2]], []),
+    ("unevaluated items and contains", {"contains": {"const": 1}, "unevaluatedItems": False}, [[1, 1]], [[1, 2]]),
+    (
+        "unevaluated items of 2019 do not count contains",
+        {"$schema": D2019, "contains": {"const": 1}, "unevaluatedItems": False},
+        [],
+        [[1]],
+    ),
+    (
+        "unevaluated items under anyOf",
+        {"anyOf": [{"prefixItems": [{}, {"const": 2}]}, {"prefixItems": [{}]}], "unevaluatedItems": False},
+        [[1], [1, 2]],
+        [[1, 3]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "fine", "wrong"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_a_keyword_takes_what_it_should_and_nothing_else(schema: Any, fine: list[Any], wrong: list[Any]) -> None:
+    assert [value for value in fine if not fits(schema, value)] == []
+    assert [value for value in wrong if fits(schema, value)] == []
+
+
+def test_what_is_wrong_is_said_in_one_short_sentence_each() -> None:
+    schema = {"properties": {"a": {"items": {"type": "string"}}, "b": {"maxLength": 3}}, "required": ["c"]}
+    problems = JsonSchema(schema).problems({"a": ["x", 5, {"k": "v" * 500}], "b": "y" * 10_000}, CHECK_STEPS)
+    assert problems == [
+        "arguments: 'c' is a required property",
+        "a.1: 5 is not of type 'string'",
+        "a.2: an object of 1 is not of type 'string'",
+        f"b: {'y' * 60!r}… is too long",
+    ]
+    many = JsonSchema({"items": {"type": "null"}}).problems([1] * 1_000, CHECK_STEPS)
+    assert len(many) == 20
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": 7},
+        {"properties": []},
+        {"allOf": {}},
+        {"required": "a"},
+        {"required": [[]]},
+        {"dependentRequired": {"a": [[]]}},
+        {"$ref": "http://localhost/x"},
+        {"$ref": "#/nowhere"},
+        {"$ref": "#"},
+        {"multipleOf": 0},
+        {"exclusiveMinimum": "1"},
+        {"items": 5},
+        {"pattern": 5},
+        {"patternProperties": {"x": 7}},
+    ],
+)
+def test_a_schema_that_is_none_is_not_judged_by(schema: Any) -> None:
+    unchecked = []
+    for value in ({"a": 1, "x": 2}, [1], "text", 5):
+        try:
+            JsonSchema(schema).problems(value, CHECK_STEPS)
+        except Unchecked as reason:
+            unchecked.append(str(reason))
+    assert unchecked
+
+
+LEAVES = st.sampled_from([None, True, False, 0, 1, 1.0, 2, 2.5, "", "a", "ab"])
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+TYPES = ["array", "boolean", "integer", "null", "number", "object", "string"]
+
+
+def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=3)
+    named = st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    names = st.lists(st.sampled_from("abc"), max_size=2, unique=True)
+    count = st.integers(0, 3)
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(TYPES),
+            "enum": st.lists(VALUES, min_size=1, max_size=3),
+            "const": VALUES,
+            "properties": named,
+            "patternProperties": st.dictionaries(st.sampled_from(["^a", "b$", "."]), inner, max_size=2),
+            "additionalProperties": inner,
+            "propertyNames": inner,
+            "required": names,
+            "dependentRequired": st.dictionaries(st.sampled_from("abc"), names, max_size=2),
+            "dependentSchemas": named,
+            "prefixItems": several,
+            "items": inner,
+            "contains": inner,
+            "minContains": count,
+            "maxContains": count,
+            "uniqueItems": st.booleans(),
+            "minItems": count,
+            "maxItems": count,
+            "minimum": count,
+            "multipleOf": st.sampled_from([1, 0.5, 2]),
+            "maxLength": count,
+            "pattern": st.sampled_from(["^a", "b$"]),
+            "allOf": several,
+            "anyOf": several,
+            "oneOf": several,
+            "not": inner,
+            "if": inner,
+            "then": inner,
+            "else": inner,
+            "unevaluatedProperties": inner,
+            "unevaluatedItems": inner,
+        },
+    )
+
+
+@given(schema=st.recursive(st.booleans(), _schemas, max_leaves=8), value=VALUES)
+def test_the_verdict_is_that_of_the_reference_library(schema: Any, value: Any) -> None:
+    root = schema if isinstance(schema, dict) else {"allOf": [schema]}
+    assert fits(root, value) == jsonschema.Draft202012Validator(root).is_valid(value)
+
+
+MIB = 1024 * 1024
+NUMBERS = list(range(150_000))
+OBJECTS = [{"id": i, "b": str(i)} for i in range(45_000)]
+NAMES = {f"name{i}": i for i in range(65_000)}
+LETTERS = "".join(random.Random(1).choice("ab") for _ in range(MIB))
+HOSTILE: dict[str, tuple[Any, Any]] = {
+    "unique objects": ({"uniqueItems": True}, OBJECTS),
+    "numbers of one hash": ({"uniqueItems": True}, [i * (2**61 - 1) for i in range(50_000)]),
+    "unique lists in lists": (
+        {"items": {"uniqueItems": True}, "uniqueItems": True},
+        [[[i]] * 2 for i in range(90_000)],
+    ),
+    "a pattern that explodes": (
+        {"patternProperties": {"^(([a-z])+.)+[A-Z]([a-z])+$": {}}, "additionalProperties": False},
+        {"a" * 5_000: 1},
+    ),
+    "the same, unevaluated": (
+        {"patternProperties": {"^([a-z]+)*$": {}}, "unevaluatedProperties": False},
+        {"a" * MIB + "!": 1},
+    ),
+    "a pattern of many states": ({"items": {"pattern": "[ab]*a[ab]{900}$"}}, [LETTERS]),
+    "the same on many texts": (
+        {"items": {"pattern": "^[ab]*a[ab]{400}$"}},
+        [LETTERS[at : at + 2_000] for at in range(0, MIB, 2_000)],
+    ),
+    "many large patterns": ({"patternProperties": {f"\\pL{{1,{i % 20 + 5}}}{i}": {} for i in range(3_000)}}, NAMES),
+    "many alternatives": ({"items": {"anyOf": [{"const": i} for i in range(9_000)]}}, NUMBERS),
+    "many values that are large": ({"anyOf": [{"enum": [[i]]} for i in range(3_000)]}, NUMBERS),
+    "types that do not fit": ({"anyOf": [{"type": "string"}] * 9_000}, NUMBERS),
+    "names that are missing": ({"items": {"not": {"required": [f"n{i}" for i in range(9_000)]}}}, [{}] * 200_000),
+    "names that depend": ({"items": {"dependentRequired": {f"n{i}": [] for i in range(2_000)}}}, [{"a": 1}] * 90_000),
+    "unevaluated through many": (
+        {"allOf": [{"properties": {"a": {}}, "patternProperties": {"n": {}}}] * 50, "unevaluatedProperties": False},
+        NAMES,
+    ),
+    "unevaluated items": (
+        {"prefixItems": [{}], "contains": {"type": "string"}, "unevaluatedItems": False},
+        ["a"] * 250_000,
+    ),
+    "multiples": ({"items": {"multipleOf": 0.1}}, [0.3] * 250_000),
+    "contains": ({"contains": {"not": {}}, "minContains": 0}, NUMBERS),
+    "property names": ({"propertyNames": {"anyOf": [{"pattern": "x$"}, {"pattern": "^n"}]}}, NAMES),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_mebibyte_of_arguments_costs_a_bounded_amount_whatever_the_schema(name: str) -> None:
+    schema, value = HOSTILE[name]
+    begun = time.thread_time()
+    with contextlib.suppress(Unchecked):
+        JsonSchema(schema).problems(value, CHECK_STEPS)
+    # It stops itself at 0.8 s; what it replaced took 15 s to hours.
+    assert time.thread_time() - begun < 3.0
+
+
+def test_a_long_check_is_made_in_a_thread_and_the_event_loop_goes_on() -> None:
+    class Watched(dict[str, Any]):
+        """A schema's part that notes where it is looked at."""
+
+        threads: ClassVar[set[int]] = set()
+
+        def get(self, *arguments: Any) -> Any:
+            self.threads.add(threading.get_ident())
+            return super().get(*arguments)
+
+    schema = {"additionalProperties": False, "properties": {"l": Watched(items={"type": "integer"})}}
+
+    async def main() -> None:
+        checker = SchemaChecker()
+        wrong = await checker.problems("s.t", schema, {"l": [1] * 100_000 + ["x"]})
+        assert wrong == ["l.100000: 'x' is not of type 'integer'"]
+        assert Watched.threads - {threading.get_ident()}, "nothing was looked at off the loop"
+        Watched.threads.clear()
+        assert await checker.problems("s.t", schema, {"l": [1, "x"]}) == ["l.1: 'x' is not of type 'integer'"]
+        assert Watched.threads == {threading.get_ident()}, "a small check needs no thread"
+        checker.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_done_on_the_event_loop_is_a_small_part_of_a_check() -> None:
+    assert INLINE_STEPS * 100 <= CHECK_STEPS
+
+
+BOMBS = ["^(([a-z])+.)+[A-Z]([a-z])+$", "^(a|a?)+$", "^([a-zA-Z0-9]|[a-z])+$", "^(\\w|\\d)*!$", "^(.|[a-z])*x$"]
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_an_exploding_pattern_of_a_definition_is_refused_or_harmless(bomb: str) -> None:
+    schema = {"type": "object", "patternProperties": {bomb: {}}, "additionalProperties": False}
+    admitted = admit(Server("s", "stdio"), [{"name": "t", "inputSchema": schema}])
+    if admitted.refused:
+        assert [row.code for row in admitted.refused] == ["bad_pattern"]
+    begun = time.thread_time()
+    assert JsonSchema(schema).problems({"a" * 50_000 + "!?": 1}, CHECK_STEPS)
+    assert time.thread_time() - begun < 1.0
