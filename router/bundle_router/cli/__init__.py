@@ -21,7 +21,7 @@ from bundle_router.errors import RouterError
 
 VERBS = (
     "init", "check", "demo", "route", "search", "explain", "tools", "call", "runs", "replay", "eval", "learn", "import",
-    "login", "pin", "vendor", "serve",
+    "login", "pin", "vendor", "serve", "deferral",
 )  # fmt: skip
 """In the order a newcomer meets them. `bundle_router.cli.<verb>` holds each; a verb is here when it works."""
 

@@ -6,7 +6,8 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bundle_router.core.tools.shaping import visible
@@ -144,6 +145,21 @@ def say_json(value: Any) -> None:
     """A JSON value for people: indented wherever it goes, controls and invisible characters escaped."""
     for line in json.dumps(value, indent=2, ensure_ascii=False, default=str).split("\n"):
         say(line)
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error while the block runs, where that is a terminal. Yields what takes how much
+    of `total` is done."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def heading(text: str) -> None:

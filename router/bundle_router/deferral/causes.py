@@ -1,0 +1,240 @@
+"""Which requests deferred their tools, and why the others did not. Pure; the table of causes is data (`causes.toml`).
+
+Rules:
+1. State comes from the best evidence there is: the recorded request, else a prompt snapshot, else a search that
+   succeeded, else an inventory together with a known mode; else it is unknown, and unknown is never a finding.
+2. What a transcript records explains a request before what the config says today.
+3. A cause counts only in the versions it existed in.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bundle_router.deferral.transcript import Evidence, RequestFacts, State
+
+SWITCH: Final = "ENABLE_TOOL_SEARCH"
+NO_BETAS: Final = "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS"
+BASE_URL: Final = "ANTHROPIC_BASE_URL"
+VERTEX: Final = "CLAUDE_CODE_USE_VERTEX"
+ENVIRONMENT: Final = (SWITCH, NO_BETAS, BASE_URL, VERTEX)
+"""The only environment variables whose values are looked at; of the base URL, the host alone."""
+FIRST_PARTY: Final = "api.anthropic.com"
+PLAIN_BETAS: Final = frozenset(("claude-code-20250219", "interleaved-thinking-2025-05-14"))
+"""What 2.1.329 still sends with experimental betas disabled."""
+INVENTORY_SINCE: Final = (2, 1, 121)
+SHAPES_SINCE: Final = (2, 1, 300)
+DEFAULT_SHARE: Final = 10
+WINDOW_TOKENS: Final = 200_000
+
+Mode = Literal["unset", "on", "off", "auto", "auto-100"]
+
+
+class VersionedRow(BaseModel):
+    """A row of data that holds in the versions from `since` to `until`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    since: str = Field(default="", alias="from")
+    until: str = ""
+
+    def exists_in(self, version: str) -> bool:
+        """Whether the row holds in that version; one that can't be read is taken to be recent."""
+        number = version_number(version) or (9, 9, 9)
+        first, last = version_number(self.since), version_number(self.until)
+        return (first is None or number >= first) and (last is None or number <= last)
+
+
+class CauseRow(VersionedRow):
+    """One row of the table of causes."""
+
+    id: str
+    title: str
+    fix: str
+
+
+class BuiltinRow(VersionedRow):
+    """Built-in tools that are deferred."""
+
+    names: frozenset[str]
+
+
+class CauseTable(BaseModel):
+    """The table of causes, and the built-in tools that are deferred."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    builtins: tuple[BuiltinRow, ...]
+    causes: tuple[CauseRow, ...]
+
+    def __getitem__(self, cause: str) -> CauseRow:
+        return next(row for row in self.causes if row.id == cause)
+
+    def deferrable(self, version: str) -> frozenset[str]:
+        """Return the built-in tools that a version defers."""
+        return frozenset[str]().union(*(row.names for row in self.builtins if row.exists_in(version)))
+
+
+def parse_table(text: str) -> CauseTable:
+    """Read the table of causes from TOML."""
+    return CauseTable.model_validate(tomllib.loads(text))
+
+
+def version_number(version: str) -> tuple[int, ...] | None:
+    """Return `2.1.329` as numbers; None where it is no such version."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return tuple(int(part) for part in found.groups()) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchMode:
+    """What ENABLE_TOOL_SEARCH asks for. `share` is auto's percentage of the context window."""
+
+    mode: Mode
+    share: int = DEFAULT_SHARE
+
+
+def search_mode(value: str | None) -> SearchMode:
+    """Read ENABLE_TOOL_SEARCH as Claude Code 2.1.329 does: what it does not know means on."""
+    if value is None:
+        return SearchMode("unset")
+    word = value.strip().lower()
+    if word in ("false", "0", "no", "off"):
+        return SearchMode("off")
+    if not word.startswith("auto"):
+        return SearchMode("on")
+    share = re.fullmatch(r"auto:(\d{1,9})", word)
+    number = int(share[1]) if share else DEFAULT_SHARE
+    if number == 0:
+        return SearchMode("on", 0)
+    return SearchMode("auto-100", 100) if number >= 100 else SearchMode("auto", number)
+
+
+def truthy(value: str | None) -> bool:
+    return value is not None and value.strip().lower() in ("1", "true", "yes", "on")
+
+
+_GENERATION: Final = re.compile(
+    r"claude-(?:(?P<old>\d)(?:-(?P<old_minor>\d))?-(?:opus|sonnet|haiku|instant)"
+    r"|(?P<family>[a-z]+)-(?P<major>\d{1,2})(?:-(?P<minor>\d{1,2}))?(?!\d)|(?P<oldest>instant|v?2))"
+)
+
+
+def generation(model: str) -> tuple[str, int, int] | None:
+    """Return a Claude model's family, generation and minor version; None for a model of another name."""
+    found = _GENERATION.search(model.replace("_", "-").lower())
+    if found is None:
+        return None
+    if found["oldest"]:
+        return found["oldest"], 2, 0
+    if found["old"]:
+        return "claude", int(found["old"]), int(found["old_minor"] or 0)
+    return found["family"], int(found["major"]), int(found["minor"] or 0)
+
+
+def can_search(model: str) -> bool | None:
+    """Say whether a model takes deferred tools: generation 4.5 or later. None for a model that is not known."""
+    known = generation(model)
+    return None if known is None else known[1:] >= (4, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting's value and where it stands: a file and key path, or `environment`."""
+
+    value: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """What today's config says for one project: the named variables, and where the search tool is denied."""
+
+    variables: Mapping[str, Setting]
+    denied: str = ""
+
+    def value(self, name: str) -> str | None:
+        found = self.variables.get(name)
+        return None if found is None else found.value
+
+    def where(self, name: str) -> str:
+        found = self.variables.get(name)
+        return "" if found is None else found.where
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A request's state, the evidence for it, and for one that is off why and where that is set."""
+
+    state: State
+    evidence: Evidence
+    cause: str = ""
+    where: str = ""
+    detail: str = ""
+
+
+def judge(request: RequestFacts, settings: AgentSettings, table: CauseTable) -> Judgement:
+    """Return the state of a request and, where it is off, the cause."""
+    state, evidence = request.state, request.evidence
+    if state == "unknown":
+        state, evidence = _by_inventory(request, settings)
+    if state != "off":
+        return Judgement(state, evidence)
+    for cause, where, detail in _causes(request, settings):
+        if table[cause].exists_in(request.version):
+            return Judgement("off", evidence, cause, where, detail)
+    return Judgement("off", evidence, "unexplained")
+
+
+def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State, Evidence]:
+    """An inventory alone says nothing (`auto` writes one and defers nothing); with a known mode it does."""
+    number = version_number(request.version)
+    if number is None or not INVENTORY_SINCE <= number < SHAPES_SINCE:
+        return "unknown", "none"
+    mode = search_mode(settings.value(SWITCH)).mode
+    if request.inventory and mode == "on":
+        return "on", "inventory"
+    if not request.inventory and mode in ("off", "auto-100"):
+        return "off", "inventory"
+    return "unknown", "none"
+
+
+def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, str, str]]:
+    """Return the causes that fit, the best founded first, each with where it is set and a detail."""
+    found: list[tuple[str, str, str]] = []
+    if request.after_refusal:
+        found.append(("held-off" if request.after_refusal == "held" else "endpoint-refused", "", "recorded"))
+    found.append(("old-version", "", request.version))
+    model = generation(request.model)
+    if model is not None and (model[1] < 4 or (model[0] == "haiku" and model[1:] < (4, 5))):
+        found.append(("model-unsupported", "", request.model))
+    if request.inventory:  # what else switches it off leaves no inventory
+        found.append(("auto-below-threshold", settings.where(SWITCH), "recorded"))
+    if truthy(settings.value(NO_BETAS)):
+        found.append(("experimental-betas-disabled", settings.where(NO_BETAS), ""))
+    elif request.betas is not None and set(request.betas) <= PLAIN_BETAS:
+        found.append(("experimental-betas-disabled", "", "recorded: no beta beyond the basic ones was sent"))
+    if settings.denied:
+        found.append(("toolsearch-denied", settings.denied, ""))
+    mode = search_mode(settings.value(SWITCH))
+    named = {"off": "env-off", "auto-100": "auto-100", "auto": "auto-below-threshold"}.get(mode.mode)
+    if named is not None:
+        found.append((named, settings.where(SWITCH), f"{SWITCH}={settings.value(SWITCH)}"))
+    if request.vertex or truthy(settings.value(VERTEX)):
+        found.append(("vertex", settings.where(VERTEX), ""))
+        if model is not None and model[1:] < (4, 5):
+            found.append(("model-unsupported", "", request.model))
+    host = settings.value(BASE_URL)
+    number = version_number(request.version) or (0,)
+    if host not in (None, "", FIRST_PARTY) and (mode.mode == "unset" or number < (2, 1, 72)):
+        found.append(("base-url-gate", settings.where(BASE_URL), str(host)))
+    if model is not None and model[1:] < (4, 5):
+        found.append(("model-unsupported", "", request.model))
+    return found

@@ -1,0 +1,335 @@
+"""Adds requests up into findings: what switched deferral off, since when, how often, and what it cost. Pure.
+
+Definitions stand at the front of a prompt, so a request paid for them first out of its cache reads, then out of its
+cache writes, then out of its plain input, and never more than it was billed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bundle_router.deferral.causes import (
+    NO_BETAS,
+    SWITCH,
+    WINDOW_TOKENS,
+    AgentSettings,
+    CauseTable,
+    Judgement,
+    judge,
+    search_mode,
+    truthy,
+)
+from bundle_router.deferral.settings import AlwaysLoad, SettingsFile
+from bundle_router.deferral.transcript import RequestFacts, RequestTools, Usage
+
+CALLS_A_SESSION: Final = 0.2
+APPLICABLE: Final = frozenset(
+    (
+        *("env-off", "auto-100", "auto-below-threshold", "auto-threshold", "experimental-betas-disabled"),
+        *("toolsearch-denied", "base-url-gate", "alwaysload-unused"),
+    )
+)
+"""Causes that `apply` has a plan for, where they are set in a file."""
+
+
+@dataclass(slots=True)
+class Share:
+    """What definitions cost: bytes and tokens as sent, and the billed tokens they account for."""
+
+    tools: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    cache_write: float = 0.0
+    cache_read: float = 0.0
+    plain: float = 0.0
+
+    def as_json(self) -> dict[str, int]:
+        return {name: round(getattr(self, name)) for name in self.__slots__}
+
+
+def split_cost(tokens: int, usage: Usage) -> Usage:
+    """Split definitions' tokens into what a request read from the cache, wrote to it and paid in full."""
+    read = min(tokens, usage.cache_read)
+    write = min(tokens - read, usage.cache_write)
+    return Usage(min(tokens - read - write, usage.plain), write, read)
+
+
+@dataclass(slots=True)
+class Group:
+    """The requests that one cause, set in one place, switched off."""
+
+    requests: int = 0
+    sized: int = 0
+    sessions: set[int] = field(default_factory=set)
+    first: str = ""
+    last: str = ""
+    first_version: str = ""
+    last_version: str = ""
+    detail: str = ""
+    total: Share = field(default_factory=Share)
+    servers: dict[str, Share] = field(default_factory=dict)
+    largest: int = 0
+
+    def add(self, request: RequestFacts, judgement: Judgement) -> None:
+        self.requests += 1
+        self.sessions.add(hash(request.session))
+        if not self.first or request.time < self.first:
+            self.first, self.first_version = request.time, request.version
+        if request.time >= self.last:
+            self.last, self.last_version, self.detail = request.time, request.version, judgement.detail
+        if request.tools is None:
+            return
+        self.sized += 1
+        sizes = request.tools.avoidable
+        tokens = sum(size.tokens for size in sizes)
+        self.largest = max(self.largest, tokens)
+        cost = split_cost(tokens, request.usage)
+        for size in sizes:
+            portion = size.tokens / tokens if tokens else 0.0
+            for share in (self.total, self.servers.setdefault(size.server, Share())):
+                share.bytes += size.bytes
+                share.tokens += size.tokens
+                share.cache_write += cost.cache_write * portion
+                share.cache_read += cost.cache_read * portion
+                share.plain += cost.plain * portion
+            self.servers[size.server].tools = max(self.servers[size.server].tools, size.tools)
+
+
+@dataclass(slots=True)
+class Pinned:
+    """A server that stood upfront although deferral was on."""
+
+    sessions: set[int] = field(default_factory=set)
+    requests: int = 0
+    first: str = ""
+    calls: int = 0
+    share: Share = field(default_factory=Share)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the audit: what, where, since when, how often, at what cost, and what to do."""
+
+    cause: str
+    title: str
+    where: str
+    detail: str
+    since: str
+    last: str
+    versions: str
+    requests: int
+    of: int
+    sessions: int
+    tokens_a_session: int
+    total: Mapping[str, int]
+    servers: tuple[tuple[str, Mapping[str, int]], ...]
+    fix: str
+    source: str
+    value: str = ""
+    """What `apply` would set, where it sets something."""
+
+    def as_json(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "servers"}
+        return {**plain, "servers": [{"server": server, **share} for server, share in self.servers]}
+
+
+class Audit:
+    """Collects requests and config into findings. Its memory grows with causes, servers and sessions, not requests."""
+
+    def __init__(self, table: CauseTable) -> None:
+        self.table = table
+        self.states: Counter[tuple[str, str]] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.served = 0
+        self.groups: dict[tuple[str, str], Group] = {}
+        self.pinned: defaultdict[str, Pinned] = defaultdict(Pinned)
+        self._calls: Counter[str] = Counter()
+        self._files: dict[str, SettingsFile] = {}
+        self._always: dict[tuple[str, tuple[str, ...]], AlwaysLoad] = {}
+
+    def add_config(self, files: Iterable[SettingsFile], always: Iterable[AlwaysLoad]) -> None:
+        self._files.update({file.path: file for file in files})
+        self._always.update({(mark.path, mark.keys): mark for mark in always})
+
+    def add(self, request: RequestFacts, settings: AgentSettings) -> Judgement:
+        """Count one request, and return how it was judged."""
+        judgement = judge(request, settings, self.table)
+        self.outcomes[request.outcome] += 1
+        if request.outcome != "served":
+            return judgement
+        self.served += 1
+        self.states[judgement.state, judgement.evidence] += 1
+        self._calls.update(request.calls)
+        if judgement.state == "off":
+            self.groups.setdefault((judgement.cause, judgement.where), Group()).add(request, judgement)
+        elif judgement.state == "on" and request.tools is not None:
+            self._add_pinned(request, request.tools)
+        return judgement
+
+    def _add_pinned(self, request: RequestFacts, tools: RequestTools) -> None:
+        for size in tools.avoidable:
+            if size is tools.deferrable_builtin:
+                continue
+            pinned = self.pinned[size.server]
+            pinned.sessions.add(hash(request.session))
+            pinned.requests += 1
+            pinned.first = min(filter(None, (pinned.first, request.time)), default="")
+            cost = split_cost(size.tokens, request.usage)
+            share = pinned.share
+            share.tools = max(share.tools, size.tools)
+            share.bytes, share.tokens = share.bytes + size.bytes, share.tokens + size.tokens
+            share.cache_write, share.cache_read = (
+                share.cache_write + cost.cache_write,
+                share.cache_read + cost.cache_read,
+            )
+            share.plain += cost.plain
+
+    def findings(self) -> list[Finding]:
+        """Return what was found, the most expensive first."""
+        found = [self._off(cause, where, group) for (cause, where), group in self.groups.items()]
+        found += [
+            self._threshold(where, group)
+            for (cause, where), group in self.groups.items()
+            if cause in ("auto-below-threshold", "auto-100") and group.largest
+        ]
+        found += self._unused()
+        found += self._only_set()
+        found += [self._set("config-ignored", file.path, file.ignored) for file in self._files.values() if file.ignored]
+        return sorted(
+            found, key=lambda finding: (-finding.tokens_a_session * finding.sessions, finding.cause, finding.where)
+        )
+
+    def _off(self, cause: str, where: str, group: Group) -> Finding:
+        row = self.table[cause]
+        versions = sorted({group.first_version, group.last_version})
+        return Finding(
+            cause=cause,
+            title=row.title,
+            where=where,
+            detail=group.detail,
+            since=group.first,
+            last=group.last,
+            versions=" to ".join(versions),
+            requests=group.requests,
+            of=self.served,
+            sessions=len(group.sessions),
+            tokens_a_session=round(group.total.tokens / max(1, len(group.sessions))),
+            total=group.total.as_json(),
+            servers=tuple((server, share.as_json()) for server, share in sorted(group.servers.items())),
+            fix=row.fix,
+            source=row.source,
+        )
+
+    def _threshold(self, where: str, group: Group) -> Finding:
+        """Name the largest share of the window that the definitions exceed."""
+        share = (group.largest * 100 - 1) // WINDOW_TOKENS
+        value = f"auto:{share}" if share >= 1 else "true"
+        detail = f"{group.largest:,} tokens of definitions: {SWITCH}={value} defers them"
+        return self._set("auto-threshold", where, detail, value)
+
+    def _unused(self) -> list[Finding]:
+        found = []
+        row = self.table["alwaysload-unused"]
+        for server, pinned in sorted(self.pinned.items()):
+            calls, sessions = self._calls[server], len(pinned.sessions)
+            if calls >= CALLS_A_SESSION * sessions:
+                continue
+            marks = [mark for mark in self._always.values() if mark.server == server]
+            where = marks[0].path if marks else ""
+            share = pinned.share.as_json()
+            found.append(
+                Finding(
+                    cause=row.id,
+                    title=row.title,
+                    where=f"{where}: {'.'.join(marks[0].keys)}" if marks else "",
+                    detail=f"{server}: {calls} calls in {sessions} sessions"
+                    + ("" if marks else "; the mark stands in no config file (a tool's own `_meta` can set it)"),
+                    since=pinned.first,
+                    last="",
+                    versions="",
+                    requests=pinned.requests,
+                    of=self.served,
+                    sessions=sessions,
+                    tokens_a_session=round(pinned.share.tokens / max(1, sessions)),
+                    total=share,
+                    servers=((server, share),),
+                    fix=row.fix,
+                    source=row.source,
+                    value=server,
+                )
+            )
+        return found
+
+    def _only_set(self) -> list[Finding]:
+        """Settings that switch deferral off, of which no request has shown it yet."""
+        seen = {where for _cause, where in self.groups}
+        found = []
+        for file in self._files.values():
+            for name, value in file.variables:
+                where = f"{file.path}: env.{name}"
+                mode = search_mode(value).mode
+                cause = {"off": "env-off", "auto-100": "auto-100"}.get(mode) if name == SWITCH else None
+                if name == NO_BETAS and truthy(value):
+                    cause = "experimental-betas-disabled"
+                if cause is not None and where not in seen:
+                    found.append(self._set(cause, where, f"{name}={value}"))
+            where = f"{file.path}: permissions.deny"
+            if file.denies_search and where not in seen:
+                found.append(self._set("toolsearch-denied", where, ""))
+        return found
+
+    def _set(self, cause: str, where: str, detail: str, value: str = "") -> Finding:
+        """A finding of the config alone."""
+        row = self.table[cause]
+        return Finding(
+            cause, row.title, where, detail, "", "", "", 0, self.served, 0, 0, {}, (), row.fix, row.source, value
+        )
+
+
+@dataclass(slots=True)
+class RouterSavings:
+    """What the router's own decisions kept out of prompts: tokens shown beside tokens of all permitted tools."""
+
+    runs: int = 0
+    decisions: int = 0
+    shown_tokens: int = 0
+    all_tokens: int = 0
+    damaged: int = 0
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        if record.get("type") != "route.decided":
+            return
+        exposure = record["exposure"]
+        shown, everything = exposure["tokens"], exposure["all_tokens"]
+        if not isinstance(shown, int) or not isinstance(everything, int):
+            raise TypeError("exposure")
+        self.decisions += 1
+        self.shown_tokens += shown
+        self.all_tokens += everything
+
+    def as_json(self) -> dict[str, int]:
+        saved = self.all_tokens - self.shown_tokens
+        return {**{name: getattr(self, name) for name in self.__slots__}, "saved_tokens": saved}
+
+
+def command_for(finding: Finding) -> str:
+    """Return what to type about a finding: the verb where there is a plan, else what a person has to do."""
+    editable = finding.where and finding.where != "environment"
+    if finding.cause in APPLICABLE and (editable or finding.cause == "base-url-gate"):
+        return f"bundle-router deferral apply {finding.cause}"
+    return finding.fix
+
+
+def sum_servers(findings: Sequence[Finding]) -> list[tuple[str, dict[str, int]]]:
+    """Add up what each server's definitions cost over the findings that switched deferral off."""
+    sums: dict[str, Counter[str]] = {}
+    for finding in findings:
+        for server, share in finding.servers:
+            row = sums.setdefault(server, Counter())
+            tools = max(row["tools"], share["tools"])
+            row.update(share)
+            row["tools"] = tools
+    return sorted(((server, dict(row)) for server, row in sums.items()), key=lambda item: -item[1]["tokens"])

@@ -1,0 +1,147 @@
+"""Reads an agent's config files as the agent does, and says where it reads nothing. Pure; only named values are kept.
+
+Precedence, as measured in Claude Code 2.1.329: managed > project local > project > user > process environment.
+A file with comments or trailing commas is ignored whole; a BOM is accepted; of duplicate keys the last wins.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from bundle_router.deferral.causes import BASE_URL, ENVIRONMENT, NO_BETAS, SWITCH, AgentSettings, Setting
+
+Scope = Literal["managed", "local", "project", "user", "user-local"]
+RANK: Final[tuple[Scope, ...]] = ("managed", "local", "project", "user")
+RELEVANT: Final = ("env", "permissions", "mcpServers")
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """A settings file as the agent sees it: named values, where they stand, and what it ignores."""
+
+    path: str
+    scope: Scope
+    variables: tuple[tuple[str, str], ...] = ()
+    denies_search: bool = False
+    ignored: str = ""
+    """Why the agent reads nothing of it, or not all."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlwaysLoad:
+    """A server that is loaded upfront on purpose: its file and the keys that lead to the mark."""
+
+    server: str
+    path: str
+    keys: tuple[str, ...]
+
+
+def host_of(url: str) -> str:
+    """Return the host of a base URL and nothing else of it."""
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _load(data: bytes) -> dict[str, Any]:
+    """Parse as the agent does. Raises ValueError with what is wrong."""
+    value = json.loads(data.decode("utf-8-sig"))
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
+
+
+def read_settings(path: str, scope: Scope, data: bytes) -> SettingsFile:
+    """Return what a settings file says about deferral."""
+    try:
+        value = _load(data)
+    except (ValueError, RecursionError) as wrong:
+        place = f"line {wrong.lineno}" if isinstance(wrong, json.JSONDecodeError) else str(wrong)
+        return SettingsFile(path, scope, ignored=f"the agent can't parse it ({place}) and ignores all of it")
+    if scope == "user-local":
+        loud = [name for name in RELEVANT if name in value]
+        ignored = f"the agent does not read this file ({', '.join(loud)})" if loud else ""
+        return SettingsFile(path, scope, ignored=ignored)
+    environment = value.get("env")
+    pairs = environment.items() if isinstance(environment, dict) else ()
+    variables = tuple((name, _kept(name, setting)) for name, setting in pairs if name in ENVIRONMENT)
+    permissions = value.get("permissions")
+    deny = permissions.get("deny") if isinstance(permissions, dict) else None
+    ignored = "the agent does not read `mcpServers` here (it does in .mcp.json)" if "mcpServers" in value else ""
+    return SettingsFile(path, scope, variables, isinstance(deny, list) and "ToolSearch" in deny, ignored)
+
+
+def _kept(name: str, value: Any) -> str:
+    """A setting's value as text: of a base URL the host alone, of JSON its spelling."""
+    if isinstance(value, bool) or not isinstance(value, str):
+        value = json.dumps(value)
+    return host_of(value) if name == BASE_URL else value[:200]
+
+
+def effective(files: Sequence[SettingsFile], environment: Mapping[str, str]) -> AgentSettings:
+    """Return what holds for a project; settings files beat the process environment."""
+    variables = {
+        name: Setting(_kept(name, environment[name]), "environment") for name in ENVIRONMENT if name in environment
+    }
+    denied = ""
+    for scope in reversed(RANK):
+        for file in (file for file in files if file.scope == scope):
+            variables.update({name: Setting(value, f"{file.path}: env.{name}") for name, value in file.variables})
+            if file.denies_search:
+                denied = f"{file.path}: permissions.deny"
+    return AgentSettings(variables, denied)
+
+
+def always_loaded(path: str, data: bytes, cwd: str = "") -> list[AlwaysLoad]:
+    """Return the servers marked `alwaysLoad` in `.mcp.json` or `~/.claude.json` (there also those of project `cwd`)."""
+    try:
+        value = _load(data)
+    except (ValueError, RecursionError):
+        return []
+    places: list[tuple[tuple[str, ...], Any]] = [(("mcpServers",), value.get("mcpServers"))]
+    projects = value.get("projects")
+    if cwd and isinstance(projects, dict) and isinstance(projects.get(cwd), dict):
+        places.append((("projects", cwd, "mcpServers"), projects[cwd].get("mcpServers")))
+    found = []
+    for keys, servers in places:
+        for name, server in servers.items() if isinstance(servers, dict) else ():
+            if isinstance(server, dict) and server.get("alwaysLoad") is True:
+                found.append(AlwaysLoad(exposed_server(name), path, (*keys, name, "alwaysLoad")))
+    return found
+
+
+def exposed_server(name: str) -> str:
+    """Return a server's name as it stands in the names of its tools."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+_PROFILE: Final = re.compile(
+    rf"^\s*(?:export\s+|set\s+-gx\s+)?({SWITCH}|{NO_BETAS}|{BASE_URL})[=\s]\s*(\S+)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileLine:
+    """A line of a shell profile that sets a named variable. It is shown, never edited."""
+
+    path: str
+    line: int
+    name: str
+    text: str
+
+
+def profile_lines(path: str, text: str) -> list[ProfileLine]:
+    """Return the lines of a shell profile that set a variable which switches deferral; a URL's line is not shown."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _PROFILE.match(line)
+        if match:
+            shown = f"(sets {BASE_URL})" if match[1] == BASE_URL else match[0].strip()[:120]
+            found.append(ProfileLine(path, number, match[1], shown))
+    return found
