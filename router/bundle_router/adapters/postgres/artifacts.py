@@ -1,0 +1,173 @@
+"""The artifacts of runs in PostgreSQL: one copy of equal bytes for all runs, freed with the last run that names it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import psycopg
+
+from bundle_router.adapters.postgres.connections import Pool, is_away, translated
+from bundle_router.adapters.postgres.objects import ObjectStore
+from bundle_router.core.models.artifacts import Stored
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.errors import CorruptRun, RequestError, StorageError
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_ROW_BYTES: Final = 1024 * 1024
+"""Larger artifacts go to the object store, where there is one."""
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_TRIES: Final = 5
+
+_PUT: Final = """
+with kept as (
+    insert into router_artifacts (sha256, size, data) values (%(sha256)s, %(size)s, %(data)s)
+    on conflict (sha256) do update set size = excluded.size returning sha256
+)
+insert into router_run_artifacts select %(run_id)s, sha256 from kept on conflict do nothing
+"""
+
+
+_FREE: Final = """
+delete from router_artifacts a where sha256 = %s and not exists
+    (select from router_run_artifacts r where r.sha256 = a.sha256)
+returning size, data is null
+"""
+
+
+def lock_of(text: str) -> int:
+    """Return the number of the advisory lock for a text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+class PostgresArtifacts:
+    """The artifacts of one run. Implements `ports.ArtifactStore`; used from several threads."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        run_id: str,
+        objects: ObjectStore | None,
+        *,
+        describe: Callable[[bytes], MediaFacts] | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._pool, self._run_id, self._objects = pool, run_id, objects
+        self._describe, self._max_bytes = describe, max_bytes
+
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
+        """Stores the bytes and says what they are. Raises StorageError."""
+        if len(data) > self._max_bytes:
+            raise StorageError(
+                f"an artifact of {len(data):,} bytes is more than the {self._max_bytes:,} that a run keeps of one",
+                kind="too_large",
+                advice="ask the tool for a smaller part of it",
+            )
+        sha256 = hashlib.sha256(data).hexdigest()
+        self._put(sha256, data)
+        facts = self._describe(data) if self._describe is not None else MediaFacts("application/octet-stream")
+        return Stored(
+            f"artifact:sha256:{sha256}",
+            sha256,
+            facts.mime_type,
+            len(data),
+            claimed_type,
+            name,
+            facts.width,
+            facts.height,
+            facts.duration_s,
+        )
+
+    def _put(self, sha256: str, data: bytes) -> None:
+        """Sent again where the connection was lost, or where the row was freed by a prune meanwhile."""
+        is_object = self._objects is not None and len(data) > MAX_ROW_BYTES
+        values = {"run_id": self._run_id, "sha256": sha256, "size": len(data), "data": None if is_object else data}
+        deadline = time.monotonic() + 4 * self._pool.wait_s
+        for attempt in range(_TRIES):
+            try:
+                with self._pool.lent(deadline) as connection, connection.transaction():
+                    if is_object and self._objects is not None:  # no prune may take it away before the row is there
+                        connection.execute("select pg_advisory_xact_lock(%s)", (lock_of(sha256),))
+                        self._objects.put(sha256, data)
+                    connection.execute(_PUT, values)
+                return
+            except psycopg.errors.ForeignKeyViolation:
+                if attempt == _TRIES - 1:
+                    raise StorageError(f"run {self._run_id!r} is gone", kind="deleted") from None
+            except psycopg.Error as error:
+                if not is_away(error) or attempt == _TRIES - 1 or time.monotonic() > deadline:
+                    raise translated(f"store artifact {sha256}", self._pool.where, error) from None
+                self._pool.drop_idle()
+                time.sleep(0.05 * 2**attempt)
+
+    def get(self, sha256: str) -> bytes:
+        """Return the bytes. Raises RequestError for what is no digest, KeyError, CorruptRun, StorageError."""
+        if not _SHA256.fullmatch(sha256):
+            raise RequestError(
+                f"{sha256[:100]!r} is not an artifact's digest",
+                advice="give the 64 lower-case hex digits behind 'artifact:sha256:'",
+            )
+        rows = self._pool.fetch(
+            "select data from router_artifacts natural join router_run_artifacts where run_id = %s and sha256 = %s",
+            (self._run_id, sha256),
+            doing="read an artifact",
+        )
+        if not rows:
+            raise KeyError(sha256)
+        (data,) = rows[0]
+        if data is None:
+            if self._objects is None:
+                raise StorageError(
+                    f"artifact {sha256} is in an object store, and none is given",
+                    kind="unreachable",
+                    advice="name it in the store's URL: …?objects=s3://bucket/prefix",
+                )
+            data = self._objects.get(sha256)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise CorruptRun(f"artifact {sha256} of run {self._run_id!r} does not have this digest")
+        return bytes(data)
+
+    def iter(self) -> Iterator[tuple[str, int]]:
+        """Every artifact of the run, by digest, with its size."""
+        query = "select sha256, size from router_artifacts join router_run_artifacts using (sha256) where run_id = %s"
+        yield from ((sha256, size) for sha256, size in sorted(self._pool.fetch(query, (self._run_id,))))
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the bytes of a run, one sentence each. Reads every artifact."""
+        for sha256, _ in self.iter():
+            try:
+                self.get(sha256)
+            except CorruptRun as error:
+                yield error.message
+            except KeyError:
+                yield f"artifact {sha256} is gone from the object store"
+
+
+def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[str]) -> int:
+    """Deletes those of the artifacts that no run names any more; returns their bytes.
+
+    An object is deleted when its row is gone for good, under the lock that whoever stores it anew takes first.
+    """
+    freed = 0
+    for sha256 in digests:
+        try:
+            with pool.lent() as connection:
+                row = connection.execute(_FREE, (sha256,)).fetchone()
+                if row is None:
+                    continue
+                freed += row[0]
+                if objects is None or not row[1]:
+                    continue
+                with connection.transaction():
+                    connection.execute("select pg_advisory_xact_lock(%s)", (lock_of(sha256),))
+                    found = connection.execute("select 1 from router_artifacts where sha256 = %s", (sha256,)).fetchone()
+                    if found is None:
+                        objects.delete(sha256)
+        except psycopg.errors.ForeignKeyViolation:
+            continue  # a run has come to name it meanwhile
+        except psycopg.Error as error:
+            raise translated("free an artifact", pool.where, error) from None
+    return freed

@@ -1,0 +1,183 @@
+"""Connections to PostgreSQL: a few, kept, each with a deadline for everything it does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from bundle_router.errors import RequestError, StorageError
+
+T = TypeVar("T")
+
+MAX_CONNECTIONS: Final = 16
+CONNECT_S: Final = 3
+PAUSE_S: Final = 0.05
+"""Before a connection is tried again; doubled up to half a second."""
+LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+"""The server, or the way to it, is gone. (Errors of a statement that are `OperationalError` too are told apart by
+`is_away`.)"""
+
+
+class Unconfirmed(StorageError):
+    """The statement was carried out, and the server could not say that it will last."""
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection whose every statement ends by `deadline` (monotonic seconds)."""
+
+    deadline: float = float("inf")
+    warned: str = ""
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Runs one exchange with the server. Raises OperationalError, and gives the connection up, after `deadline`."""
+        left = max(0.001, min(self.deadline - time.monotonic(), 3600.0))
+        return super().wait(gen, interval, left if timeout is None else min(left, timeout))
+
+
+def without_objects(url: str) -> tuple[str, str]:
+    """Return the URL as libpq takes it, and the URL of the object store that its parameter `objects` names ("")."""
+    parts = urlsplit(url.replace("postgresql+psycopg://", "postgresql://", 1))
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise RequestError(f"{parts.scheme or url[:20]!r} is no store", advice="give a folder, or postgresql://…")
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    objects = next((value for name, value in query if name == "objects"), "")
+    kept = urlencode([(name, value) for name, value in query if name != "objects"])
+    return urlunsplit(parts._replace(query=kept)), objects
+
+
+def is_away(error: psycopg.Error) -> bool:
+    """Whether the connection or the server is gone, so that nobody knows what became of the statement."""
+    if isinstance(error, pg.QueryCanceled | pg.LockNotAvailable | pg.DiskFull | pg.OutOfMemory):
+        return False
+    return isinstance(error, LOST)
+
+
+def translated(doing: str, where: str, error: psycopg.Error) -> StorageError:
+    """Return the StorageError for an error of the database."""
+    why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if isinstance(error, pg.DiskFull):
+        kind, advice = "disk_full", "free space for the database, then try again; no restart is needed"
+    elif isinstance(error, pg.ReadOnlySqlTransaction):
+        kind, advice = "read_only", "the server is a replica: name the primary, or all hosts and target_session_attrs"
+    elif isinstance(error, LOST):
+        kind, advice = "unreachable", "look whether the database is up and can be reached; then try again"
+    else:
+        kind, advice = "io_error", "look at the database's log"
+    return StorageError(f"can't {doing} in {where}: {why}", kind=kind, advice=advice)
+
+
+class Pool:
+    """Connections that are lent to one thread at a time. Nothing is connected before the first is wanted."""
+
+    def __init__(self, url: str, *, wait_s: float) -> None:
+        self.wait_s = wait_s
+        self.conninfo = self._with_timeout(url, wait_s)
+        self.where = self._described(url)
+        self._idle: list[BoundedConnection] = []
+        self._lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._closed = False
+
+    @staticmethod
+    def _described(url: str) -> str:
+        """Return the URL without user, password and parameters: for people."""
+        parts = urlsplit(url)
+        host = dict(parse_qsl(parts.query)).get("host", "")
+        return f"postgresql://{parts.hostname or host}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+    @staticmethod
+    def _with_timeout(url: str, wait_s: float) -> str:
+        """Return the URL as libpq's words, with a limit for every statement beside the options it has."""
+        try:
+            words = conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            raise RequestError("the store's URL is not one that PostgreSQL's library takes") from None
+        options = f"{words.get('options') or ''} -c statement_timeout={int(wait_s * 1000)}".strip()
+        return make_conninfo("", **{**words, "options": options})
+
+    def connect(self, *, wait_s: float | None = None) -> BoundedConnection:
+        """Return a new connection. Raises psycopg.OperationalError."""
+        wait_s = self.wait_s if wait_s is None else wait_s
+        connection = BoundedConnection.connect(
+            self.conninfo,
+            autocommit=True,
+            connect_timeout=max(2, min(CONNECT_S, round(wait_s))),
+            application_name=f"bundle-router {os.getpid()}@{socket.gethostname()}"[:63],
+            tcp_user_timeout=int(self.wait_s * 1000),
+            keepalives_idle=10,
+        )
+
+        def note(diagnostic: pg.Diagnostic) -> None:
+            if diagnostic.severity_nonlocalized == "WARNING":
+                connection.warned = diagnostic.message_primary or "the server warned"
+
+        connection.add_notice_handler(note)
+        connection.prepare_threshold = 1
+        return connection
+
+    @contextmanager
+    def lent(self, deadline: float | None = None) -> Iterator[BoundedConnection]:
+        """Lends a connection for the block. One that failed is closed, not lent again.
+
+        Raises psycopg.OperationalError where none can be had, StorageError where all are in use for too long.
+        """
+        deadline = time.monotonic() + self.wait_s if deadline is None else deadline
+        if not self._room.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise StorageError(f"all connections to {self.where} are in use", kind="unreachable", advice="try again")
+        try:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                connection = self.connect(wait_s=deadline - time.monotonic())
+            connection.deadline, connection.warned = deadline, ""
+            try:
+                yield connection
+            except BaseException:
+                with suppress(psycopg.Error):
+                    connection.close()
+                raise
+            with self._lock:
+                if self._closed or connection.broken or connection.closed:
+                    connection.close()
+                else:
+                    self._idle.append(connection)
+        finally:
+            self._room.release()
+
+    def drop_idle(self) -> None:
+        """Closes the connections nobody uses: after one was lost, the others to that server are lost too."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def fetch(self, query: str, parameters: Any = (), *, doing: str = "read a run") -> list[tuple[Any, ...]]:
+        """Return the rows of a statement that may be sent twice (it reads, or changes nothing the second time)."""
+        deadline = time.monotonic() + self.wait_s
+        pause = PAUSE_S
+        while True:
+            try:
+                with self.lent(deadline) as connection:
+                    cursor = connection.execute(query, parameters)
+                    return cursor.fetchall() if cursor.description is not None else []
+            except psycopg.Error as error:
+                if not is_away(error) or time.monotonic() + pause >= deadline:
+                    raise translated(doing, self.where, error) from None
+                self.drop_idle()
+                time.sleep(pause)
+                pause = min(pause * 2, 0.5)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self.drop_idle()

@@ -1,0 +1,89 @@
+"""Large artifacts in an object store: S3 and what speaks its API, other clouds, or a folder (`file://`).
+
+obstore rather than fsspec: one wheel without dependencies of its own (s3fs brings aiobotocore and botocore), calls
+that block as ours do, conditional puts, and retries and timeouts that are set here.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from bundle_router.errors import NotInstalled, StorageError
+
+TIMEOUT: Final = timedelta(seconds=10)
+
+
+class ObjectStore:
+    """Objects under a URL such as `s3://bucket/prefix`, `gs://…`, `az://…` or `file:///folder`, named by their digest.
+
+    Credentials, region and endpoint come from the environment, by the names that the cloud's own tools read
+    (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …).
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            import obstore
+            from obstore import store
+        except ImportError:
+            raise NotInstalled(
+                "an object store needs obstore, which is not installed", advice="install bundle-router[postgresql]"
+            ) from None
+        self._obstore: Any = obstore
+        self.url = url
+        parts = urlsplit(url)
+        options: dict[str, Any] = {}
+        if parts.scheme == "file":
+            os.makedirs(parts.path, mode=0o700, exist_ok=True)  # noqa: PTH103 - obstore takes text
+        else:
+            plain = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", "")).startswith("http://")
+            options["client_options"] = {
+                "timeout": TIMEOUT,
+                "connect_timeout": timedelta(seconds=3),
+                "allow_http": plain,
+            }
+            options["retry_config"] = {"max_retries": 2, "retry_timeout": TIMEOUT}
+        try:
+            self._store: Any = store.from_url(url, **options)
+        except Exception as error:  # noqa: BLE001 - the boundary to a library that raises its own and ValueError
+            raise self._failed("open", error) from None
+
+    def put(self, sha256: str, data: bytes) -> None:
+        """Stores the bytes under their digest unless they are there. Raises StorageError."""
+        with suppress(self._obstore.exceptions.AlreadyExistsError):
+            try:
+                self._obstore.put(self._store, self._path(sha256), data, mode="create")
+            except self._obstore.exceptions.AlreadyExistsError:
+                raise
+            except Exception as error:  # noqa: BLE001 - same
+                raise self._failed(f"store artifact {sha256} in", error) from None
+
+    def get(self, sha256: str) -> bytes:
+        """Return the bytes. Raises KeyError, StorageError."""
+        try:
+            return bytes(self._obstore.get(self._store, self._path(sha256)).bytes())
+        except (self._obstore.exceptions.NotFoundError, FileNotFoundError):
+            raise KeyError(sha256) from None
+        except Exception as error:  # noqa: BLE001 - same
+            raise self._failed(f"read artifact {sha256} from", error) from None
+
+    def delete(self, sha256: str) -> None:
+        """Takes the object away; that it is gone already is no error. Raises StorageError."""
+        try:
+            self._obstore.delete(self._store, self._path(sha256))
+        except (self._obstore.exceptions.NotFoundError, FileNotFoundError):
+            return
+        except Exception as error:  # noqa: BLE001 - same
+            raise self._failed(f"delete artifact {sha256} from", error) from None
+
+    @staticmethod
+    def _path(sha256: str) -> str:
+        return f"sha256/{sha256[:2]}/{sha256}"
+
+    def _failed(self, doing: str, error: Exception) -> StorageError:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        advice = "look whether the object store can be reached, and at its credentials"
+        return StorageError(f"can't {doing} {self.url}: {first}", kind="unreachable", advice=advice)

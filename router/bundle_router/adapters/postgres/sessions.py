@@ -1,0 +1,149 @@
+"""A session of this process that others can see the life of, and that hears what is announced."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import socket
+import threading
+import time
+from collections import Counter
+from typing import Any, Final
+
+import psycopg
+
+from bundle_router.adapters.postgres.artifacts import lock_of
+from bundle_router.adapters.postgres.connections import BoundedConnection, Pool, translated
+from bundle_router.ports import Writer
+
+POLL_S: Final = 0.1
+"""Between two looks while waiting, should an announcement be lost."""
+
+_HOLDERS: Final = """
+select a.application_name from pg_locks l join pg_stat_activity a using (pid)
+where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and l.pid <> pg_backend_pid()
+  and l.database = (select oid from pg_database where datname = current_database())
+  and (l.classid::bigint << 32) | l.objid::bigint = %s
+"""
+
+
+class WriterSession:
+    """One connection that stays open: it holds the lock of this process's token, and one for each run that is open
+    here. A session that was lost is replaced, under a new token: others may have found the old one dead."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._lock = threading.RLock()
+        self._connection: BoundedConnection | None = None
+        self._token = ""
+        self._open: Counter[str] = Counter()
+        self._tables = ""
+
+    def _lock_of(self, run_id: str) -> int:
+        """Locks are the database's: two sets of tables in it may hold runs of one id."""
+        if not self._tables:
+            self._tables = str(self._pool.fetch("select 'router_runs'::regclass::oid::bigint")[0][0])
+        return lock_of(f"run:{self._tables}:{run_id}")
+
+    @property
+    def token(self) -> str:
+        with self._lock:
+            self._alive()
+            return self._token
+
+    def is_alive(self, token: str) -> bool:
+        with self._lock:
+            if token == self._token:
+                return True
+        return bool(self._pool.fetch(_HOLDERS, (lock_of(f"writer:{token}"),)))
+
+    def enter(self, run_id: str) -> None:
+        """Takes the shared lock that says: this process works on the run."""
+        with self._lock:
+            if self._open[run_id] == 0:
+                self._run("select pg_advisory_lock_shared(%s)", run_id)
+            self._open[run_id] += 1
+
+    def leave(self, run_id: str) -> tuple[Writer, ...]:
+        """Lets go of it; returns who else works on the run."""
+        with self._lock:
+            self._open[run_id] -= 1
+            if self._open[run_id] <= 0:
+                del self._open[run_id]
+                self._run("select pg_advisory_unlock_shared(%s)", run_id)
+        return tuple(_writer(name) for (name,) in self._pool.fetch(_HOLDERS, (self._lock_of(run_id),)))
+
+    def _run(self, statement: str, run_id: str) -> None:
+        connection = self._alive()
+        connection.deadline = time.monotonic() + self._pool.wait_s
+        try:
+            connection.execute(statement, (self._lock_of(run_id),))
+        except psycopg.Error as error:
+            connection.close()
+            raise translated("keep a session", self._pool.where, error) from None
+
+    def _alive(self) -> BoundedConnection:
+        """Return the session, replaced where it was lost. The caller holds the lock."""
+        connection = self._connection
+        if connection is not None and not connection.closed and not _is_cut(connection):
+            return connection
+        deadline = time.monotonic() + self._pool.wait_s
+        pause = 0.05
+        while True:
+            try:
+                self._connection = connection = self._pool.connect(wait_s=deadline - time.monotonic())
+                self._token = secrets.token_hex(8)
+                connection.deadline = deadline
+                connection.execute("select pg_advisory_lock(%s)", (lock_of(f"writer:{self._token}"),))
+                for run_id in self._open:
+                    connection.execute("select pg_advisory_lock_shared(%s)", (self._lock_of(run_id),))
+                return connection
+            except psycopg.Error as error:
+                if time.monotonic() + pause >= deadline:
+                    raise translated("begin a session", self._pool.where, error) from None
+                time.sleep(pause)
+                pause = min(2 * pause, 0.5)
+
+    def wait_for(self, run_id: str, timeout_s: float) -> None:
+        """Returns when something was announced of any run, or after the time; never later than the polling interval."""
+        until = time.monotonic() + min(timeout_s, POLL_S)
+        connection: Any = None
+        try:
+            with self._pool.lent(until + self._pool.wait_s) as connection:
+                connection.execute("listen router_runs")
+                for notice in connection.notifies(timeout=max(0.0, until - time.monotonic())):
+                    if notice.payload == run_id:
+                        break
+                connection.deadline = time.monotonic() + self._pool.wait_s
+                connection.execute("unlisten *")
+        except psycopg.Error:
+            time.sleep(max(0.0, until - time.monotonic()))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+
+
+def _is_cut(connection: BoundedConnection) -> bool:
+    """Whether the server has ended the session: then there is something to read that no statement asked for."""
+    try:
+        for _ in range(4):  # the server's last word, then the end of the stream
+            if connection.pgconn.status == psycopg.pq.ConnStatus.OK:
+                if not select.select([connection.pgconn.socket], [], [], 0)[0]:
+                    break
+                connection.pgconn.consume_input()
+        return connection.pgconn.status != psycopg.pq.ConnStatus.OK
+    except (psycopg.Error, OSError, ValueError):
+        return True
+
+
+def _writer(application: str) -> Writer:
+    """Return who a session belongs to, by the name it gave itself: `bundle-router PID@HOST`."""
+    pid, _, host = application.removeprefix("bundle-router ").partition("@")
+    here = host == socket.gethostname()[: len(host)] and bool(host)
+    if here and pid == str(os.getpid()):
+        return Writer(os.getpid(), "another router of this process")
+    name = f"process {pid}" if here else f"process {pid} on {host}" if host else application
+    return Writer(int(pid) if here and pid.isdigit() else 0, name)
