@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Final
 
 from bundle_router.tools.repo.beneath import (
@@ -76,3 +77,29 @@ def ancestors(fd: int, root_fd: int) -> Iterator[int]:
     finally:
         os.close(here)
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
+def location(fd: int, root_fd: int, root_path: str) -> Path:
+    """Return where an open folder beneath the root really lies now. Raises OSError when it was moved out.
+
+    The kernel says it where there is /proc; elsewhere each folder on the way up is looked for in the one above it.
+    """
+    try:
+        return Path(f"/proc/self/fd/{fd}").readlink()
+    except OSError:
+        names = [_name_of(folder) for folder in ancestors(fd, root_fd)]
+        return Path(root_path, *reversed(names))
+
+
+def _name_of(fd: int) -> str:
+    wanted = identity(fd)
+    above = os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
+    try:
+        with os.scandir(above) as entries:
+            for entry in entries:
+                info = entry.stat(follow_symlinks=False)
+                if (info.st_dev, info.st_ino) == wanted:
+                    return entry.name
+    finally:
+        os.close(above)
+    raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -1,6 +1,6 @@
 """The launcher process: reads a plan from its control pipe, enters the namespaces, and supervises the program.
 
-Started as `python -I -S -c …` with one argument, the number of the control pipe's descriptor; see
+Started as `python -I -S -c …` with two descriptors as arguments: of this code, and of the control pipe. See
 `bundle_router.tools.workspace.process` for the router's side.
 """
 
@@ -18,7 +18,7 @@ from bundle_router.tools.sandbox.supervisor import Supervisor
 def main() -> None:
     control_fd = int(sys.argv[2])
     plan = Plan.decode(_read_line(control_fd))
-    for descriptor in (control_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd, plan.report_fd):
+    for descriptor in (int(sys.argv[1]), control_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd, plan.report_fd):
         os.set_inheritable(descriptor, False)
     linux.adopt_orphans()
     users = _users()

@@ -28,11 +28,15 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file or folder by its path, and what the router saw there: a path alone may lead elsewhere by now."""
+    """A file or folder by its path, and what the router saw there: a path alone may lead elsewhere by now.
+
+    Where a `required` place can't be kept from the program, the program is not started.
+    """
 
     path: str
     device: int
     inode: int
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,14 +44,17 @@ class Supervisor:
 
     def run(self) -> None:
         wake = self._watch_children()
-        if self._holds("mounts"):
-            try:
+        try:
+            if self._holds("mounts"):
                 self._arrange_mounts()
-            except namespaces.Swapped as swapped:
-                self._report(failed=f"{swapped} was replaced while the program was being started")
-                return
-        else:
-            self._statements += _not_kept(self._plan)
+            else:
+                self._statements += _not_kept(self._plan, self._statements)
+        except namespaces.Swapped as swapped:
+            self._report(failed=f"{swapped} was replaced while the program was being started")
+            return
+        except _Unprotected as unprotected:
+            self._report(failed=str(unprotected))
+            return
         self._program = os.fork()
         if self._program == 0:
             self._be_program()
@@ -102,6 +106,8 @@ class Supervisor:
         for place in plan.protected:
             if place not in done:
                 refused = namespaces.protect(place)
+                if refused and place.required:
+                    raise _Unprotected(place, refused)
                 self._statements.append(_about(place, not refused, refused or "read-only"))
 
     # --- the child ---------------------------------------------------------------------------------------------------
@@ -185,8 +191,22 @@ def _about(place: Place, held: bool, detail: str) -> Statement:
     return Statement(Path(place.path).name, held, detail)
 
 
-def _not_kept(plan: Plan) -> list[Statement]:
+class _Unprotected(Exception):
+    """Code that the router's own process runs lies where the program may write."""
+
+    def __init__(self, place: Place, why: str) -> None:
+        super().__init__(
+            f"the router's own process runs code in {place.path}, which can't be kept read-only here ({why}): "
+            "keep the router's environment outside the workspace"
+        )
+
+
+def _not_kept(plan: Plan, statements: Iterable[Statement]) -> list[Statement]:
     """What is said where there are no mounts of our own: what Landlock grants as a whole it can't take away in part."""
+    why = "; ".join(statement.detail for statement in statements if statement.name == "mounts")
+    for place in plan.protected:
+        if place.required:
+            raise _Unprotected(place, f"no mount namespace: {why}")
     hidden = [_about(place, False, "can be read: hiding it needs a mount namespace") for place in plan.hidden]
     kept = [place for place in plan.protected if place not in plan.hidden]
     return [*hidden, *(_about(place, False, "needs a mount namespace") for place in kept)]

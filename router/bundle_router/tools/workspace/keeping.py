@@ -1,4 +1,8 @@
-"""What a program may not change, or not even see, in the folder it works in: `.git`, the router's config and records.
+"""What a program may not change, or not even see, in the folder it works in.
+
+Read-only are the router's config, the code its process runs (`router_code`) and what programs outside run by themselves
+(`autorun`); its records are hidden. Without a mount namespace nothing of this holds: the result says so, and where
+the router's code lies in the folder the program is not started.
 
 Each is named to the launcher by its path and by what lies there now, so that a swap in between is noticed. A folder
 that holds one of them is pinned: moved away with what it holds, it would make room for a config of the program's own.
@@ -14,11 +18,13 @@ import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from bundle_router.core.models import ToolContext
 from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.sandbox.plan import Place
+from bundle_router.tools.workspace.autorun import ENVIRONMENT_MARKERS, NAMES, autorun_part
+from bundle_router.tools.workspace.router_code import router_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +40,22 @@ class Kept:
 def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool) -> Kept:
     """What a program in this root is kept from. What does not exist, or is out of its reach, is left out."""
     top = Path(root.path)
-    git = [_seen(top / ".git", parent_fd=root.fd)] if protect_git else []
+    code = router_code(root.path)
+    unasked = [top / name for name in NAMES if protect_git or name != ".git"]
+    autorun = [_seen(path) for path in (*unasked, *_environments(root)) if path not in map(Path, code.places)]
     real = [Path(os.path.realpath(path)) for path in context.protected]
     protected = [_seen(path) for path in real if path.is_relative_to(top) or top.is_relative_to(path)]
+    protected += [_seen(Path(path), required=True) for path in (*code.places, *code.holders)]
+    if autorun_part(PurePosixPath(root.within).parts):
+        protected.append(_seen(top))
     reach = [top, *(Path(os.path.realpath(path)) for path in readable)]
     hidden = [_seen(path) for path in _within_reach(context.hidden, reach) if not top.is_relative_to(path)]
-    places = [place for place in (*git, *protected, *hidden) if place]
+    places = [place for place in (*autorun, *protected, *hidden) if place]
     pinned = [_seen(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
-    beneath = [str(path.relative_to(top)) for path in real if path.is_relative_to(top) and path != top]
+    own = [*real, *map(Path, code.places), *unasked]
+    beneath = [str(path.relative_to(top)) for path in own if path.is_relative_to(top) and path != top]
     absent = tuple(path for path in beneath if _walk(root.fd, path, _nothing) is None)
-    return Kept(_present(git + protected), _present(hidden), _present(pinned), absent)
+    return Kept(_present(autorun + protected), _present(hidden), _present(pinned), absent)
 
 
 def move_aside(root: Root, absent: Iterable[str]) -> list[str]:
@@ -52,7 +64,7 @@ def move_aside(root: Root, absent: Iterable[str]) -> list[str]:
     for path in absent:
         aside = _walk(root.fd, path, _rename)
         if aside is not None:
-            moved.append(f"{path} is the router's own: what the program made there was moved to {aside}")
+            moved.append(f"{path} is not for programs to make: what was made there was moved to {aside}")
     return moved
 
 
@@ -101,13 +113,21 @@ def _within_reach(hidden: Iterable[str], reach: list[Path]) -> Iterator[Path]:
             yield path
 
 
-def _seen(path: Path, *, parent_fd: int | None = None) -> Place | None:
-    """What lies at the path now, not followed (`parent_fd`: looked up there by its name); None if nothing does."""
+def _seen(path: Path, *, required: bool = False) -> Place | None:
+    """What lies at the path now, not followed; None if nothing does."""
     try:
-        info = os.stat(path.name if parent_fd is not None else path, dir_fd=parent_fd, follow_symlinks=False)
+        info = path.lstat()
     except OSError:
         return None
-    return Place(str(path), info.st_dev, info.st_ino)
+    return Place(str(path), info.st_dev, info.st_ino, required)
+
+
+def _environments(root: Root) -> Iterator[Path]:
+    """Folders at the top that are Python or conda environments, whatever they are called."""
+    for entry in root.scandir(".", limit=10_000):
+        folder = Path(root.path, entry.name)
+        if entry.kind == "dir" and any(os.path.lexists(folder / marker) for marker in ENVIRONMENT_MARKERS):
+            yield folder
 
 
 def _between(top: Path, place: Place) -> list[Path]:

@@ -1,7 +1,9 @@
 """One confined program, seen from the router: starts the launcher, feeds and reads it, and ends it in time.
 
 Rules:
-1. The launcher is started with an argument list and an empty environment; nothing runs between fork and exec.
+1. The launcher is started with an argument list and an empty environment; nothing runs between fork and exec. Its
+   interpreter is the base one, which reads no `pyvenv.cfg`, and its code is what this module read when it was imported:
+   what has been written to the disk since, in an environment or in this package, is not run.
 2. When time is up or the caller has gone, the launcher is told to end everything. It gets the grace it was given
    and some seconds for killing; then it is killed itself, and the program with it.
 3. Whatever is thrown, no process, pipe or temporary file of ours stays behind.
@@ -10,28 +12,38 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import importlib.util
 import json
+import marshal
 import os
 import selectors
 import subprocess
-import sys
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.sandbox.plan import Plan, Statement
 from bundle_router.tools.workspace.capture import Capture, Kept
+from bundle_router.tools.workspace.router_code import base_interpreter
 
 Ended = Literal["exited", "killed", "timeout", "cancelled"]
 
 _POLL_S: Final = 0.05
 _KILLING_S: Final = 8.0
 _CHUNK: Final = 65_536
-_CODE: Final = "import sys; sys.path.append(sys.argv[1]); from bundle_router.tools.sandbox.launcher import main; main()"
-_IMPORT_ROOT: Final = str(Path(__file__).resolve().parents[3])
+_CODE: Final = (
+    "import sys; sys.path.append('/proc/self/fd/' + sys.argv[1]); "
+    "from bundle_router.tools.sandbox.launcher import main; main()"
+)
+_PACKAGES: Final = ("bundle_router", "bundle_router/tools", "bundle_router/tools/sandbox")
+_SOURCES: Final = {path.stem: path.read_bytes() for path in (Path(__file__).parents[1] / "sandbox").glob("[!_]*.py")}
+"""The launcher's code, as it was when this process started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,21 @@ def run(plan: Plan, *, stdin: str | None, timeout_s: float, cancelled: Callable[
         watch.close()
 
 
+@cache
+def _sealed_code() -> int:
+    """Return a descriptor of the launcher's code as a zip file in memory, sealed: nobody can change it any more."""
+    descriptor = os.memfd_create("launcher", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    modules = {f"{package}/__init__": b"" for package in _PACKAGES}
+    modules |= {f"{_PACKAGES[-1]}/{name}": source for name, source in _SOURCES.items()}
+    header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)  # flag 1: by hash, never checked
+    with os.fdopen(os.dup(descriptor), "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        for name, source in modules.items():
+            archive.writestr(f"{name}.pyc", header + marshal.dumps(compile(source, f"{name}.py", "exec")))
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
 def _start(plan: Plan, control_fd: int, stdin: str | None) -> subprocess.Popen[bytes]:
     source: int | IO[bytes] = subprocess.DEVNULL
     with contextlib.ExitStack() as stack:
@@ -81,12 +108,12 @@ def _start(plan: Plan, control_fd: int, stdin: str | None) -> subprocess.Popen[b
             source.write(stdin.encode("utf-8"))
             source.seek(0)
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _CODE, _IMPORT_ROOT, str(control_fd)],
+            [base_interpreter(), "-I", "-S", "-c", _CODE, str(_sealed_code()), str(control_fd)],
             stdin=source,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             close_fds=True,
-            pass_fds=(control_fd, plan.report_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd),
+            pass_fds=(control_fd, _sealed_code(), plan.report_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd),
             env={},
             cwd="/",
             start_new_session=True,

@@ -3,9 +3,9 @@
 Rules:
 1. The parent folder is opened beneath the workspace (`Root`); everything after that is relative to its descriptor.
 2. The last component is never followed: a symlink, folder, FIFO, socket or device there is refused.
-3. Nothing is written in a `.git`, by whatever name or link it is reached: hooks and config there run programs. Nor
-   where the router keeps its config and its records: who may rewrite the policy is bound by none. Both are known by
-   the folders above the open one, from its descriptor up to the root, not by the path that was asked for.
+3. Nothing is written that programs outside run by themselves (`autorun`), nor the code of the router's own process
+   (`router_code`), nor where the router keeps its config and its records: who may rewrite the policy is bound by none.
+   All are known by the folders above the open one, from its descriptor up to the root, not by the path asked for.
 4. The new content is complete under a temporary name before it takes the real one, in one step of the kernel's.
 5. `create_only` and `expected_sha256` make sure that what is replaced is what the caller has seen.
 """
@@ -27,9 +27,12 @@ from pydantic import Field, model_validator
 
 from bundle_router.core.models import Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.beneath import PATH_ONLY
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.hiding import identity_of
-from bundle_router.tools.repo.lineage import ancestors
+from bundle_router.tools.repo.lineage import ancestors, location
+from bundle_router.tools.workspace.autorun import ENVIRONMENT_MARKERS, autorun_part
+from bundle_router.tools.workspace.router_code import router_code
 
 MAX_CONTENT: Final = 4 << 20
 MAX_DEPTH: Final = 64
@@ -63,15 +66,16 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
     if len(content) > MAX_CONTENT:
         raise ToolFailure(f"the content has {len(content):,} bytes, more than {MAX_CONTENT:,}", code="too_large")
     with workspace(context) as root:
+        protected = (*context.protected, *router_code(root.top).places)
         relative = root.relative(arguments.path)
         parent, _, name = relative.rpartition("/")
-        _check_name(relative, name, given=arguments.path)
-        _refuse_git(PurePosixPath(root.within).parts, root.within)
-        with _parent_folder(root, parent or ".", context.protected) as folder, _one_at_a_time:
-            _refuse_protected(_real(folder) / name, context.protected)
+        _check_name(relative, name, asked=arguments.path)
+        _refuse_autorun((*PurePosixPath(root.within).parts, *PurePosixPath(relative).parts), relative)
+        with _parent_folder(root, parent or ".", protected) as folder, _one_at_a_time:
+            _refuse_place(location(folder, root.fd, root.path) / name, root, protected)
             before = _check_existing(folder, name, relative, arguments)
             if before is not None:
-                _refuse_identity(before, name, context.protected)
+                _refuse_identity(before, name, protected)
             try:
                 replace_or_create(folder, name, content, before)
             except FileExistsError:
@@ -84,35 +88,43 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
     return ToolOutput((Text(f"{done} {relative} ({len(content):,} bytes, sha256:{digest})"), Data(record)))
 
 
-def _check_name(relative: str, name: str, *, given: str) -> None:
+def _check_name(relative: str, name: str, *, asked: str) -> None:
     parts = PurePosixPath(relative).parts
-    if name in ("", ".", "..") or given.endswith("/"):
+    if name in ("", ".", "..") or asked.endswith("/"):
         raise ToolFailure(f"{relative!r} does not name a file", code="invalid_path")
     if len(parts) > MAX_DEPTH:
         raise ToolFailure(f"{relative[:200]!r} lies more than {MAX_DEPTH} folders deep", code="invalid_path")
     if any(ord(character) < 32 or ord(character) == 127 for character in relative):
         raise ToolFailure(f"{relative[:200]!a} contains a control character", code="invalid_path")
-    _refuse_git(parts, relative)
 
 
-def _refuse_git(parts: tuple[str, ...], shown: str) -> None:
-    """Some file systems take `.GIT`, `.git.` and `.git ` for `.git`, so they are all refused."""
-    if any(part.casefold().rstrip(". ") == ".git" for part in parts):
+def _refuse_autorun(parts: Sequence[str], shown: str) -> None:
+    part = autorun_part(parts)
+    if part.casefold().rstrip(". ") == ".git":
         raise ToolFailure(f"{shown!r} lies in a .git, which is not written by tools", code="git_internals")
+    if part:
+        why = f"{shown!r} is not written by tools: programs outside the sandbox run what {part!r} holds by themselves"
+        raise ToolFailure(why, code="autorun", advice="ask a person to make this change")
 
 
-def _real(descriptor: int) -> Path:
-    return Path(f"/proc/self/fd/{descriptor}").readlink()
-
-
-def _refuse_protected(path: Path, protected: Sequence[str]) -> None:
+def _refuse_place(path: Path, root: Root, protected: Sequence[str]) -> None:
+    """Refuses a path, as it really is, that is protected or that programs outside run."""
     if any(path.is_relative_to(place) for place in protected):
-        raise ToolFailure(f"{path.name!r} belongs to the router's own config or records", code="protected")
+        raise _protected(path.name)
+    _refuse_autorun(path.relative_to(root.top).parts if path.is_relative_to(root.top) else (), path.name)
+
+
+def _protected(name: str) -> ToolFailure:
+    return ToolFailure(
+        f"{name!r} belongs to the router: its config, its records or code that its process runs",
+        code="protected",
+        advice="keep the router's environment, and what is on its import path, outside the workspace",
+    )
 
 
 def _refuse_identity(info: os.stat_result, name: str, protected: Sequence[str]) -> None:
     if (info.st_dev, info.st_ino) in map(identity_of, protected):
-        raise ToolFailure(f"{name!r} belongs to the router's own config or records", code="protected")
+        raise _protected(name)
 
 
 @contextmanager
@@ -120,10 +132,10 @@ def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterato
     """The folder the file goes into, made if need be, open as a descriptor. Where it really is decides what it is."""
     descriptor = _open_or_make(root, parent, protected)
     try:
-        _refuse_protected(_real(descriptor), protected)
         try:
             for folder in ancestors(descriptor, root.fd):
-                _check_folder(folder, protected)
+                _check_folder(folder, parent, protected)
+            _refuse_place(location(descriptor, root.fd, root.path), root, protected)
         except OSError as error:
             raise ToolFailure(f"{parent!r} was moved away", code="changed_meanwhile", advice="try again") from error
         yield descriptor
@@ -131,13 +143,13 @@ def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterato
         os.close(descriptor)
 
 
-def _check_folder(folder: int, protected: Sequence[str]) -> None:
-    """Refuses one folder on the way. Git directories under another name are known by what they hold."""
-    name = _real(folder).name
-    _refuse_identity(os.fstat(folder), name, protected)
-    _refuse_git((name,), name)
+def _check_folder(folder: int, shown: str, protected: Sequence[str]) -> None:
+    """Refuses one folder on the way. Git directories and environments are known by what they hold too."""
+    _refuse_identity(os.fstat(folder), shown, protected)
     if all(_exists_in(folder, part) for part in ("HEAD", "objects", "refs")):
-        raise ToolFailure(f"{name!r} is a git directory, which is not written by tools", code="git_internals")
+        raise ToolFailure(f"{shown!r} lies in a git directory, which is not written by tools", code="git_internals")
+    if any(_exists_in(folder, marker) for marker in ENVIRONMENT_MARKERS):
+        _refuse_autorun((ENVIRONMENT_MARKERS[0],), shown)
 
 
 def _exists_in(folder: int, name: str) -> bool:
@@ -149,7 +161,7 @@ def _exists_in(folder: int, name: str) -> bool:
 
 
 def _open_or_make(root: Root, parent: str, protected: Sequence[str]) -> int:
-    flags = os.O_PATH | os.O_DIRECTORY
+    flags = PATH_ONLY | os.O_DIRECTORY
     try:
         return root.open_fd(parent, flags)
     except ToolFailure as failure:
@@ -157,7 +169,7 @@ def _open_or_make(root: Root, parent: str, protected: Sequence[str]) -> int:
             raise
     above, _, name = parent.rpartition("/")
     with _parent_folder(root, above or ".", protected) as folder:
-        _refuse_protected(_real(folder) / name, protected)
+        _refuse_place(location(folder, root.fd, root.path) / name, root, protected)
         try:
             os.mkdir(name, dir_fd=folder)
         except FileExistsError:

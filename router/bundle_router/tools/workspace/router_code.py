@@ -1,0 +1,94 @@
+"""The code that the router's own process runs now, or will run at its next start.
+
+Whoever may write there is not held by any sandbox: the next import, or the next start of the interpreter, runs it
+outside. So tools don't write it, and programs see it read-only or are not started.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_IN_A_PREFIX: Final = ("bin", "lib", "lib64", "Scripts", "Lib", "conda-meta", "pyvenv.cfg", "etc")
+"""What of an environment's folder is protected where the workspace is that folder itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterCode:
+    """Where that code lies, as far as it is in the workspace.
+
+    `places` need not exist: one that is made would be used too. `holders` are folders with a symlink through which the
+    code is reached: a mount can't keep a link from being replaced, so a program sees the whole folder read-only.
+    """
+
+    places: tuple[str, ...]
+    holders: tuple[str, ...]
+
+
+def router_code(top: str) -> RouterCode:
+    """Return the router's code in the real folder `top`, which is a place itself when it is on the import path."""
+    folder = Path(top)
+    roots = set(_import_roots())
+    named = [*_interpreters(), *_prefixes(), *roots]
+    found = {path for name in named for path in (Path(os.path.realpath(name)), _real_parent(name))}
+    places = {path for path in found if path != folder and path.is_relative_to(folder)}
+    places |= {folder for root in roots if os.path.realpath(root) == top}
+    links = {link for name in named for link in _links_on(name) if link.is_relative_to(folder)}
+    loose = {link for link in links if not any(link.parent.is_relative_to(place) for place in places - {link})}
+    outer = [path for path in places - loose if not any(path.is_relative_to(other) for other in places - {path})]
+    return RouterCode(tuple(sorted(map(str, outer))), tuple(sorted({str(link.parent) for link in loose})))
+
+
+def base_interpreter() -> str:
+    """Return the real path of the interpreter beneath a virtual environment: it reads no pyvenv.cfg."""
+    return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
+
+
+def _interpreters() -> Iterator[str]:
+    """Executables, and the `pyvenv.cfg` that Python looks for beside one and one folder up."""
+    for name in (sys.executable, base_interpreter(), sys.argv[0] if sys.argv[0].startswith("/") else ""):
+        if name:
+            yield name
+            for link in (name, *map(str, _links_on(name))):
+                yield from (f"{folder}/pyvenv.cfg" for folder in (Path(link).parent, Path(link).parent.parent))
+
+
+def _prefixes() -> Iterator[str]:
+    for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)):
+        yield prefix
+        yield from (f"{prefix}/{name}" for name in _IN_A_PREFIX)
+
+
+def _import_roots() -> Iterator[str]:
+    """`sys.path` (with what `.pth` files added), the folders of editable finders, and the user's site-packages."""
+    yield from (entry if entry else str(Path.cwd()) for entry in sys.path)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__editable__"):
+            yield from getattr(module, "MAPPING", {}).values()
+    if site.ENABLE_USER_SITE is not False:
+        yield site.getusersitepackages()
+    yield str(Path(__file__).parents[3])
+
+
+def _real_parent(name: str) -> Path:
+    """The path with its folder's links resolved and not its own."""
+    return Path(os.path.realpath(Path(name).parent), Path(name).name)
+
+
+def _links_on(name: str) -> Iterable[Path]:
+    """Every symlink on the way to what `name` leads to, by the real path of its folder."""
+    found: dict[Path, None] = {}
+    ahead, here = list(reversed(Path(os.path.abspath(name)).parts[1:])), Path("/")  # noqa: PTH100  # links are kept
+    while ahead and len(found) < 40:
+        here = here / ahead.pop() if ahead[-1] != ".." else (ahead.pop(), here.parent)[1]
+        if here.is_symlink():
+            found[here] = None
+            target = here.readlink()
+            ahead += reversed([part for part in target.parts if part != "/"])
+            here = Path("/") if target.is_absolute() else here.parent
+    return found
