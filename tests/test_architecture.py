@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "cli": {"deferral", "serving", "demo", "wiring", "review", "adapters", "tools", "core", "errors", "engine"},
     "__init__": {"wiring", "engine", "core", "errors"},
     "__main__": {"cli"},
-    "tool": {"core", "errors"},
+    "tool": {"adapters", "core", "errors"},
 }
 SHARED_ADAPTERS = {"json_schema", "loop", "patterns", "workers"}
 """Threads, loops and checks that several adapters stand on. No other adapter is imported by another."""
@@ -59,6 +59,7 @@ OWNERS = {
     "rich": {"router/bundle_router/cli/output.py"},
     "markdownify": {"router/bundle_router/tools/docs/markdown.py"},
     "bs4": {"router/bundle_router/tools/docs/content.py"},
+    "docstring_parser": {"router/bundle_router/adapters/local/functions.py"},
     "h11": {"router/bundle_router/tools/docs/transfer.py"},
     "re2": {
         "router/bundle_router/adapters/redaction/automata.py",

@@ -1,8 +1,36 @@
-"""What the author of a tool imports: the tool itself, its context, what it returns, and how it says that it failed."""
+"""What the author of a tool imports.
+
+A tool is a typed function, sync or async; its docstring is what agents read:
+
+    def get_ticket(number: int) -> str:
+        \"\"\"Read a ticket of the tracker.\"\"\"
+
+    Router.open(..., local={"tickets": [get_ticket]})
+
+`tool` gives it another name or description. `LocalTool` spells everything out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, overload
+
+from bundle_router.adapters.local.functions import local_tool
 from bundle_router.core.models import Data, LocalTool, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 
-__all__ = ["Data", "LocalTool", "Media", "Text", "ToolContext", "ToolFailure", "ToolOutput"]
+__all__ = ["Data", "LocalTool", "Media", "Text", "ToolContext", "ToolFailure", "ToolOutput", "tool"]
+
+
+@overload
+def tool(function: Callable[..., Any] | LocalTool, /) -> LocalTool: ...
+@overload
+def tool(*, name: str = "", description: str = "") -> Callable[[Callable[..., Any]], LocalTool]: ...
+def tool(
+    function: Callable[..., Any] | LocalTool | None = None, /, *, name: str = "", description: str = ""
+) -> LocalTool | Callable[[Callable[..., Any]], LocalTool]:
+    """Return the tool that a typed function is; used bare or as `@tool(name="…")`. Raises RequestError for one that
+    can't be described: a parameter without a type, `*args`, no docstring."""
+    if function is not None:
+        return local_tool(function)
+    return lambda function: local_tool(function, name=name, description=description)

@@ -144,7 +144,8 @@ class Rig:
 
     def fetch(self, url: str, *, section: str | None = None, offset: int = 0, **context: Any) -> ToolOutput:
         arguments = FetchArguments(url=url, section=section, offset=offset)
-        return self.fetch_tool.run(arguments, _context(**context))
+        output: ToolOutput = self.fetch_tool.run(arguments, _context(**context))
+        return output
 
     def text(self, url: str, **more: Any) -> str:
         (block,) = self.fetch(url, **more).blocks

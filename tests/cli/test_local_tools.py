@@ -88,7 +88,7 @@ def test_a_recorded_decision_is_explained_and_replayed_without_it(engine: Any) -
         ("tickets=nowhere.at.all:TOOLS", "there is no module 'nowhere'"),
         ("tickets=engine_tools:TOLLS", "module 'engine_tools' has no 'TOLLS'\n  it has MORE, TOOLS"),
         ("tickets=engine_tools:EMPTY", "'EMPTY' is not a list of LocalTool: it is empty"),
-        ("tickets=engine_tools:WRONG", "'WRONG' is not a list of LocalTool: it holds something of type function"),
+        ("tickets=engine_tools:WRONG", "the tool 'ticket' has no description"),
         ("tickets=engine_tools:Ask", "'Ask' is not a list of LocalTool: it is the class Ask"),
         ("tickets=engine_tools:MORE", "'get.ticket again' is not a tool's name"),
         ("tickets=broken_tools:TOOLS", "can't be imported: ZeroDivisionError: division by zero"),

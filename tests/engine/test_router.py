@@ -361,7 +361,7 @@ def test_an_engines_own_tools_are_called_like_any_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tool", "wrong"),
     [
-        ("see", "str is not a LocalTool"),
+        ("see", "a str is no tool"),
         (LocalTool("see", "see", dict, print), "'see' are not a pydantic model's class"),  # type: ignore[arg-type]  # untyped code does this
         (LocalTool("see", "see", _Nothing, None), "'see' has no function"),  # type: ignore[arg-type]  # as above
     ],

@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parent
 
 
 def test_a_tool_of_ones_own_is_routed_and_called() -> None:
-    assert runpy.run_path(str(EXAMPLES / "own_tool.py"))["main"]() == "ticket 7: the flag is misnamed"
+    assert asyncio.run(runpy.run_path(str(EXAMPLES / "own_tool.py"))["main"]()) == "ticket 7: the flag is misnamed"
 
 
 def test_a_sub_agent_gets_no_more_than_its_parent() -> None:

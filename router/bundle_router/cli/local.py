@@ -15,7 +15,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from bundle_router.core.models import SERVER_NAME, TOOL_NAME, LocalTool
@@ -85,25 +85,28 @@ def _defect(given: str, module: str, defect: BaseException) -> RequestError:
 
 
 def _tools(given: str, module: ModuleType, attribute: str) -> Sequence[LocalTool]:
+    from bundle_router.adapters.local import tools_of
+
     found: Any = getattr(module, attribute, None)
     if found is None:
         lists = sorted(name for name, value in vars(module).items() if _is_tools(value))
         has = f"it has {', '.join(lists)}" if lists else "it holds no list of LocalTool"
         raise RequestError(f"--local {given!r}: module {module.__name__!r} has no {attribute!r}", advice=has)
     if not _is_tools(found):
-        wrong = next((item for item in found if not isinstance(item, LocalTool)), None) if _is_row(found) else found
+        wrong = next((item for item in found if not _is_tool(item)), None) if _is_row(found) else found
         said = "it is empty" if _is_row(found) and not found else f"it holds {_kind(wrong)}" if _is_row(found) else ""
         raise RequestError(
             f"--local {given!r}: {attribute!r} is not a list of LocalTool: {said or f'it is {_kind(found)}'}",
             advice="TOOLS = [LocalTool(name=..., description=..., arguments=..., run=...)]",
         )
-    for tool in found:
+    tools = tools_of(given.partition("=")[0], found)
+    for tool in tools:
         if not TOOL_NAME.fullmatch(tool.name):
             raise RequestError(
                 f"--local {given!r}: {tool.name[:80]!r} is not a tool's name",
                 advice="letters, digits, '_', '-' and '.', at most 128",
             )
-    return tuple(found)
+    return tools
 
 
 def _is_row(value: object) -> bool:
@@ -111,7 +114,11 @@ def _is_row(value: object) -> bool:
 
 
 def _is_tools(value: Any) -> bool:
-    return _is_row(value) and len(value) > 0 and all(isinstance(item, LocalTool) for item in value)
+    return _is_row(value) and len(value) > 0 and all(_is_tool(item) for item in value)
+
+
+def _is_tool(value: object) -> bool:
+    return isinstance(value, LocalTool | FunctionType)
 
 
 def _kind(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from bundle_router.core.search.memory import Memory
     from bundle_router.core.tools.pins import Pins
 
-LocalServers = Mapping[str, Sequence[LocalTool]]
+LocalServers = Mapping[str, Sequence[LocalTool | Callable[..., Any]]]
+"""Tools by the name of their server: typed functions, or `LocalTool`s."""
 
 
 def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[LocalTool]], dict[str, Card]]:
     """The local servers a config may name (first-party ones, and the caller's own over them) and their cards."""
-    from bundle_router.adapters.local import cards_of, counted_tokens, shipped_servers
+    from bundle_router.adapters.local import cards_of, counted_tokens, shipped_servers, tools_of
 
-    servers = {**shipped_servers(), **(local or {})}
+    own = {name: tools_of(name, tools) for name, tools in (local or {}).items()}
+    servers = {**shipped_servers(), **own}
     return servers, cards_of(servers, counted_tokens())
 
 

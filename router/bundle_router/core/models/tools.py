@@ -158,11 +158,13 @@ class ToolContext:
 class LocalTool:
     """A first-party tool: a name without its server, the operator's description, arguments, and a function.
 
-    `run(arguments, context)` is called in a worker thread with a validated instance of `arguments`. It raises
-    `ToolFailure` for what the agent should see; any other exception is a programming error.
+    `run(arguments, context)` is called with a validated instance of `arguments`: in a worker thread, or, where it is a
+    coroutine function, on the caller's event loop. It raises `ToolFailure` for what the agent should see; any other
+    exception is a programming error.
     """
 
     name: str
     description: str
     arguments: type[BaseModel]
-    run: Callable[[Any, ToolContext], ToolOutput]
+    run: Callable[[Any, ToolContext], Any]
+    """Returns a `ToolOutput`, or an awaitable of one."""

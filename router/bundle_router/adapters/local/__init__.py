@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import json
 import pkgutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ValidationError
 
@@ -90,6 +92,19 @@ def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
             if key == "$defs":
                 _without_titles(value)
     return schema
+
+
+def tools_of(server: str, tools: object) -> tuple[LocalTool, ...]:
+    """Return a local server's tools, functions among them as tools. Raises RequestError for what is none."""
+    from bundle_router.adapters.local.functions import local_tool
+
+    if not isinstance(tools, list | tuple):
+        advice = f"write local={{{server!r}: [get_ticket, …]}}"
+        raise RequestError(f"local server {server!r}: its tools are {type(tools).__name__}, not a list", advice=advice)
+    try:
+        return tuple(local_tool(tool) for tool in tools)
+    except RequestError as wrong:
+        raise RequestError(f"local server {server!r}: {wrong.message}", advice=wrong.advice) from None
 
 
 def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, int]) -> dict[str, Card]:
@@ -185,6 +200,7 @@ class LocalSessions:
         self._hidden = tuple(hidden)
         self._workers = Workers(limits.max_concurrent_calls)
         self._checks = Workers(1)
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
         entry = self._tools[server, tool]
@@ -208,11 +224,8 @@ class LocalSessions:
         entry = self._tools[server, tool]
         begun, gone, asked = threading.Event(), threading.Event(), time.monotonic()
 
-        def run() -> RawResult:
-            begun.set()
-            if gone.is_set():
-                return NEVER_BEGUN
-            context = ToolContext(
+        def context() -> ToolContext:
+            return ToolContext(
                 workspace=workspace,
                 settings=self._settings,
                 timeout_s=max(0.001, timeout_s - (time.monotonic() - asked)),
@@ -223,36 +236,66 @@ class LocalSessions:
                 within=within,
                 handed=files,
             )
-            return self._run(entry, arguments, context)
 
-        work = self._workers.submit(run)
+        def run() -> RawResult:
+            begun.set()
+            return NEVER_BEGUN if gone.is_set() else self._run(entry, arguments, context())
+
+        async def run_here() -> RawResult:
+            async with self._turn():
+                begun.set()
+                return await self._run_here(entry, arguments, context())
+
+        if inspect.iscoroutinefunction(entry.run):
+            work: asyncio.Future[RawResult] = asyncio.ensure_future(run_here())
+            stop: Callable[[], object] = work.cancel
+        else:
+            work, stop = self._workers.submit(run), gone.set
         # A thread can't be killed: what it still returns is dropped, and must not be reported as unretrieved.
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.wait({work}, timeout=timeout_s)
             if work.done():
                 return work.result()
-            gone.set()
+            stop()
             if not begun.is_set():
                 return _busy(server, tool, timeout_s, self._limits.max_concurrent_calls)
             await asyncio.wait({work}, timeout=GRACE_S)
-            if work.done() and work.exception() is None and work.result().outcome == "timeout":
+            if work.done() and not work.cancelled() and work.exception() is None and work.result().outcome == "timeout":
                 return work.result()  # its own word for it may say how far it came
         finally:
+            stop()
             gone.set()
         text = f"{server}.{tool} took longer than {timeout_s:g} s; it was told to stop."
         return RawResult((Text(text),), "timeout", "timeout")
 
     def _run(self, entry: LocalTool, arguments: Mapping[str, Any], context: ToolContext) -> RawResult:
         try:
-            output = entry.run(entry.arguments.model_validate(dict(arguments)), context)
-            size = _size(output)
+            return self._result(entry.run(entry.arguments.model_validate(dict(arguments)), context))
         except ToolFailure as failure:
-            advice = f"; {failure.advice}" if failure.advice else ""
-            outcome: Outcome = "timeout" if failure.code == "timeout" else "tool_error"
-            return RawResult((Text(failure.message + advice),), outcome, failure.code)
+            return _failed(failure)
         except BaseException as defect:  # noqa: BLE001 - the boundary of rule 3; a tool may not end us, or our loop
             return self._crashed(entry, defect)
+
+    async def _run_here(self, entry: LocalTool, arguments: Mapping[str, Any], context: ToolContext) -> RawResult:
+        """As `_run`, for a coroutine function: on the caller's event loop, where a cancellation reaches it."""
+        try:
+            made = entry.run(entry.arguments.model_validate(dict(arguments)), context)
+            return self._result(await made if inspect.isawaitable(made) else made)
+        except ToolFailure as failure:
+            return _failed(failure)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as defect:  # noqa: BLE001 - as above
+            return self._crashed(entry, defect)
+
+    def _turn(self) -> asyncio.Semaphore:
+        """Return what bounds the coroutine tools of the running loop: each loop has its own."""
+        loop = asyncio.get_running_loop()
+        return self._turns.setdefault(loop, asyncio.Semaphore(self._limits.max_concurrent_calls))
+
+    def _result(self, output: Any) -> RawResult:
+        size = _size(output)
         if size > self._limits.max_result_bytes:
             text = f"The result has {size:,} bytes, at most {self._limits.max_result_bytes:,} are taken. Ask for less."
             return RawResult((Text(text),), "tool_error", "too_large")
@@ -269,6 +312,12 @@ class LocalSessions:
     async def close(self) -> None:
         self._workers.close()
         self._checks.close()
+
+
+def _failed(failure: ToolFailure) -> RawResult:
+    advice = f"; {failure.advice}" if failure.advice else ""
+    outcome: Outcome = "timeout" if failure.code == "timeout" else "tool_error"
+    return RawResult((Text(failure.message + advice),), outcome, failure.code)
 
 
 def _busy(server: str, tool: str, timeout_s: float, limit: int) -> RawResult:

@@ -1,0 +1,151 @@
+"""A typed function as a tool: its annotations and its docstring are the name, the description and the schema.
+
+Rules:
+1. What can't be described is refused here, in a sentence, not at the first call: a parameter without a type, `*args`.
+2. The agent sees the docstring's text and what it says of each parameter, and nothing of the code.
+3. A parameter annotated with `ToolContext` is the router's to give; it is no argument.
+4. What a function returns becomes blocks: text, JSON, bytes, pictures, or blocks of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, get_origin, get_type_hints
+
+from docstring_parser import parse
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticSerializationError, PydanticUndefined
+
+from bundle_router.core.models import Data, LocalTool, Media, Text, ToolContext, ToolOutput
+from bundle_router.errors import RequestError
+
+ADVICE: Final = "annotate every parameter: `def get_ticket(number: int) -> str:`"
+_ANY: Final = TypeAdapter(Any)
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """How arguments reach the function: a field of the model by parameter, and the context's parameter."""
+
+    parameters: Mapping[str, str]
+    context: str | None
+    positional: frozenset[str]
+
+    def arguments(self, model: BaseModel, context: ToolContext) -> tuple[list[Any], dict[str, Any]]:
+        given = {name: getattr(model, field) for name, field in self.parameters.items()}
+        if self.context is not None:
+            given[self.context] = context
+        return [given.pop(name) for name in list(given) if name in self.positional], given
+
+
+def local_tool(function: Callable[..., Any] | LocalTool, *, name: str = "", description: str = "") -> LocalTool:
+    """Return the tool that a function is. `name` and `description` replace its own. Raises RequestError."""
+    if isinstance(function, LocalTool):
+        return function
+    if not callable(function) or isinstance(function, type):
+        kind = f"the class {function.__name__}" if isinstance(function, type) else f"a {type(function).__name__}"
+        raise RequestError(f"{kind} is no tool", advice="hand over functions, or LocalTool values")
+    own = name or getattr(function, "__name__", "")
+    documented = parse(inspect.getdoc(function) or "")
+    parts = (documented.short_description, documented.long_description)
+    words = description or "\n\n".join(part for part in parts if part)
+    if not words:
+        raise RequestError(f"the tool {own!r} has no description", advice="write a docstring: agents choose by it")
+    model, signature = _described(own, function, {row.arg_name: row.description or "" for row in documented.params})
+    run = _asynchronous if inspect.iscoroutinefunction(function) else _synchronous
+    return LocalTool(own, words, model, run(function, signature))
+
+
+def _described(name: str, function: Callable[..., Any], texts: Mapping[str, str]) -> tuple[type[BaseModel], _Signature]:
+    try:
+        hints = get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters
+    except (NameError, TypeError, ValueError) as error:
+        raise RequestError(f"the tool {name!r} can't be described: {error}", advice=ADVICE) from None
+    fields: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    context = None
+    positional = set()
+    for parameter in parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise RequestError(f"the tool {name!r} takes any number of {parameter.name!r}", advice=ADVICE)
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            positional.add(parameter.name)
+        if parameter.name not in hints:
+            raise RequestError(f"the tool {name!r}: parameter {parameter.name!r} has no type", advice=ADVICE)
+        hint = hints[parameter.name]
+        if hint is ToolContext:
+            context = parameter.name
+            continue
+        # Fields are numbered and carry the parameter's name as alias: `schema` or `copy` would hide a model's own.
+        names[parameter.name] = field = f"argument_{len(names)}"
+        fields[field] = (hint, _field(parameter, hint, texts.get(parameter.name, "")))
+    try:
+        model = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid", frozen=True), **fields)
+        model.model_json_schema()
+    except (PydanticUserError, TypeError, ValueError) as error:
+        said = str(error).partition("\n")[0]
+        raise RequestError(f"the tool {name!r} can't be described: {said}", advice=ADVICE) from None
+    return model, _Signature(names, context, frozenset(positional))
+
+
+def _field(parameter: inspect.Parameter, hint: Any, text: str) -> Any:
+    default = PydanticUndefined if parameter.default is parameter.empty else parameter.default
+    extras = hint.__metadata__ if get_origin(hint) is Annotated else ()
+    own = next((extra for extra in (*extras, default) if isinstance(extra, FieldInfo)), None)
+    if isinstance(default, FieldInfo):
+        default.alias = default.validation_alias = parameter.name
+        default.description = default.description or text or None
+        return default
+    described = (own.description if own is not None else None) or text or None
+    return Field(default, alias=parameter.name, description=described)
+
+
+def _synchronous(function: Callable[..., Any], signature: _Signature) -> Callable[[Any, ToolContext], ToolOutput]:
+    def run(arguments: Any, context: ToolContext) -> ToolOutput:
+        positional, named = signature.arguments(arguments, context)
+        return tool_output(function(*positional, **named))
+
+    return run
+
+
+def _asynchronous(
+    function: Callable[..., Awaitable[Any]], signature: _Signature
+) -> Callable[[Any, ToolContext], Awaitable[ToolOutput]]:
+    async def run(arguments: Any, context: ToolContext) -> ToolOutput:
+        positional, named = signature.arguments(arguments, context)
+        return tool_output(await function(*positional, **named))
+
+    return run
+
+
+def tool_output(value: Any) -> ToolOutput:
+    """Return what a function gave as a tool's output. Raises TypeError for what can't be shown to an agent."""
+    if isinstance(value, ToolOutput):
+        return value
+    if isinstance(value, list | tuple) and any(_is_block(item) for item in value):
+        return ToolOutput(tuple(_block(item) for item in value))
+    return ToolOutput((_block(value),))
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, Text | Data | Media | bytes | bytearray) or hasattr(value, "_repr_png_")
+
+
+def _block(value: Any) -> Text | Data | Media:
+    if isinstance(value, Text | Data | Media):
+        return value
+    if isinstance(value, str):
+        return Text(value)
+    if isinstance(value, bytes | bytearray):
+        return Media(bytes(value))
+    if hasattr(value, "_repr_png_"):  # how Pillow, Matplotlib and others show a picture in a notebook
+        return Media(value._repr_png_(), "image/png")
+    try:
+        return Data(_ANY.dump_python(value, mode="json"))
+    except PydanticSerializationError:
+        raise TypeError(f"it returned {type(value).__name__}, which is neither text, JSON, bytes nor a block") from None

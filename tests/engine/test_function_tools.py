@@ -1,0 +1,235 @@
+"""Tools that are typed functions: described by annotations and docstring, called, and refused where they can't be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from bundle_router import Router, Step
+from bundle_router.engine.outcomes import Result
+from bundle_router.errors import RequestError
+from bundle_router.tool import Data, LocalTool, Media, Text, ToolContext, ToolFailure, ToolOutput, tool
+from pydantic import BaseModel, Field
+
+CONFIG = {
+    "servers": '[servers.own]\ntransport = "local"\ntrust = "trusted"\n',
+    "bundles": '[bundles.own]\ndescription = "Ours."\ntools = ["own.*"]\neffects = ["read"]\n',
+    "routes": '[[routes]]\nname = "all"\nbundles = ["own"]\n',
+    "policy": '[[policies]]\nname = "all"\nallow = ["bundle:own"]\neffects = ["read"]\n',
+    "router": "[limits]\ncall_timeout_s = 0.5\n",
+}
+
+
+class Found(BaseModel):
+    number: int
+    open: bool
+
+
+@dataclass
+class Place:
+    line: int
+
+
+class Picture:
+    def _repr_png_(self) -> bytes:
+        return b"\x89PNG\r\n\x1a\n"
+
+
+def get_ticket(number: int, form: Literal["short", "long"] = "short", copy: bool = False) -> str:
+    """Read a ticket of the tracker.
+
+    Closed ones, too.
+
+    Args:
+        number: Its number.
+        form: How much of it.
+    """
+    return f"{number} {form} {copy}"
+
+
+Words = Annotated[str, Field(min_length=2, description="What to look for.")]
+
+
+async def find(words: Words, /, *, limit: int = 3) -> Found:
+    """Find a ticket.
+
+    :param limit: how many
+    """
+    await asyncio.sleep(0)
+    return Found(number=len(words) * limit, open=True)
+
+
+def where(context: ToolContext, deep: list[int] | None = None) -> Place:
+    """Say where it is called."""
+    assert context.timeout_s > 0
+    return Place(len(deep or ()))
+
+
+def opened(folder: Path, local: dict[str, Any]) -> Router:
+    (folder / "config").mkdir(exist_ok=True)
+    for name, text in CONFIG.items():
+        (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
+    return Router.open(folder / "config", runs=folder / "runs", workspace=folder, local=local)
+
+
+STEP = Step(run_id="r", workflow="w", role="r", step="s")
+
+
+def test_annotations_and_docstring_are_what_the_agent_sees(tmp_path: Path) -> None:
+    with opened(tmp_path, {"own": [get_ticket, find, where]}) as router:
+        router.route_sync(STEP)
+        shown = {row["name"]: row for row in router.tools_sync("r", format="mcp").tools}
+    ticket = next(row for name, row in shown.items() if "get_ticket" in name)
+    assert ticket["description"] == "Read a ticket of the tracker.\n\nClosed ones, too."
+    properties = ticket["inputSchema"]["properties"]
+    assert properties["number"] == {"type": "integer", "description": "Its number."}
+    assert properties["form"]["enum"] == ["short", "long"]
+    assert sorted(properties) == ["copy", "form", "number"]
+    assert ticket["inputSchema"]["required"] == ["number"]
+    assert ticket["inputSchema"]["additionalProperties"] is False
+    found = next(row for name, row in shown.items() if "find" in name)["inputSchema"]["properties"]
+    assert found["words"] == {"type": "string", "minLength": 2, "description": "What to look for."}
+    assert found["limit"] == {"type": "integer", "default": 3, "description": "how many"}
+    assert "context" not in json.dumps(shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "outcome", "text"),
+    [
+        ("own.get_ticket", {"number": 7, "copy": True}, "ok", "7 short True"),
+        ("own.get_ticket", {"number": "seven"}, "invalid_arguments", "number"),
+        ("own.get_ticket", {"number": 7, "other": 1}, "invalid_arguments", "other"),
+        ("own.find", {"words": "abc", "limit": 2}, "ok", '"number":6'),
+        ("own.find", {"words": "a"}, "invalid_arguments", "words"),
+        ("own.where", {"deep": [1, 2]}, "ok", '"line":2'),
+    ],
+)
+def test_they_are_called_sync_and_async(
+    name: str, arguments: dict[str, Any], outcome: str, text: str, tmp_path: Path
+) -> None:
+    async def call() -> tuple[str, str]:
+        async with opened(tmp_path, {"own": [get_ticket, find, where]}) as router:
+            await router.route(STEP)
+            result = await router.call("r", name, arguments)
+            return result.outcome, result.text
+
+    assert asyncio.run(call())[0] == outcome
+    with opened(tmp_path, {"own": [get_ticket, find, where]}) as router:
+        result = router.call_sync("r", name, arguments)
+    assert (result.outcome, text in result.text.replace(" ", "" if text[0] == '"' else " ")) == (outcome, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("words", "words"),
+        ({"a": [1, None]}, '"a"'),
+        ([1, 2], "[1"),
+        (3.5, "3.5"),
+        (None, "null"),
+        (Text("block"), "block"),
+        (Data({"b": 1}), '"b"'),
+        (ToolOutput((Text("whole"),)), "whole"),
+        (b"\x00\x01", "artifact:sha256:"),
+        (Media(b"GIF89a", "image/gif"), "artifact:sha256:"),
+        (Picture(), "image/png"),
+        ([Text("first"), b"\x00"], "first"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_function_returns_becomes_blocks(value: Any, text: str, tmp_path: Path) -> None:
+    def give() -> Any:
+        """Give it."""
+        return value
+
+    with opened(tmp_path, {"own": [give]}) as router:
+        router.route_sync(STEP)
+        result = router.call_sync("r", "own.give", {})
+    assert (result.outcome, text in result.text) == ("ok", True)
+
+
+def untyped(x):  # type: ignore[no-untyped-def]  # the case
+    """Take x."""
+
+
+def starred(*parts: str) -> None:
+    """Take many."""
+
+
+def undocumented(x: int) -> int:
+    return x
+
+
+def unschematic(x: Callable[[], int]) -> None:
+    """Take a function."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (untyped, "'untyped': parameter 'x' has no type"),
+        (starred, "takes any number of 'parts'"),
+        (undocumented, "'undocumented' has no description"),
+        (unschematic, "'unschematic' can't be described"),
+        (Found, "the class Found is no tool"),
+        (7, "a int is no tool"),
+    ],
+)
+def test_a_wrong_one_is_refused_when_the_router_is_opened(wrong: object, says: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError) as caught:
+        opened(tmp_path, {"own": [wrong]})
+    assert "local server 'own'" in caught.value.message
+    assert says in caught.value.message
+
+
+def test_a_bare_function_in_place_of_a_list_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="not a list"):
+        opened(tmp_path, {"own": get_ticket})
+
+
+def test_the_decorator_renames_and_describes() -> None:
+    @tool(name="look", description="Look.")
+    def f(x: int) -> int:
+        return x
+
+    assert isinstance(f, LocalTool)
+    assert (f.name, f.description) == ("look", "Look.")
+    assert tool(get_ticket).name == "get_ticket"
+    assert tool(f) is f
+
+
+def test_failures_and_deadlines_of_async_tools_are_results(tmp_path: Path) -> None:
+    cancelled = threading.Event()
+
+    async def hang() -> str:
+        """Hang."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return ""
+
+    async def fail() -> str:
+        """Fail."""
+        raise ToolFailure("no such ticket", code="not_found", advice="ask for another")
+
+    async def crash() -> str:
+        """Crash."""
+        raise ZeroDivisionError
+
+    async def call_all() -> list[Result]:
+        async with opened(tmp_path, {"own": [hang, fail, crash]}) as router:
+            await router.route(STEP)
+            return await asyncio.gather(*(router.call("r", f"own.{n}", {}) for n in ("fail", "crash", "hang")))
+
+    failed, crashed, hung = asyncio.run(call_all())
+    assert (failed.outcome, failed.code, "ask for another" in failed.text) == ("tool_error", "not_found", True)
+    assert (crashed.outcome, crashed.code) == ("tool_error", "crashed")
+    assert hung.outcome == "timeout"
+    assert cancelled.is_set()
