@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -18,7 +17,8 @@ import pytest
 from bundle_router.adapters.config_files import fingerprint, read_config, scaffold, shipped_folder
 from bundle_router.core.catalog import Card
 from bundle_router.core.config import FILE_NAMES, from_bytes, load
-from bundle_router.core.config.schema import schema, schema_texts
+from bundle_router.core.config.forms import schema, schema_texts
+from bundle_router.core.config.reference import reference_text
 from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.decide.policy import verdict
 from bundle_router.core.models import Facts
@@ -293,19 +293,26 @@ def test_every_key_says_in_words_what_it_is_for(name: str) -> None:
         for key, value in node.get("properties", {}).items():
             found += [] if value.get("description") else [f"{path}.{key}"]
         for definition, value in node.get("definitions", {}).items():
-            # The grammar of a command line belongs to the tool that reads it, and is described there.
-            found += [] if definition.startswith("Binary") else keys_without_words(value, definition)
+            found += keys_without_words(value, definition)
         return found
 
     assert keys_without_words(schema(name), name) == []
 
 
-def test_the_schemas_beside_the_shipped_files_are_those_of_this_version() -> None:
-    for path, text in schema_texts().items():
-        assert (shipped_folder() / path).read_text(encoding="utf-8") == text, (
-            f"{path} is stale: write schema_texts() out"
-        )
-        assert "null" not in json.loads(text)
+def test_the_schemas_and_the_reference_beside_the_shipped_files_are_those_of_this_version() -> None:
+    for path, text in {**schema_texts(), "README.md": reference_text()}.items():
+        assert (shipped_folder() / path).read_text(encoding="utf-8") == text, f"{path} is stale: run .ci/generate"
+
+
+def test_the_reference_has_a_row_for_every_key_with_its_meaning() -> None:
+    text = reference_text()
+    for name in FILE_NAMES:
+        whole = schema(name)
+        for node in (whole, *whole["definitions"].values()):
+            for key, row in node["properties"].items():
+                is_section = node is whole
+                assert (f"[{key}" if is_section else f"| `{key}` |") in text
+                assert row["description"].replace("|", "\\|") in text
 
 
 @pytest.mark.parametrize("name", FILE_NAMES)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import MIN_LABELS, Route
-from bundle_router.core.config.written import FORMS
+from bundle_router.core.config.forms import FILES, form_of
 from bundle_router.core.search.fit import MIN_LABELS as MIN_REPLAYED
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.sufficiency import judge, thresholds_version
@@ -327,6 +327,6 @@ def test_the_proposals_are_toml_that_the_config_understands(kit: Any) -> None:
     proposals = taught(deployment).proposals
     document = tomllib.loads(proposals_toml(proposals, deployment.catalog))
     assert {row["workflow"] for row in document["routes"]} >= {odd[0]}
-    FORMS["routes.toml"].model_validate({"routes": document["routes"]})
+    form_of(FILES["routes.toml"]).model_validate({"routes": document["routes"]})
     assert document["bundles"]["workspace.exec"]["examples"] == ['spin "the rig" \\hard\\ 😀']
     assert document["bundles"]["repo.readonly"]["tools"] == ["repo.grep"]

@@ -12,24 +12,23 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle, Server
-from bundle_router.core.config.overlay import Written
+from bundle_router.core.config.overlay import WrittenConfig
 from bundle_router.core.config.positions import Path
-from bundle_router.core.config.reading import Entry
+from bundle_router.core.config.reading import WrittenEntry
 from bundle_router.core.config.report import Report
 from bundle_router.core.config.servers import included
-from bundle_router.core.config.written.entries import WrittenBundle
 from bundle_router.core.models import EFFECTS, TOOL_NAME, Effect, Mode, Trust
 from bundle_router.core.models.patterns import is_glob, matches
 
 MAX_TOOLS: Final = 5_000
 MAX_ALL_TOOLS: Final = 250_000
 
-BundleEntry = Entry[WrittenBundle]
+BundleEntry = WrittenEntry[Bundle]
 
 
 @dataclass(slots=True)
@@ -45,13 +44,8 @@ class _Flat:
     companions: set[str] = field(default_factory=set)
 
     def absorb(self, other: _Flat) -> None:
-        self.tools |= other.tools
-        self.patterns |= other.patterns
-        self.servers |= other.servers
-        self.effects |= other.effects
-        self.env |= other.env
-        self.binary |= other.binary
-        self.companions |= other.companions
+        for item in fields(self):
+            getattr(self, item.name).update(getattr(other, item.name))
 
 
 class BundleResolver:
@@ -59,7 +53,7 @@ class BundleResolver:
 
     def __init__(
         self,
-        written: Written,
+        written: WrittenConfig,
         servers: Mapping[str, Server],
         local_tools: Mapping[str, Set[str]],
         report: Report,
@@ -68,9 +62,10 @@ class BundleResolver:
         self._servers = servers
         self._local_tools = local_tools
         self._report = report
-        self._known = written.known_bundles()
-        self._complete = "bundles.toml" not in written.unread
-        self.ids = {id_: id_ for id_ in self._known}
+        self.complete = "bundles.toml" not in written.unread
+        """False when bundles.toml could not be read, so that no bundle can be said to be missing."""
+        self.ids = {id_: id_ for id_ in written.known_bundles()}
+        self._reported_servers: set[str] = set()
         self._add_aliases()
 
     def resolve(self) -> dict[str, Bundle]:
@@ -84,54 +79,46 @@ class BundleResolver:
             total += len(flat.tools)
             if len(flat.tools) > MAX_TOOLS or total > MAX_ALL_TOOLS:
                 limit = f"{MAX_TOOLS:,} tools" if len(flat.tools) > MAX_TOOLS else f"{MAX_ALL_TOOLS:,} in all bundles"
-                self._report.add(entry.file, entry.path, f"holds too many tools: the limit is {limit}")
+                self._report.about(entry, "", f"holds too many tools: the limit is {limit}")
                 break
             flats[entry.name] = flat
         written = self._written.bundles
         return {name: self._frozen(written[name], flats[name]) for name in written if name in flats}
 
-    def check_ids(self, entry: Entry[object], key: str, ids: list[str]) -> tuple[str, ...]:
-        """The ids as they are called now; those that do not exist are reported and left out."""
+    def check_ids(self, entry: WrittenEntry[Any], key: str, ids: Sequence[str]) -> tuple[str, ...]:
+        """Return the ids as they are called now; those that do not exist are reported and left out."""
         found = []
         for index, id_ in enumerate(ids):
             now = self.ids.get(id_)
             if now is not None:
                 found.append(now)
-            elif self._complete:
-                where = (*entry.path, key, index)
+            elif self.complete:
                 hint = self._report.suggester.did_you_mean(id_, self.ids)
                 if is_glob(id_):
                     hint = "write the bundles out; globs belong in 'ask' and in policies"
-                self._report.add(entry.file, where, f"unknown bundle {id_!r}", hint)
+                self._report.about(entry, (key, index), f"unknown bundle {id_!r}", hint)
         return tuple(found)
-
-    @property
-    def complete(self) -> bool:
-        """False when bundles.toml could not be read, so that no bundle can be said to be missing."""
-        return self._complete
 
     def _add_aliases(self) -> None:
         owners: dict[str, str] = {}
         for entry in self._written.bundles.values():
-            for index, alias in enumerate(entry.form.aliases):
+            for index, alias in enumerate(entry.value.aliases):
                 owner = owners.setdefault(alias, entry.name)
                 if owner != entry.name:
                     message = f"{alias!r} is already an alias of bundle {owner!r}"
-                    self._report.add(
-                        entry.file, (*entry.path, "aliases", index), message, "an old id has one successor"
-                    )
+                    self._report.about(entry, ("aliases", index), message, "an old id has one successor")
                 self.ids.setdefault(alias, owner)
 
     # --- composition ------------------------------------------------------------------------------------------------
 
     def _parts(self, entry: BundleEntry) -> list[str]:
-        return [self.ids[id_] for id_ in entry.form.bundles if id_ in self.ids]
+        return [self.ids[id_] for id_ in entry.value.bundles if id_ in self.ids]
 
     def _composition_order(self) -> Iterator[BundleEntry]:
         """Every bundle after those it is composed of. A cycle is reported where it closes, and cut there."""
         done: set[str] = set()
         for root in self._written.bundles.values():
-            self.check_ids(root, "bundles", root.form.bundles)
+            self.check_ids(root, "bundles", root.value.bundles)
             if root.name in done:
                 continue
             trail: dict[str, Iterator[tuple[int, str]]] = {root.name: enumerate(self._parts(root))}
@@ -152,123 +139,122 @@ class BundleResolver:
     def _report_cycle(self, entry: BundleEntry, index: int, trail: list[str], start: str) -> None:
         cycle = trail[trail.index(start) :]
         shown = cycle if len(cycle) <= 8 else [*cycle[:4], "…", *cycle[-3:]]
-        where = (*entry.path, "bundles", index)
-        self._report.add(
-            entry.file, where, f"bundles are composed in a circle: {' → '.join(shown)}", "cut it somewhere"
-        )
+        message = f"bundles are composed in a circle: {' → '.join(shown)}"
+        self._report.about(entry, ("bundles", index), message, "cut it somewhere")
 
     # --- one bundle -------------------------------------------------------------------------------------------------
 
     def _own(self, entry: BundleEntry) -> _Flat:
-        form = entry.form
-        flat = _Flat(effects=set(form.effects or ()), env=set(form.requires.env), binary=set(form.requires.binary))
-        for index, ref in enumerate(form.tools):
-            self._add_tool(entry, (*entry.path, "tools", index), ref, flat)
-        for index, ref in enumerate(form.companions):
-            where = (*entry.path, "companions", index)
+        bundle = entry.value
+        flat = _Flat(effects=set(bundle.effects), env=set(bundle.requires_env), binary=set(bundle.requires_binary))
+        for index, ref in enumerate(bundle.tools):
+            self._add_tool(entry, ("tools", index), ref, flat)
+        for index, ref in enumerate(bundle.companions):
             if is_glob(ref):
-                self._report.add(entry.file, where, "companions are named one by one", "write the tools out")
-            elif self._check_tool(entry, where, ref):
+                message = "companions are named one by one"
+                self._report.about(entry, ("companions", index), message, "write the tools out")
+            elif self._may_be_named(entry, ("companions", index), ref):
                 flat.companions.add(ref)
         if not entry.whole:
             pass  # its tools or effects may be what was wrong
-        elif not form.tools and not form.bundles:
-            self._report.add(entry.file, entry.path, "holds no tools", "add tools = [...] or bundles = [...]")
-        elif form.tools and form.effects is None:
+        elif not bundle.tools and not bundle.bundles:
+            self._report.about(entry, "", "holds no tools", "add tools = [...] or bundles = [...]")
+        elif bundle.tools and "effects" not in entry.keys:
             hint = "add effects = [...] with what its tools can do: 'read', 'write', 'exec', 'network'"
-            self._report.add(entry.file, (*entry.path, "effects"), "is missing, and policies rest on it", hint)
+            self._report.about(entry, "effects", "is missing, and policies rest on it", hint)
         self._check_skill(entry)
         return flat
 
     def _add_tool(self, entry: BundleEntry, where: Path, ref: str, flat: _Flat) -> None:
-        if not self._check_tool(entry, where, ref):
+        if not self._may_be_named(entry, where, ref):
             return
         name, _, tool = ref.partition(".")
         flat.servers.add(name)
         if not is_glob(ref):
             flat.tools.add(ref)
             return
-        server = self._servers.get(name)
-        is_local = server is not None and server.transport == "local"
-        known = self._local_tools.get(name) if is_local else None
-        if server is None or known is None:
-            if not is_local:  # one without tools has been reported where it stands
-                flat.patterns.add(ref)
+        server = self._servers[name]
+        if server.transport != "local":
+            flat.patterns.add(ref)
             return
+        known = self._local_tools.get(name)
+        if known is None:
+            return  # a local server without tools has been reported where it stands
         matching = {f"{name}.{one}" for one in known if matches(tool, one) and included(server, one)}
         if not matching:
             message = f"{ref!r} matches no tool of server {name!r}"
-            self._report.add(entry.file, where, message, f"it has {', '.join(sorted(known))}")
+            self._report.about(entry, where, message, f"it has {', '.join(sorted(known))}")
         flat.tools |= matching
 
-    def _check_tool(self, entry: BundleEntry, where: Path, ref: str) -> bool:
+    def _may_be_named(self, entry: BundleEntry, where: Path, ref: str) -> bool:
         """Whether `server.tool` may be named here. Says so if not, except for what was reported elsewhere already."""
-        return self._check_form(entry, where, ref) and self._check_exists(entry, where, ref)
-
-    def _check_form(self, entry: BundleEntry, where: Path, ref: str) -> bool:
         name, dot, tool = ref.partition(".")
-        message = suggestion = ""
+        message, suggestion = f"{ref!r} is not a tool's name", ""
         if not dot or not name or not tool:
-            message, suggestion = f"{ref!r} is not a tool's name", "write 'server.tool'"
+            suggestion = "write 'server.tool'"
         elif is_glob(name):
             message, suggestion = f"{ref!r} reaches over all servers", "name the server: 'repo.*'"
         elif not TOOL_NAME.fullmatch(tool.replace("*", "x").replace("?", "x")):
-            message, suggestion = (
-                f"{ref!r} is not a tool's name",
-                "letters, digits, '_', '-' and '.'; globs have * and ?",
-            )
-        if message:
-            self._report.add(entry.file, where, message, suggestion)
-        return not message
+            suggestion = "letters, digits, '_', '-' and '.'; globs have * and ?"
+        if suggestion:
+            self._report.about(entry, where, message, suggestion)
+            return False
+        return self._exists(entry, where, ref)
 
-    def _check_exists(self, entry: BundleEntry, where: Path, ref: str) -> bool:
+    def _exists(self, entry: BundleEntry, where: Path, ref: str) -> bool:
         name, _, tool = ref.partition(".")
         server = self._servers.get(name)
         if server is None:
-            known = self._written.known_servers()
-            if name not in known and "servers.toml" not in self._written.unread:
-                hint = self._report.suggester.did_you_mean(name, known)
-                self._report.add(entry.file, where, f"unknown server {name!r} in {ref!r}", hint)
+            self._report_unknown_server(entry, where, ref)
             return False
         if is_glob(tool):
             if server.trust == "untrusted":
                 message = (
                     f"{ref!r} is a glob, and server {name!r} is untrusted: it could add tools to this bundle itself"
                 )
-                self._report.add(entry.file, where, message, "name its tools one by one")
+                self._report.about(entry, where, message, "name its tools one by one")
             return server.trust == "trusted"
         known_tools = self._local_tools.get(name) if server.transport == "local" else None
         if known_tools is not None and tool not in known_tools:
             nearest = self._report.suggester.nearest(tool, known_tools)
-            said = f"did you mean '{name}.{nearest}'?" if nearest else f"it has {', '.join(sorted(known_tools))}"
-            self._report.add(entry.file, where, f"unknown tool {ref!r}", said)
+            hint = f"did you mean '{name}.{nearest}'?" if nearest else f"it has {', '.join(sorted(known_tools))}"
+            self._report.about(entry, where, f"unknown tool {ref!r}", hint)
             return False
         return True
 
+    def _report_unknown_server(self, entry: BundleEntry, where: Path, ref: str) -> None:
+        """Report a server that is nowhere, once, whatever number of tools is named of it."""
+        name = ref.partition(".")[0]
+        known = self._written.known_servers()
+        if name in known or name in self._reported_servers or "servers.toml" in self._written.unread:
+            return
+        self._reported_servers.add(name)
+        hint = self._report.suggester.did_you_mean(name, known)
+        refs = [one for other in self._written.bundles.values() for one in other.value.tools]
+        more = sum(one.partition(".")[0] == name for one in refs) - 1
+        message = f"unknown server {name!r} in {ref!r}" + (f" and in {more} more" if more > 0 else "")
+        self._report.about(entry, where, message, hint)
+
     def _check_skill(self, entry: BundleEntry) -> None:
-        skill = entry.form.skill
+        skill = entry.value.skill
         if skill is None:
             return
         parts = skill.split("/")
         if skill.startswith("/") or "\\" in skill or any(part in ("", ".", "..") for part in parts):
             message = f"{skill[:80]!r} is not a path under bundles/"
-            self._report.add(entry.file, (*entry.path, "skill"), message, "such as 'repo/SKILL.md'")
+            self._report.about(entry, "skill", message, "such as 'repo/SKILL.md'")
 
     def _frozen(self, entry: BundleEntry, flat: _Flat) -> Bundle:
-        form = entry.form
-        trusted = all(self._servers[name].trust == "trusted" for name in flat.servers)
-        trust: Trust = "trusted" if trusted else "untrusted"
-        mode: Mode = form.mode or ("direct" if trusted else "meta")
-        if not trusted and mode != "meta":
-            untrusted = sorted(name for name in flat.servers if self._servers[name].trust == "untrusted")
+        bundle = entry.value
+        untrusted = sorted(name for name in flat.servers if self._servers[name].trust == "untrusted")
+        trust: Trust = "untrusted" if untrusted else "trusted"
+        mode: Mode = bundle.mode if "mode" in entry.keys else "meta" if untrusted else "direct"
+        if untrusted and mode != "meta":
             message = f"{mode!r} would show agents the text of untrusted server {untrusted[0]!r}"
-            self._report.add(entry.file, (*entry.path, "mode"), message, "use mode = 'meta'")
-        return Bundle(
-            id=entry.name,
-            description=form.description,
+            self._report.about(entry, "mode", message, "use mode = 'meta'")
+        return replace(
+            bundle,
             tools=tuple(sorted(flat.tools)),
-            avoid=form.avoid,
-            examples=tuple(form.examples),
             bundles=tuple(dict.fromkeys(self._parts(entry))),
             patterns=tuple(sorted(flat.patterns)),
             servers=tuple(sorted(flat.servers)),
@@ -277,11 +263,6 @@ class BundleResolver:
             requires_env=tuple(sorted(flat.env)),
             requires_binary=tuple(sorted(flat.binary)),
             companions=tuple(sorted(flat.companions)),
-            always=form.always,
-            selectable=form.selectable,
-            skill=form.skill,
-            max_tokens=form.max_tokens,
-            aliases=tuple(sorted(form.aliases)),
-            enabled=form.enabled,
+            aliases=tuple(sorted(bundle.aliases)),
             trust=trust,
         )

@@ -15,44 +15,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bundle_router.core.config.reading import Entry, Reading, read
+from bundle_router.core.catalog import Bundle, Policy, Route, Server, Settings
+from bundle_router.core.catalog.tables import DocsLimits, RepoLimits
+from bundle_router.core.config.forms import keys_of
+from bundle_router.core.config.reading import FileContent, WrittenEntry, read
 from bundle_router.core.config.report import Report
 from bundle_router.core.config.source import FILE_NAMES, ConfigFile
-from bundle_router.core.config.written.entries import (
-    WrittenBundle,
-    WrittenDocs,
-    WrittenPolicy,
-    WrittenRepo,
-    WrittenRoute,
-    WrittenServer,
-)
-from bundle_router.core.config.written.settings import RouterFile
 from bundle_router.core.models import BinaryRule
 
 _REPLACED_WHOLE = ("routes.toml", "policy.toml")
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenConfig:
     """What the config says in all. `broken` holds the names of entries that are there and wrong, by key; `unread`
     the names of files whose content is unknown, so that nothing can be said to be missing from them."""
 
-    servers: dict[str, Entry[WrittenServer]] = field(default_factory=dict)
-    bundles: dict[str, Entry[WrittenBundle]] = field(default_factory=dict)
-    routes: list[Entry[WrittenRoute]] = field(default_factory=list)
-    policies: list[Entry[WrittenPolicy]] = field(default_factory=list)
-    binaries: list[Entry[BinaryRule]] = field(default_factory=list)
-    docs: Entry[WrittenDocs] | None = None
-    repo: Entry[WrittenRepo] | None = None
-    sections: dict[str, list[Entry[Any]]] = field(default_factory=dict)
+    servers: dict[str, WrittenEntry[Server]] = field(default_factory=dict)
+    broken_servers: list[WrittenEntry[Server]] = field(default_factory=list)
+    """What can be read of servers that are there and wrong: nothing may rest on them."""
+    bundles: dict[str, WrittenEntry[Bundle]] = field(default_factory=dict)
+    routes: list[WrittenEntry[Route]] = field(default_factory=list)
+    policies: list[WrittenEntry[Policy]] = field(default_factory=list)
+    binaries: list[WrittenEntry[BinaryRule]] = field(default_factory=list)
+    docs: WrittenEntry[DocsLimits] | None = None
+    repo: WrittenEntry[RepoLimits] | None = None
+    sections: dict[str, list[WrittenEntry[Any]]] = field(default_factory=dict)
     """The sections of `router.toml`, the shipped one first."""
     broken: dict[str, set[str]] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
 
     def known_servers(self) -> set[str]:
+        """Return the names of all servers that are there, right or wrong."""
         return {*self.servers, *self.broken.get("servers", ())}
 
     def known_bundles(self) -> set[str]:
+        """Return the ids of all bundles that are there, right or wrong."""
         return {*self.bundles, *self.broken.get("bundles", ())}
 
 
@@ -66,9 +64,9 @@ def in_order(files: Sequence[ConfigFile]) -> list[ConfigFile]:
     return sorted(kept, key=lambda file: (order.get(file.name, len(order)), file.layer == "project"))
 
 
-def gather(files: Sequence[ConfigFile], report: Report) -> Written:
-    """Reads all files and lays them over each other. `files` as `in_order` gives them."""
-    written = Written()
+def gather(files: Sequence[ConfigFile], report: Report) -> WrittenConfig:
+    """Return what all files say, laid over each other. `files` as `in_order` gives them."""
+    written = WrittenConfig()
     for file in files:
         if file.name not in FILE_NAMES:
             hint = report.suggester.did_you_mean(file.name, FILE_NAMES) or f"known files: {', '.join(FILE_NAMES)}"
@@ -76,27 +74,28 @@ def gather(files: Sequence[ConfigFile], report: Report) -> Written:
                 file, (), "is not a file of the config and is not read", hint, level="warning", rule="stray-file"
             )
             continue
-        reading = read(file, report)
-        if not reading.readable:
+        content = read(file, report)
+        if not content.readable:
             written.unread.add(file.name)
-        _lay_over(written, reading)
+        _lay_over(written, content)
     return written
 
 
-def _lay_over(written: Written, reading: Reading) -> None:
-    for key, names in reading.broken.items():
+def _lay_over(written: WrittenConfig, content: FileContent) -> None:
+    for key, names in content.broken.items():
         written.broken.setdefault(key, set()).update(names)
-    found = reading.entries
-    for name in reading.broken.get("servers", ()):
+    found = content.entries
+    for name in content.broken.get("servers", ()):
         written.servers.pop(name, None)
-    for name in reading.broken.get("bundles", ()):
+    for name in content.broken.get("bundles", ()):
         written.bundles.pop(name, None)
-    written.servers.update((entry.name, entry) for entry in found.get("servers", ()))
+    written.servers.update((entry.name, entry) for entry in found.get("servers", ()) if entry.whole)
+    written.broken_servers += (entry for entry in found.get("servers", ()) if not entry.whole)
     written.bundles.update((entry.name, entry) for entry in found.get("bundles", ()))
     written.routes += found.get("routes", ())
     written.policies += found.get("policies", ())
     written.binaries += found.get("binaries", ())
     written.docs = next(iter(found.get("docs", ())), written.docs)
     written.repo = next(iter(found.get("repo", ())), written.repo)
-    for key in RouterFile.model_fields:
+    for key in keys_of(Settings):
         written.sections.setdefault(key, []).extend(found.get(key, ()))

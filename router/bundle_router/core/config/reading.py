@@ -3,8 +3,8 @@
 Rules:
 1. Every file is read, whatever is wrong with the others.
 2. The name of an entry that is wrong is remembered, so that stage 2 doesn't report it a second time as missing. What
-   is right in it goes on to stage 2 as a partial entry, except for servers: everything rests on their every key.
-3. Text goes `guard` → TOML parser → forms. Nothing else parses.
+   is right in it goes on to stage 2 as a partial entry, so that everything wrong with it is reported at once.
+3. Text goes `guard` → TOML parser → forms → the catalog's values. Nothing else parses.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from typing import Any, Final, Generic, TypeVar, get_origin
 
 from pydantic import ValidationError
 
+from bundle_router.core.config.forms import FILES, Form, form_of, value_of
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.report import Report
 from bundle_router.core.config.source import ConfigFile, guard
 from bundle_router.core.config.wording import explain, known_keys
-from bundle_router.core.config.written import FORMS, Form
 from bundle_router.errors import Problem
 
 MAX_ENTRIES: Final = 8_000
 """Entries of one table of one file."""
 
-FormT = TypeVar("FormT", covariant=True)
+ValueT = TypeVar("ValueT", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[FormT]):
-    """One entry as written, and where it stands. `name` is its key, or its `name`, or empty.
+class WrittenEntry(Generic[ValueT]):
+    """One entry of a file, and where it stands. `name` is its key, or its `name`, or empty. `value` is what it says, as
+    the catalog has it, but in the order in which it is written; `keys` are those that are written.
 
     `whole` is false when keys of it were wrong and are left out here: what is absent may not be absent.
     """
@@ -41,42 +42,42 @@ class Entry(Generic[FormT]):
     file: ConfigFile
     path: Path
     name: str
-    form: FormT
+    value: ValueT
+    keys: frozenset[str] = frozenset()
     whole: bool = True
 
 
 @dataclass(slots=True)
-class Reading:
+class FileContent:
     """What one file says. `entries` and `broken` go by top-level key; `readable` is false when it is not TOML."""
 
-    file: ConfigFile
     readable: bool = True
-    entries: dict[str, list[Entry[Any]]] = field(default_factory=dict)
+    entries: dict[str, list[WrittenEntry[Any]]] = field(default_factory=dict)
     broken: dict[str, set[str]] = field(default_factory=dict)
 
 
-def read(file: ConfigFile, report: Report) -> Reading:
-    """Reads one file; what is wrong with it goes to the report."""
-    reading = Reading(file)
+def read(file: ConfigFile, report: Report) -> FileContent:
+    """Return what the file says; what is wrong with it goes to the report."""
+    content = FileContent()
     data = parse(file, report)
     if data is None:
-        reading.readable = False
-        return reading
-    form = FORMS[file.name]
+        content.readable = False
+        return content
+    form = form_of(FILES[file.name])
     for key, value in islice(data.items(), MAX_ENTRIES):
         if key not in form.model_fields:
             hint = report.suggester.did_you_mean(key, known_keys(form, ()))
             known = f"known here: {', '.join(known_keys(form, ()))}"
             report.add(file, (key,), f"unknown key {key[:80]!r}", hint or known)
             continue
-        entries = reading.entries.setdefault(key, [])
+        entries = content.entries.setdefault(key, [])
         for path, name, single in _singles(form, key, value, file, report):
-            entry = _entry(form, key, single, Entry(file, path, name, None), report)
+            entry = _entry(form, key, single, WrittenEntry(file, path, name, None), report)
             if not entry.whole:
-                reading.broken.setdefault(key, set()).add(name)
-            if entry.form is not None:
+                content.broken.setdefault(key, set()).add(name)
+            if entry.value is not None:
                 entries.append(entry)
-    return reading
+    return content
 
 
 def parse(file: ConfigFile, report: Report) -> dict[str, Any] | None:
@@ -110,6 +111,9 @@ def _singles(
 ) -> Iterator[tuple[Path, str, Any]]:
     """Each entry under a top-level key, alone in the shape the form wants it: a table, a list of one, or as it is."""
     shape = get_origin(form.model_fields[key].annotation)
+    if shape is list and isinstance(value, dict):
+        report.add(file, (key,), "is a list of tables, and this is one table", f"write [[{key}]]")
+        return
     if (shape is dict and isinstance(value, dict)) or (shape is list and isinstance(value, list)):
         if len(value) > MAX_ENTRIES:
             report.add(file, (key,), f"more than {MAX_ENTRIES:,} entries; those after are not read")
@@ -123,20 +127,31 @@ def _singles(
         yield (key,), "", value
 
 
-def _entry(form: type[Form], key: str, single: Any, place: Entry[None], report: Report) -> Entry[Any]:
+def _entry(form: type[Form], key: str, single: Any, place: WrittenEntry[None], report: Report) -> WrittenEntry[Any]:
     try:
-        return replace(place, form=_only(getattr(form.model_validate({key: single}), key), single))
+        return _filled(place, getattr(form.model_validate({key: single}), key))
     except ValidationError as error:
         _report(error, form, place, report)
-        salvaged = None if key == "servers" else _without_errors(single, place, error)
+        salvaged = _without_errors(single, place, error)
     try:
-        read = _only(getattr(form.model_validate({key: salvaged}), key), salvaged)
+        return replace(_filled(place, getattr(form.model_validate({key: salvaged}), key)), whole=False)
     except ValidationError:
-        read = None
-    return replace(place, form=read, whole=False)
+        return replace(place, whole=False)
 
 
-def _without_errors(single: Any, place: Entry[None], error: ValidationError) -> Any:
+def _filled(place: WrittenEntry[None], written: Any) -> WrittenEntry[Any]:
+    """Return the entry with what its form says."""
+    only = (
+        next(iter(written.values()))
+        if isinstance(written, dict)
+        else written[0]
+        if isinstance(written, list)
+        else written
+    )
+    return replace(place, value=value_of(only, place.name), keys=frozenset(only.model_fields_set))
+
+
+def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationError) -> Any:
     """The entry without its keys that are wrong, and with stand-ins for required text; None if it is no table."""
     depth = len(place.path)
     table = single if depth == 1 else single[place.name] if isinstance(single, dict) else single[0]
@@ -158,13 +173,7 @@ def _name_of(item: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _only(value: Any, single: Any) -> Any:
-    if isinstance(value, dict):
-        return value[next(iter(single))]
-    return value[0] if isinstance(value, list) else value
-
-
-def _report(error: ValidationError, form: type[Form], place: Entry[None], report: Report) -> None:
+def _report(error: ValidationError, form: type[Form], place: WrittenEntry[None], report: Report) -> None:
     for detail in error.errors(include_url=False):
         if detail["type"] == "too_short" and detail["input"]:
             continue  # a list of one that was wrong counts as empty: its element has been reported

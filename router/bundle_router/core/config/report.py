@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from bundle_router.core.config.positions import Path, Positions, locate, show
 from bundle_router.core.config.source import ConfigFile
@@ -18,6 +18,15 @@ from bundle_router.core.models.spelling import Suggester
 from bundle_router.errors import Problem
 
 MAX_PER_FILE: Final = 100
+
+
+class Place(Protocol):
+    """Something that stands in a file: an entry."""
+
+    @property
+    def file(self) -> ConfigFile: ...
+    @property
+    def path(self) -> Path: ...
 
 
 class Report:
@@ -53,6 +62,11 @@ class Report:
         self._problems.append(
             Problem(file.display_path, positions.line(path), show(path), message, suggestion, level, rule)
         )
+
+    def about(self, entry: Place, where: str | Path, message: str, suggestion: str = "") -> None:
+        """Add an error about an entry: about all of it (`""`), one of its keys, or what stands at a path beneath it."""
+        inner = ((where,) if where else ()) if isinstance(where, str) else where
+        self.add(entry.file, (*entry.path, *inner), message, suggestion)
 
     def add_unreadable(self, file: ConfigFile, problem: Problem) -> None:
         """A problem with a file that is not TOML, so that no positions can be had."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.config.bundles import BundleResolver
-from bundle_router.core.config.overlay import Written, gather, in_order
+from bundle_router.core.config.overlay import WrittenConfig, gather, in_order
 from bundle_router.core.config.report import Report
 from bundle_router.core.config.rows import resolve_policies, resolve_routes
 from bundle_router.core.config.servers import check_prefixes, included, resolve_server
@@ -16,22 +16,27 @@ from bundle_router.core.config.source import ConfigFile
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedConfig:
     """What both stages came to. The catalog is to be used only when the report has no errors."""
 
     files: tuple[ConfigFile, ...]
-    written: Written
+    written: WrittenConfig
     catalog: Catalog
     report: Report
 
 
-def resolve(files: Sequence[ConfigFile], cards: Mapping[str, Card], check_binary: CheckBinary = no_check) -> Resolved:
+def resolve(
+    files: Sequence[ConfigFile], cards: Mapping[str, Card], check_binary: CheckBinary = no_check
+) -> ResolvedConfig:
     """Reads, lays over, resolves and cross-checks. `cards` are those of the local tools, by canonical name."""
     ordered = in_order(files)
     report = Report(ordered)
     written = gather(ordered, report)
     local_tools = tools_by_server(cards.values())
     servers = {name: resolve_server(entry, local_tools, report) for name, entry in written.servers.items()}
+    for entry in written.broken_servers:
+        if not entry.keys.isdisjoint(("transport", "url", "command")):  # else nothing tells how it was to be reached
+            resolve_server(entry, local_tools, report)
     check_prefixes(written.servers.values(), report)
     resolver = BundleResolver(written, servers, local_tools, report)
     bundles = resolver.resolve()
@@ -50,7 +55,7 @@ def resolve(files: Sequence[ConfigFile], cards: Mapping[str, Card], check_binary
             and included(servers[card.server], card.tool)
         },
     )
-    return Resolved(tuple(ordered), written, catalog, report)
+    return ResolvedConfig(tuple(ordered), written, catalog, report)
 
 
 def tools_by_server(cards: Iterable[Card]) -> dict[str, set[str]]:

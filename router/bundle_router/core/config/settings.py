@@ -1,76 +1,108 @@
-"""Stage 2 for `router.toml` and the limits of local tools: written sections to the catalog's settings."""
+"""Stage 2 for `router.toml` and for the limits of local tools: the sections laid over each other, and checked."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from bundle_router.core.catalog import ActivationSettings, CacheSettings, Fallback, Limits, LogSettings, Settings
+from bundle_router.core.catalog import EmbeddingSettings, ModelSettings, SearchSettings, Settings
 from bundle_router.core.config.bundles import BundleResolver
-from bundle_router.core.config.model import resolve_model
-from bundle_router.core.config.overlay import Written
+from bundle_router.core.config.overlay import WrittenConfig
+from bundle_router.core.config.positions import Path
+from bundle_router.core.config.reading import WrittenEntry
 from bundle_router.core.config.report import Report
-from bundle_router.core.config.search import resolve_search
+from bundle_router.core.config.secrets import looks_secret
+from bundle_router.core.config.servers import check_url
 from bundle_router.core.models import BinaryRule, LocalSettings
 
 CheckBinary = Callable[[BinaryRule], Sequence[str]]
 
 _HOST: Final = re.compile(r"(?=.{1,253}\Z)(?:\*\.)?(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+(?!\d+\Z)[a-z0-9-]{2,63}")
+_ADVICE: Final = "keep it in the environment and name the variable in key_env"
 
 
 def no_check(rule: BinaryRule) -> Sequence[str]:
-    """Finds nothing wrong: the patterns of a rule are then first compiled when it is used."""
+    """Find nothing wrong: the patterns of a rule are then first compiled when it is used."""
     return ()
 
 
-def resolve_settings(written: Written, resolver: BundleResolver, report: Report) -> Settings:
-    """The settings: defaults, then what the shipped file sets, then what the project's does, key by key."""
+def resolve_settings(written: WrittenConfig, resolver: BundleResolver, report: Report) -> Settings:
+    """Return the settings: defaults, then what the shipped file sets, then what the project's does, key by key."""
+    settings = Settings()
+    for section, entries in written.sections.items():
+        for entry in entries:
+            said = {key: getattr(entry.value, key) for key in entry.keys}
+            settings = replace(settings, **{section: replace(getattr(settings, section), **said)})
     for entry in written.sections.get("fallback", ()):
-        resolver.check_ids(entry, "default", entry.form.default)
-    fallback = _merged(written, "fallback")
-    if "default" in fallback:
-        fallback["default"] = tuple(resolver.ids.get(id_, id_) for id_ in fallback["default"])
-    return Settings(
-        fallback=Fallback(**fallback),
-        search=resolve_search(written, _merged(written, "search"), report),
-        model=resolve_model(written, _merged(written, "model"), report),
-        activation=ActivationSettings(**_merged(written, "activation")),
-        limits=Limits(**_merged(written, "limits")),
-        log=LogSettings(**_merged(written, "log")),
-        cache=CacheSettings(**_merged(written, "cache")),
-    )
+        resolver.check_ids(entry, "default", entry.value.default)
+    for entry in written.sections.get("search", ()):
+        _check_search(entry, report)
+    for entry in written.sections.get("model", ()):
+        _check_model(entry, settings.model, report)
+    default = tuple(resolver.ids.get(id_, id_) for id_ in settings.fallback.default)
+    return replace(settings, fallback=replace(settings.fallback, default=default))
 
 
-def _merged(written: Written, section: str) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for entry in written.sections.get(section, ()):
-        for key in entry.form.model_fields_set:
-            value = getattr(entry.form, key)
-            merged[key] = tuple(value) if isinstance(value, list) else value
-    return merged
+def _check_search(entry: WrittenEntry[SearchSettings], report: Report) -> None:
+    embeddings = entry.value.embeddings
+    if embeddings is None:
+        return
+    if (embeddings.model is None) == (embeddings.local is None):
+        said = (
+            "names neither a model nor a local one"
+            if embeddings.model is None
+            else "names both a model and a local one"
+        )
+        report.about(entry, "embeddings", said, "name one of the two")
+    if embeddings.model is not None and looks_secret(embeddings.model):
+        report.about(entry, ("embeddings", "model"), "looks like a secret written out", _ADVICE)
+    local = embeddings.local
+    if local is not None and not (local.startswith("/") or local.isidentifier()):
+        message = f"{local[:80]!r} is neither an absolute folder nor the name of a package"
+        report.about(entry, ("embeddings", "local"), message)
+    _check_base_url(entry, ("embeddings",), embeddings, report)
 
 
-def resolve_local(written: Written, report: Report, check_binary: CheckBinary) -> LocalSettings:
-    """What the policy file says about the first-party tools."""
+def _check_model(entry: WrittenEntry[ModelSettings], settings: ModelSettings, report: Report) -> None:
+    _check_base_url(entry, (), entry.value, report)
+    for index, name in enumerate(entry.value.names):
+        if looks_secret(name):
+            report.about(entry, ("names", index), "looks like a secret written out", _ADVICE)
+    for options in entry.value.options:
+        _check_base_url(entry, ("options", options.name), options, report)
+        if options.name not in settings.names:
+            hint = report.suggester.did_you_mean(options.name, settings.names)
+            message = f"{options.name[:80]!r} is not one of the models in names"
+            report.about(entry, ("options", options.name), message, hint or "add it there")
+
+
+def _check_base_url(entry: WrittenEntry[Any], where: Path, settings: EmbeddingSettings | Any, report: Report) -> None:
+    if settings.base_url is not None:
+        place = (*where, "base_url")
+        check_url(entry, place, settings.base_url, report, example="http://127.0.0.1:11434/v1", instead=_ADVICE)
+
+
+def resolve_local(written: WrittenConfig, report: Report, check_binary: CheckBinary) -> LocalSettings:
+    """Return what the policy file says about the first-party tools."""
     hosts: tuple[str, ...] = ()
     if written.docs is not None:
-        hosts = tuple(sorted(written.docs.form.hosts))
-        for index, host in enumerate(written.docs.form.hosts):
+        hosts = tuple(sorted(written.docs.value.hosts))
+        for index, host in enumerate(written.docs.value.hosts):
             if not _HOST.fullmatch(host):
                 hint = "a name only, in lower case: 'docs.python.org'"
-                where = (*written.docs.path, "hosts", index)
-                report.add(written.docs.file, where, f"{host[:80]!r} is not the name of a host", hint)
+                report.about(written.docs, ("hosts", index), f"{host[:80]!r} is not the name of a host", hint)
     seen: set[str] = set()
     for entry in written.binaries:
-        rule = entry.form
+        rule = entry.value
         if rule.name in seen:
-            report.add(entry.file, (*entry.path, "name"), f"another binary is called {rule.name!r} already")
+            report.about(entry, "name", f"another binary is called {rule.name!r} already")
         seen.add(rule.name)
         for sentence in check_binary(rule):
-            report.add(entry.file, entry.path, sentence)
+            report.about(entry, "", sentence)
     return LocalSettings(
         docs_hosts=hosts,
-        binaries=tuple(sorted((entry.form for entry in written.binaries), key=lambda rule: rule.name)),
-        hard_links=written.repo.form.hard_links if written.repo is not None else "allow",
+        binaries=tuple(sorted((entry.value for entry in written.binaries), key=lambda rule: rule.name)),
+        hard_links=written.repo.value.hard_links if written.repo is not None else "allow",
     )

@@ -57,11 +57,15 @@ class BinaryOption(Frozen):
     After the flag `--`, where a form has it, only positionals may follow.
     """
 
-    name: str = Field(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_.-]*$|^--$", max_length=100)
-    value: str | None = Field(default=None, max_length=1000)
-    joined: bool = True
-    separate: bool = True
-    path: bool = False
+    name: str = Field(
+        pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_.-]*$|^--$", max_length=100, description="As it is written: '-k', '--tb'."
+    )
+    value: str | None = Field(
+        default=None, max_length=1000, description="What its value has to match, whole (google-re2). Absent: a flag."
+    )
+    joined: bool = Field(default=True, description="The value may come as --name=value (-nvalue for one letter).")
+    separate: bool = Field(default=True, description="The value may come as the next argument; never with a '-' first.")
+    path: bool = Field(default=False, description="true keeps the value inside the workspace.")
 
 
 class BinaryForm(Frozen):
@@ -73,12 +77,22 @@ class BinaryForm(Frozen):
     `at_files`. `paths` keeps positionals inside the workspace (what stands before `::`, as in pytest's node ids).
     """
 
-    words: tuple[str, ...] = Field(default=(), max_length=50)
-    options: tuple[BinaryOption, ...] = Field(default=(), max_length=200)
-    positionals: str | None = Field(default=None, max_length=1000)
-    max_positionals: int = Field(default=0, ge=0, le=1000)
-    paths: bool = True
-    at_files: bool = False
+    words: tuple[str, ...] = Field(
+        default=(), max_length=50, description="Words that stand first, in this order: ['-m', 'pytest']."
+    )
+    options: tuple[BinaryOption, ...] = Field(
+        default=(), max_length=200, description="Options that may follow, in any order."
+    )
+    positionals: str | None = Field(
+        default=None,
+        max_length=1000,
+        description="What each remaining argument has to match, whole (google-re2). Absent: there may be none.",
+    )
+    max_positionals: int = Field(default=0, ge=0, le=1000, description="How many remaining arguments there may be.")
+    paths: bool = Field(
+        default=True, description="Keeps remaining arguments inside the workspace (what is before '::')."
+    )
+    at_files: bool = Field(default=False, description="true permits @file, which holds further arguments.")
 
 
 class BinaryRule(Frozen):
@@ -91,17 +105,25 @@ class BinaryRule(Frozen):
     `protect_git` keeps the workspace's `.git` read-only while it runs.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$")
-    path: str = Field(pattern=r"^(/.*|@python)$", max_length=4096)
-    forms: tuple[BinaryForm, ...] = Field(min_length=1, max_length=100)
-    env: tuple[str, ...] = ()
-    set_env: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-    timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    memory_bytes: int = Field(default=4 << 30, ge=64 << 20)
-    file_bytes: int = Field(default=256 << 20, ge=0)
-    max_processes: int = Field(default=256, ge=1, le=100_000)
-    protect_git: bool = True
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$", description="What agents call it. Unique.")
+    path: str = Field(
+        pattern=r"^(/.*|@python)$",
+        max_length=4096,
+        description="Where it is: absolute, or '@python' for the router's own interpreter. PATH is not looked at.",
+    )
+    forms: tuple[BinaryForm, ...] = Field(
+        min_length=1, max_length=100, description="The command lines it may be given. All others are refused."
+    )
+    env: tuple[str, ...] = Field(
+        default=(), description="Variables passed on from the router. Never LD_*, PYTHON*, GIT_*."
+    )
+    set_env: tuple[str, ...] = Field(default=(), description="Fixed variables: 'NAME=value'.")
+    reads: tuple[str, ...] = Field(default=(), description="Folders outside the workspace that it has to read.")
+    timeout_s: float = Field(default=60.0, gt=0, le=3600, description="Seconds one start may take.")
+    memory_bytes: int = Field(default=4 << 30, ge=64 << 20, description="Address space of one of its processes.")
+    file_bytes: int = Field(default=256 << 20, ge=0, description="Size of one file it writes.")
+    max_processes: int = Field(default=256, ge=1, le=100_000, description="Processes at once.")
+    protect_git: bool = Field(default=True, description="Keeps .git read-only while it runs.")
 
     @field_validator("set_env")
     @classmethod

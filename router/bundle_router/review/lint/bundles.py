@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bundle_router.core.catalog import Bundle
-from bundle_router.core.config.reading import Entry
+from bundle_router.core.config.reading import WrittenEntry
 from bundle_router.core.config.servers import included
 from bundle_router.core.models.patterns import is_glob, matches
 from bundle_router.review.lint.alike import alike_pairs
@@ -24,7 +24,7 @@ def never_permitted(subject: Subject) -> Iterator[Finding]:
 def disabled_server(subject: Subject) -> Iterator[Finding]:
     for entry, bundle in subject.bundles():
         said = set()
-        for index, ref in enumerate(entry.form.tools if bundle.enabled else ()):
+        for index, ref in enumerate(entry.value.tools if bundle.enabled else ()):
             name = ref.partition(".")[0]
             if name not in said and not subject.catalog.servers[name].enabled:
                 said.add(name)
@@ -34,7 +34,7 @@ def disabled_server(subject: Subject) -> Iterator[Finding]:
 
 def disabled_part(subject: Subject) -> Iterator[Finding]:
     for entry, bundle in subject.bundles():
-        for index, id_ in enumerate(entry.form.bundles if bundle.enabled else ()):
+        for index, id_ in enumerate(entry.value.bundles if bundle.enabled else ()):
             part = subject.catalog.bundle(id_)
             if part is not None and not part.enabled:
                 message = f"bundle {id_!r} is disabled, and its tools come along here all the same"
@@ -43,7 +43,7 @@ def disabled_part(subject: Subject) -> Iterator[Finding]:
 
 def excluded_tool(subject: Subject) -> Iterator[Finding]:
     for entry, _ in subject.bundles():
-        for index, ref in enumerate(entry.form.tools):
+        for index, ref in enumerate(entry.value.tools):
             name, _, tool = ref.partition(".")
             if not is_glob(tool) and not included(subject.catalog.servers[name], tool):
                 message = f"server {name!r} does not include {tool!r}, or excludes it"
@@ -61,7 +61,7 @@ def over_budget(subject: Subject) -> Iterator[Finding]:
 
 def missing_companion(subject: Subject) -> Iterator[Finding]:
     for entry, bundle in subject.bundles():
-        for index, tool in enumerate(entry.form.companions):
+        for index, tool in enumerate(entry.value.companions):
             if tool not in bundle.tools and not any(matches(pattern, tool) for pattern in bundle.patterns):
                 yield Finding(
                     entry,
@@ -117,7 +117,7 @@ def effects_differ(subject: Subject) -> Iterator[Finding]:
     A bundle's effects are those of all its tools together, so a tool can have only what every bundle that lists it
     declares. One of the two is wrong; where it is the other one, policies by effect let the tool through.
     """
-    own = {bundle.id: _own_tools(entry.form.tools, bundle) for entry, bundle in subject.bundles()}
+    own = {bundle.id: _own_tools(entry.value.tools, bundle) for entry, bundle in subject.bundles()}
     listed: dict[str, list[Bundle]] = {}
     for bundle in subject.catalog.bundles.values():
         for tool in own[bundle.id]:
@@ -125,7 +125,7 @@ def effects_differ(subject: Subject) -> Iterator[Finding]:
     for entry, bundle in subject.bundles():
         if bundle.patterns:
             continue  # tools that are not known yet may have any effect
-        for effect in entry.form.effects or () if own[bundle.id] else ():
+        for effect in entry.value.effects if own[bundle.id] else ():
             lacking = [next((o for o in listed[t] if effect not in o.effects), None) for t in own[bundle.id]]
             if None not in lacking and (other := lacking[0]) is not None:
                 tool = own[bundle.id][0]
@@ -133,7 +133,7 @@ def effects_differ(subject: Subject) -> Iterator[Finding]:
                 break
 
 
-def _at_the_newer(subject: Subject, entry: Entry[Any], effect: str, tool: str, other_id: str) -> Finding:
+def _at_the_newer(subject: Subject, entry: WrittenEntry[Any], effect: str, tool: str, other_id: str) -> Finding:
     """Said of the project's entry where the other one is the shipped one."""
     hint, other = "one of the two is wrong, and policies rest on it", subject.resolved.written.bundles[other_id]
     if entry.file.layer == "shipped" and other.file.layer == "project":
@@ -158,7 +158,7 @@ def always_effects(subject: Subject) -> Iterator[Finding]:
 
 def alias_shadowed(subject: Subject) -> Iterator[Finding]:
     for entry, _ in subject.bundles():
-        for index, alias in enumerate(entry.form.aliases):
+        for index, alias in enumerate(entry.value.aliases):
             if alias in subject.catalog.bundles:
                 message = f"a bundle is called {alias!r} now, so the alias is never followed"
                 yield Finding(entry, message, "remove it", ("aliases", index))

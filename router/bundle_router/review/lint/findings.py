@@ -8,8 +8,8 @@ from typing import Any
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.config.positions import Path
-from bundle_router.core.config.reading import Entry
-from bundle_router.core.config.resolve import Resolved
+from bundle_router.core.config.reading import WrittenEntry
+from bundle_router.core.config.resolve import ResolvedConfig
 from bundle_router.review.lint.reach import Reach
 
 HasContent = Callable[[str], bool]
@@ -20,7 +20,7 @@ HasContent = Callable[[str], bool]
 class Finding:
     """One finding, at `path` inside the entry."""
 
-    entry: Entry[Any]
+    entry: WrittenEntry[Any]
     message: str
     suggestion: str = ""
     path: Path = ()
@@ -30,7 +30,7 @@ class Finding:
 class Subject:
     """What the rules look at. `has_content`: None where nobody looked."""
 
-    resolved: Resolved
+    resolved: ResolvedConfig
     reach: Reach
     has_content: HasContent | None = None
 
@@ -38,7 +38,7 @@ class Subject:
     def catalog(self) -> Catalog:
         return self.resolved.catalog
 
-    def bundles(self) -> Iterator[tuple[Entry[Any], Bundle]]:
+    def bundles(self) -> Iterator[tuple[WrittenEntry[Any], Bundle]]:
         for id_, entry in self.resolved.written.bundles.items():
             yield entry, self.catalog.bundles[id_]
 

@@ -27,8 +27,7 @@ def denied_route(subject: Subject) -> Iterator[Finding]:
     if not subject.reach.complete:
         return
     for entry, route in zip(subject.resolved.written.routes, subject.catalog.routes, strict=True):
-        written = entry.form.bundles or []
-        for index, id_ in enumerate(written):
+        for index, id_ in enumerate(entry.value.bundles):
             bundle = subject.catalog.bundle(id_)
             if bundle is None or subject.is_off(bundle):
                 continue
@@ -40,7 +39,7 @@ def denied_route(subject: Subject) -> Iterator[Finding]:
 def disabled_in_route(subject: Subject) -> Iterator[Finding]:
     for entry in subject.resolved.written.routes:
         for key in ("bundles", "ask"):
-            for index, id_ in enumerate(getattr(entry.form, key) or []):
+            for index, id_ in enumerate(getattr(entry.value, key) or []):
                 bundle = subject.catalog.bundle(id_)
                 why = subject.is_off(bundle) if bundle is not None else ""
                 if why:
@@ -67,7 +66,7 @@ def unrouted_name(subject: Subject) -> Iterator[Finding]:
         routed = {name for names in routes for name in names}
         globs = [name for name in routed if is_glob(name)]
         for entry in subject.resolved.written.policies:
-            for index, name in enumerate(getattr(entry.form, field) or []):
+            for index, name in enumerate(getattr(entry.value, field)):
                 if not is_glob(name) and name not in routed and first_match(globs, name) is None:
                     hint = suggester.did_you_mean(name, routed)
                     if hint:
@@ -80,7 +79,7 @@ def unmatched_pattern(subject: Subject) -> Iterator[Finding]:
     open_ended = any(bundle.patterns for bundle in catalog.bundles.values())
     for entry in subject.resolved.written.policies:
         for key in ("allow", "deny"):
-            for index, pattern in enumerate(getattr(entry.form, key) or []):
+            for index, pattern in enumerate(getattr(entry.value, key) or []):
                 targets = Targets.parse([pattern])
                 names = catalog.bundles if targets.bundles else tools
                 (glob,) = targets.bundles or targets.tools
@@ -94,7 +93,7 @@ def unmatched_pattern(subject: Subject) -> Iterator[Finding]:
 
 def allow_everything(subject: Subject) -> Iterator[Finding]:
     for entry in subject.resolved.written.policies:
-        for index, pattern in enumerate(entry.form.allow or []):
+        for index, pattern in enumerate(entry.value.allow or []):
             if pattern in ("*", "bundle:*", "tool:*"):
                 message = f"{pattern!r} allows every bundle there is, and every one that comes"
                 yield Finding(entry, message, "name what these steps need", ("allow", index))
@@ -163,7 +162,7 @@ def _allows(targets: Targets, bundle: Bundle) -> bool:
 
 def disabled_default(subject: Subject) -> Iterator[Finding]:
     for entry in subject.resolved.written.sections.get("fallback", ()):
-        for index, id_ in enumerate(entry.form.default):
+        for index, id_ in enumerate(entry.value.default):
             bundle = subject.catalog.bundle(id_)
             why = subject.is_off(bundle) if bundle is not None else ""
             if why:
@@ -172,7 +171,7 @@ def disabled_default(subject: Subject) -> Iterator[Finding]:
 
 def risky_default(subject: Subject) -> Iterator[Finding]:
     for entry in subject.resolved.written.sections.get("fallback", ()):
-        for index, id_ in enumerate(entry.form.default):
+        for index, id_ in enumerate(entry.value.default):
             bundle = subject.catalog.bundle(id_)
             strong = [effect for effect in bundle.effects if effect in ("exec", "write")] if bundle is not None else []
             if strong:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from bundle_router.core.config.positions import Path
-from bundle_router.core.config.resolve import Resolved
+from bundle_router.core.config.resolve import ResolvedConfig
 from bundle_router.review.lint import bundles as bundles
 from bundle_router.review.lint import rows as rows
 from bundle_router.review.lint import servers as servers
@@ -60,7 +60,9 @@ ACROSS: Final = frozenset(
 )
 
 
-def lint(resolved: Resolved, shipped: Callable[[], Resolved], has_content: HasContent | None = None) -> None:
+def lint(
+    resolved: ResolvedConfig, shipped: Callable[[], ResolvedConfig], has_content: HasContent | None = None
+) -> None:
     """Adds what all rules find to the report. `shipped` resolves the shipped files alone, and is asked where needed."""
     alone = all(file.layer == "shipped" for file in resolved.files)
     before: set[tuple[str, str, Path]] | None = None
@@ -78,7 +80,7 @@ def lint(resolved: Resolved, shipped: Callable[[], Resolved], has_content: HasCo
         resolved.report.add(file, where, finding.message, hint, level=RULES[word][0], rule=word)
 
 
-def _findings(resolved: Resolved, has_content: HasContent | None) -> Iterator[tuple[str, Finding]]:
+def _findings(resolved: ResolvedConfig, has_content: HasContent | None) -> Iterator[tuple[str, Finding]]:
     subject = Subject(resolved, Reach(resolved.catalog), has_content)
     for word, (_, rule) in RULES.items():
         for finding in rule(subject):

@@ -19,14 +19,14 @@ def unused_server(subject: Subject) -> Iterator[Finding]:
 
 def plain_http(subject: Subject) -> Iterator[Finding]:
     for entry in subject.resolved.written.servers.values():
-        if entry.form.url is not None and is_plain_http(entry.form.url):
+        if entry.value.url is not None and is_plain_http(entry.value.url):
             message = "plain http: every program on this machine can answer in its place, and read its tokens"
             yield Finding(entry, message, path=("url",))
 
 
 def stdio_server(subject: Subject) -> Iterator[Finding]:
     for entry in subject.resolved.written.servers.values():
-        if entry.form.transport == "stdio" and entry.form.enabled:
+        if entry.value.transport == "stdio" and entry.value.enabled:
             message = "stdio runs a program with the router's own rights, so it is started in development only"
             hint = "serve it over http, or open the router with development on"
             yield Finding(entry, message, hint, ("transport",))
@@ -38,7 +38,7 @@ def dead_reuse(subject: Subject) -> Iterator[Finding]:
         holders = [bundle for bundle in subject.catalog.bundles.values() if name in bundle.servers]
         tools = {tool for bundle in holders for tool in bundle.tools if tool.startswith(f"{name}.")}
         unknown = any(bundle.patterns and "read" in bundle.effects for bundle in holders)
-        for index, row in enumerate(entry.form.reuse):
+        for index, row in enumerate(entry.value.reuse):
             covered = (t for t in tools if any(matches(pattern, t.partition(".")[2]) for pattern in row.tools))
             if row.ttl_s and not unknown and not any(is_read_only(subject.catalog, tool) for tool in covered):
                 message = "no bundle says of any of these tools that it only reads, so nothing is used again"

@@ -1,26 +1,55 @@
-"""What the written forms are made of: their base, and the types that several files share."""
+"""How a config key is declared: once, at the field of the catalog that holds its value.
+
+A field with a `key(...)` may be written in a config file; one without follows from other keys. From these declarations
+`core.config.forms` makes what stage 1 accepts, the JSON Schemas for editors, and `config/README.md`. The catalog itself
+never looks at them, so a catalog that an older version recorded is read as it is.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import EllipsisType
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
-from bundle_router.core.catalog import Feature
 from bundle_router.core.models import BUNDLE_ID, SERVER_NAME, Effect
 
+SAME: Final = object()
 
-class Form(BaseModel):
-    """Base of the written forms. TOML has types, so nothing needs coercing; only the files read are compiled."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What config files may say about one field.
+
+    `written`: its type in TOML, where it is another than the field's. `default`: what an absent key is documented to
+    mean: `SAME` as the field, `None` something that follows from other keys, `...` it must be there. `table`: the inner
+    table it stands in (`requires_env` is `env` in the table `requires`). `bounds`: as pydantic's Field takes them.
+    """
+
+    description: str
+    written: Any = None
+    default: object = SAME
+    table: str = ""
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+
+
+def key(
+    description: str, written: Any = None, *, default: object | EllipsisType = SAME, table: str = "", **bounds: Any
+) -> Key:
+    """Declare a config key: `ttl_s: Annotated[float, key("Seconds ...", ge=0)] = 60.0`."""
+    return Key(description, written, default, table, bounds)
 
 
 def needs_one_of(*keys: str) -> JsonDict:
-    """What stage 2 asks for, said for editors as well: that one of the keys is there."""
-    return {"anyOf": [{"required": [key]} for key in keys]}
+    """Return the part of a JSON Schema that says that one of the keys is there."""
+    return {"anyOf": [{"required": [name]} for name in keys]}
+
+
+# --- the types that several keys share -----------------------------------------------------------------------------
 
 
 def _as_list(value: Any) -> Any:
@@ -46,6 +75,7 @@ def _env_name(value: str) -> str:
 
 
 def without_repetition(value: list[str]) -> list[str]:
+    """Return the list, or raise at the first item that it holds twice."""
     if len(set(value)) == len(value):
         return value
     seen: set[str] = set()
@@ -76,5 +106,5 @@ Names = Annotated[
 ]
 """One name or glob, or a list of them."""
 Effects = Annotated[list[Effect], Field(min_length=1, max_length=4), AfterValidator(without_repetition)]
-Features = Annotated[list[Feature], Field(max_length=6), AfterValidator(without_repetition)]
-Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
+ModelName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
+Weight = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]

@@ -1,0 +1,170 @@
+"""The whole validated config as one immutable value: the catalog, and its revision.
+
+Rules:
+1. A catalog is resolved: globs over known tools are expanded, compositions are flattened, every id it names exists.
+2. Its `revision` is the digest of its canonical form, so two catalogs with the same revision decide the same.
+3. Order is meaning only where the config says so: `routes` (first match wins) and a route's `bundles`.
+   Everything else is kept sorted.
+4. Every config key is declared once, at the field that holds its value (see `catalog.keys`).
+5. A key that came after the first catalogs were recorded stands in its class's `ADDED`: it is left out of the canonical
+   form where it has its default, so that a config which does not use it keeps its revision.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from bundle_router.core.catalog.settings import (
+    MIN_LABELS,
+    ActivationSettings,
+    AnswerMode,
+    CacheSettings,
+    Calibration,
+    Durability,
+    EmbeddingSettings,
+    Fallback,
+    FallbackStage,
+    Limits,
+    LogSettings,
+    ModelChoice,
+    ModelOptions,
+    ModelSettings,
+    SearchSettings,
+    Settings,
+)
+from bundle_router.core.catalog.tables import Bundle, Feature, Policy, Reuse, Route, Server, ServerAuth, Transport
+from bundle_router.core.models import LocalSettings
+from bundle_router.core.models.canonical import digest_of
+
+__all__ = [
+    "MIN_LABELS", "ActivationSettings", "AnswerMode", "Bundle", "CacheSettings", "Calibration", "Card", "Catalog",
+    "Durability", "EmbeddingSettings", "Fallback", "FallbackStage", "Feature", "Limits", "LogSettings", "ModelChoice",
+    "ModelOptions", "ModelSettings", "Policy", "Reuse", "Route", "SearchSettings", "Server", "ServerAuth", "Settings",
+    "Skill", "Transport",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An admitted tool definition. `schema` is the canonical JSON text of its input schema; `tokens` counts the
+    definition in OpenAI form with cl100k_base (`counted` is false where it is an estimate from its length)."""
+
+    server: str
+    tool: str
+    description: str
+    schema: str
+    sha256: str
+    tokens: int
+    counted: bool = True
+
+    @property
+    def name(self) -> str:
+        """The canonical name, `server.tool`."""
+        return f"{self.server}.{self.tool}"
+
+    def input_schema(self) -> dict[str, Any]:
+        """A fresh copy of the input schema."""
+        loaded: dict[str, Any] = json.loads(self.schema)
+        return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A bundle's instructions (see `core.tools.skills`). `path` is as bundles name it; `tools` are names as written:
+    `server.tool`, or a tool's name alone."""
+
+    path: str
+    name: str
+    description: str
+    tools: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Catalog:
+    """Everything decisions rest on. Build one with `bundle_router.core.config.load`, or by hand in tests.
+
+    A value but for `memo`: never changed after it was made, and safe to share between threads.
+    """
+
+    servers: Mapping[str, Server] = field(default_factory=dict)
+    bundles: Mapping[str, Bundle] = field(default_factory=dict)
+    routes: tuple[Route, ...] = ()
+    policies: tuple[Policy, ...] = ()
+    settings: Settings = field(default_factory=Settings)
+    local: LocalSettings = field(default_factory=LocalSettings)
+    cards: Mapping[str, Card] = field(default_factory=dict)
+    skills: Mapping[str, Skill] = field(default_factory=dict)
+    """By path. A skill whose file is not there is not in it."""
+    memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Look-ups derived from the value above by the functions of this package. Never an input."""
+
+    def __post_init__(self) -> None:
+        for name in ("servers", "bundles", "cards", "skills"):
+            value: Mapping[str, Any] = getattr(self, name)
+            object.__setattr__(self, name, MappingProxyType(dict(sorted(value.items()))))
+
+    @cached_property
+    def revision(self) -> str:
+        """`sha256:…` of the canonical form (see `to_json`)."""
+        return digest_of(self.to_json())
+
+    @cached_property
+    def aliases(self) -> Mapping[str, str]:
+        """Old bundle ids and what they are called now."""
+        return {alias: bundle.id for bundle in self.bundles.values() for alias in bundle.aliases}
+
+    def id_today(self, id_: str) -> str:
+        """What the bundle of that id, or of that old id, is called now; `id_` itself where there is none."""
+        return id_ if id_ in self.bundles else self.aliases.get(id_, id_)
+
+    def bundle(self, id_: str) -> Bundle | None:
+        """The bundle of that id, or of that old id."""
+        found = self.bundles.get(id_)
+        return found if found is not None else self.bundles.get(self.aliases.get(id_, ""))
+
+    @cached_property
+    def tool_names(self) -> frozenset[str]:
+        """The canonical names of all tools that are known: those that bundles hold, and those that have a card."""
+        return frozenset(tool for bundle in self.bundles.values() for tool in bundle.tools) | self.cards.keys()
+
+    def skill_of(self, bundle: Bundle) -> Skill | None:
+        """The instructions that come with the bundle."""
+        return self.skills.get(bundle.skill) if bundle.skill is not None else None
+
+    @cached_property
+    def always(self) -> tuple[Bundle, ...]:
+        return tuple(bundle for bundle in self.bundles.values() if bundle.always)
+
+    def to_json(self) -> dict[str, Any]:
+        """The canonical form as JSON values: lists of objects, never objects keyed by ids."""
+        return {
+            "schema": "bundle-router.catalog/1",
+            "servers": [_canonical(server) for server in self.servers.values()],
+            "bundles": [_canonical(bundle) for bundle in self.bundles.values()],
+            "routes": [_canonical(route) for route in self.routes],
+            "policies": [_canonical(policy) for policy in self.policies],
+            "settings": _canonical(self.settings),
+            "local": self.local.model_dump(mode="json"),
+            "cards": [asdict(card) for card in self.cards.values()],
+            "skills": [asdict(skill) for skill in self.skills.values()],
+        }
+
+
+def _canonical(value: Any) -> Any:
+    """The value as `dataclasses.asdict` has it, without `ADDED` fields at their default."""
+    if isinstance(value, tuple):
+        return tuple(_canonical(item) for item in value)
+    if not is_dataclass(value):
+        return value
+    added = getattr(value, "ADDED", ())
+    return {
+        item.name: _canonical(getattr(value, item.name))
+        for item in fields(value)
+        if not (item.name in added and getattr(value, item.name) == item.default)
+    }

@@ -1,0 +1,275 @@
+"""What router.toml declares: how the router itself behaves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field
+
+from bundle_router.core.catalog.keys import (
+    BundleIds,
+    EnvName,
+    EnvNames,
+    Line,
+    ModelName,
+    Weight,
+    Word,
+    key,
+    without_repetition,
+)
+
+Durability = Literal["process", "disk"]
+FallbackStage = Literal["search", "model", "default"]
+AnswerMode = Literal["json_schema", "tools", "json", "md_json"]
+"""How a model is held to the answer's shape; the words are instructor's modes."""
+CalibrationFeature = Literal[
+    "strength", "known", "coverage", "margin", "entropy", "agreement", "remembered", "relevance", "likeness"
+]  # fmt: skip
+
+MIN_LABELS: Final = 300
+"""Labels that a calibration takes: fewer say too little about the rare wrong ones."""
+
+_Stages = Annotated[list[FallbackStage], Field(max_length=3), AfterValidator(without_repetition)]
+_ModelNames = Annotated[list[ModelName], Field(max_length=10), AfterValidator(without_repetition)]
+_BASE_URL: Final = key("Where an OpenAI-compatible server listens. Leave out for the provider's own.", Line)
+_KEY_ENV: Final = key("The variable with the key. Leave out for the provider's own (OPENAI_API_KEY).", EnvName)
+_MODE: Final = key(
+    "How the answer is held to its shape: by the provider (json_schema), as the arguments of a tool call (tools), or "
+    "by words alone (json, md_json) for models that know neither."
+)
+_OUTPUT: Final = {"ge": 16, "le": 100_000}
+_TEMPERATURE: Final = {"ge": 0, "le": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    order: Annotated[tuple[FallbackStage, ...], key("What is tried, in order, when a route asks.", _Stages)] = (
+        "search", "model", "default",
+    )  # fmt: skip
+    default: Annotated[tuple[str, ...], key("The safe set when nothing else answered. [] means none.", BundleIds)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Fitted on `labels` of a deployment's own steps: how likely the best-ranked bundle is the right one, as a logistic
+    function of the named features of a ranking's evidence. `version` stands in every decision that rests on it."""
+
+    version: Annotated[str, key("What records call it.", Word)]
+    labels: Annotated[
+        int, key(f"Past steps it was fitted on, at least {MIN_LABELS}: fewer say too little.", ge=MIN_LABELS)
+    ]
+    bias: Annotated[float, key("The log-odds where all features are 0.", Weight)]
+    weights: Annotated[
+        tuple[tuple[str, float], ...],
+        key("What each feature of a ranking adds to the log-odds.", dict[CalibrationFeature, Weight], default=...),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSettings:
+    """What embeds the operator's words and a step's goal, beside the search by words: a `model` elsewhere, by litellm's
+    name, reached at `base_url` with the key in `key_env` (None: as its provider does); or a `local` one, a folder or an
+    installed package. `deadline_s`: what a step waits for its goal to be embedded."""
+
+    model: Annotated[
+        str | None, key("An embedding model as litellm names it: 'openai/text-embedding-3-small'.", ModelName)
+    ] = None
+    local: Annotated[
+        str | None,
+        key("A model on this machine: an absolute folder, or an installed package.", min_length=1, max_length=1_000),
+    ] = None
+    base_url: Annotated[str | None, _BASE_URL] = None
+    key_env: Annotated[str | None, _KEY_ENV] = None
+    deadline_s: Annotated[float, key("Seconds a step waits for its goal to be embedded.", gt=0, le=60)] = 1.0
+
+    @property
+    def env_names(self) -> frozenset[str]:
+        """Variables whose values are keys of the model."""
+        if self.model is None:
+            return frozenset()
+        return frozenset({_key_name(self.model)} | ({self.key_env} if self.key_env else set()))
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """When search settles a question by itself (see `core.search.sufficiency`)."""
+
+    floor: Annotated[float, key("Relevance under which nothing fits a step.", ge=0, le=1)] = 0.25
+    read_threshold: Annotated[
+        float, key("How likely a bundle that only reads has to be right to be shown unasked.", ge=0, le=1)
+    ] = 0.90
+    write_threshold: Annotated[
+        float, key("The same for a bundle that writes. What executes is never shown unasked.", ge=0, le=1)
+    ] = 0.97
+    max_union: Annotated[
+        int, key("Bundles that only read and may be shown together when search is unsure.", ge=0, le=20)
+    ] = 3
+    max_union_tokens: Annotated[int, key("Tokens that their tools' definitions may come to.", ge=0, le=1_000_000)] = (
+        4_000
+    )
+    calibration: Annotated[
+        Calibration | None, key("Fitted on this deployment's runs. Without one a conservative rule decides.")
+    ] = None
+    embeddings: Annotated[
+        EmbeddingSettings | None, key("Ranks by likeness of meaning too. Without it, by words alone.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """One model with everything that is set for it. `key_env` names the variable that holds its key (None: the one its
+    provider is known by); `base_url` is where it is reached (None: its provider's own address)."""
+
+    name: str
+    mode: AnswerMode = "json_schema"
+    base_url: str | None = None
+    key_env: str | None = None
+    max_output_tokens: int = 1_000
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What one model has of its own; None: as `[model]` says for all."""
+
+    name: str
+    mode: Annotated[AnswerMode | None, key("As [model] mode, for this model.")] = None
+    base_url: Annotated[str | None, key("As [model] base_url, for this model.", Line)] = None
+    key_env: Annotated[str | None, key("As [model] key_env, for this model.", EnvName)] = None
+    max_output_tokens: Annotated[int | None, key("As [model] max_output_tokens.", **_OUTPUT)] = None
+    temperature: Annotated[float | None, key("As [model] temperature, for this model.", **_TEMPERATURE)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """The models that may be asked. What is not in `options` holds for every one of them."""
+
+    names: Annotated[
+        tuple[str, ...],
+        key("Models to ask, best first, as litellm names them: 'openai/gpt-5-mini'. [] asks none.", _ModelNames),
+    ] = ()
+    deadline_s: Annotated[float, key("Seconds one question may take in all.", gt=0, le=300)] = 2.5
+    max_picks: Annotated[int, key("Bundles one answer may add at most.", ge=1, le=20)] = 3
+    mode: Annotated[AnswerMode, _MODE] = "json_schema"
+    base_url: Annotated[str | None, _BASE_URL] = None
+    key_env: Annotated[str | None, _KEY_ENV] = None
+    max_output_tokens: Annotated[int, key("Tokens one answer may have. Models that think need more.", **_OUTPUT)] = (
+        1_000
+    )
+    temperature: Annotated[float, key("Left out for models that do not take one.", **_TEMPERATURE)] = 0.0
+    options: Annotated[
+        tuple[ModelOptions, ...],
+        key(
+            'What one model has of its own: [model.options."openai/gpt-5-mini"].',
+            dict[ModelName, ModelOptions],
+            default=None,
+            max_length=10,
+        ),
+    ] = ()
+
+    @property
+    def choices(self) -> tuple[ModelChoice, ...]:
+        """The models in order, each with what holds for it."""
+        own = {options.name: options for options in self.options}
+        shared = ModelChoice("", self.mode, self.base_url, self.key_env, self.max_output_tokens, self.temperature)
+        return tuple(
+            replace(shared, name=name, **_set_fields(own[name])) if name in own else replace(shared, name=name)
+            for name in self.names
+        )
+
+    @property
+    def env_names(self) -> frozenset[str]:
+        """Variables whose values are keys of these models: those named, and those the providers are known by."""
+        named = {choice.key_env for choice in self.choices if choice.key_env}
+        return frozenset(named | {_key_name(choice.name) for choice in self.choices})
+
+
+def _key_name(model: str) -> str:
+    """The variable that litellm reads a provider's key from: `openai/gpt-5-mini` → `OPENAI_API_KEY`."""
+    return f"{re.sub('[^A-Z0-9]', '_', model.partition('/')[0].upper())}_API_KEY"
+
+
+def _set_fields(options: ModelOptions) -> dict[str, Any]:
+    return {name: value for name, value in asdict(options).items() if name != "name" and value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationSettings:
+    sticky: Annotated[bool, key("Bundles a run has used stay active in later steps.")] = True
+    max_tools: Annotated[int, key("Tools that may be active; the least recently used go first.", ge=0, le=1000)] = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on calls and results. The last four are the budget of a step (see `core.decide.budgets`)."""
+
+    recent_steps: Annotated[int, key("Earlier steps that search and the model may see.", ge=0, le=100)] = 5
+    call_timeout_s: Annotated[float, key("Seconds one tool call may take.", gt=0, le=3600)] = 60.0
+    max_result_chars: Annotated[
+        int, key("Characters of a result the agent sees; the rest is stored.", ge=100, le=10_000_000)
+    ] = 12_000
+    max_result_bytes: Annotated[int, key("Bytes read of one result at all.", ge=1024, le=1024**3)] = 8 * 1024 * 1024
+    max_inline_bytes: Annotated[
+        int,
+        key("An image or sound up to this size goes to MCP clients as such, a larger one as a link.", ge=0, le=700_000),
+    ] = 500_000
+    max_argument_bytes: Annotated[int, key("Bytes of arguments one call may carry.", ge=1024, le=64 * 1024**2)] = (
+        1024 * 1024
+    )
+    max_concurrent_calls: Annotated[int, key("Calls under way at once.", ge=1, le=10_000)] = 32
+    calls_per_step: Annotated[int, key("Calls that may be made at one step.", ge=1, le=1_000_000_000)] = 2_000
+    result_bytes_per_step: Annotated[
+        int, key("Bytes that the results of one step may come to, as they came.", ge=1, le=1024**4)
+    ] = 1024**3
+    call_seconds_per_step: Annotated[
+        float, key("Seconds that the calls of one step may take, added up.", gt=0, le=31_536_000)
+    ] = 7_200.0
+    repeated_calls: Annotated[
+        int,
+        key(
+            "Calls in a row that only repeat one of the last 8, answer and all, before they stop.",
+            ge=1,
+            le=1_000_000_000,
+        ),
+    ] = 50
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    durability: Annotated[
+        Durability, key("'process' survives a killed process, 'disk' also a power failure (slower).")
+    ] = "process"
+    redact_env: Annotated[tuple[str, ...], key("Further variables whose values are secrets.", EnvNames)] = ()
+    diagnostics: Annotated[Literal["debug", "info", "warning", "error"], key("How much the router says on stderr.")] = (
+        "warning"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    capabilities_ttl_s: Annotated[float, key("Seconds a look-up of variables and programs holds.", ge=0, le=3600)] = (
+        30.0
+    )
+    answers_ttl_s: Annotated[
+        float,
+        key("Seconds a model's answer is used again for the same question. 0 asks every time.", ge=0, le=31_536_000),
+    ] = 3_600.0
+    answers: Annotated[
+        Literal["memory", "index"],
+        key("Where answers are kept: in this process, or in the index beside the runs too."),
+    ] = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the router itself behaves."""
+
+    fallback: Annotated[Fallback, key("What happens when a route asks.", default=None)] = Fallback()
+    search: Annotated[SearchSettings, key("When search settles a question by itself.", default=None)] = SearchSettings()
+    model: Annotated[ModelSettings, key("The router's own model.", default=None)] = ModelSettings()
+    activation: Annotated[ActivationSettings, key("What stays active in a run.", default=None)] = ActivationSettings()
+    limits: Annotated[Limits, key("Bounds on calls and results.", default=None)] = Limits()
+    log: Annotated[LogSettings, key("Records and diagnostics.", default=None)] = LogSettings()
+    cache: Annotated[CacheSettings, key("How long look-ups hold.", default=None)] = CacheSettings()

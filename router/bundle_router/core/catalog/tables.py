@@ -1,0 +1,326 @@
+"""What servers.toml, bundles.toml, routes.toml and policy.toml declare: servers, bundles, routes, policies.
+
+Each value is the table as written, resolved: lists are tuples, tables of strings are sorted pairs. Fields without a
+`key(...)` follow from the others (see `core.config`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import AfterValidator, Field
+
+from bundle_router.core.catalog.keys import (
+    BundleId,
+    BundleIds,
+    Effects,
+    EnvName,
+    EnvNames,
+    Line,
+    Names,
+    ServerName,
+    Word,
+    Words,
+    key,
+    needs_one_of,
+    without_repetition,
+)
+from bundle_router.core.models import BinaryRule, Effect, Mode, Trust
+
+Transport = Literal["streamable-http", "stdio", "sse", "local"]
+ServerAuth = Literal["oauth"]
+Feature = Literal["resources", "prompts", "completion", "results", "logging", "input"]
+"""What a trusted server's own may be passed on to agents, besides its tools (see `bundle_router.engine.relay`)."""
+_Features = Annotated[list[Feature], Field(max_length=6), AfterValidator(without_repetition)]
+_Text = Annotated[str, Field(max_length=4096)]
+
+# --- servers.toml ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Results of these tools of a server (names or globs) may be used again for `ttl_s` seconds: within their run or,
+    by the same principal, `across_runs`."""
+
+    tools: Annotated[
+        tuple[str, ...],
+        key(
+            "Of these of its tools (names or globs), as far as they only read. The default is all.", Words, min_length=1
+        ),
+    ] = ("*",)
+    ttl_s: Annotated[float, key("Seconds a result is used again. 0: never.", default=..., ge=0, le=86_400)] = 0.0
+    across_runs: Annotated[
+        bool, key("true shares results among the runs of a principal: for servers that keep nothing between calls.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One entry of `servers.toml`."""
+
+    name: str
+    transport: Annotated[
+        Transport,
+        key(
+            "How to reach it: over HTTP, as a child process (stdio), over the old HTTP+SSE, or local: tools that come "
+            "with the router."
+        ),
+    ] = "streamable-http"
+    trust: Annotated[
+        Trust,
+        key(
+            "'trusted' only if you would run this server's text past your agent unread. Untrusted servers are reached "
+            "through meta-tools, and bundles name their tools one by one."
+        ),
+    ] = "untrusted"
+    enabled: Annotated[bool, key("false takes all its tools away without deleting the entry.")] = True
+    url: Annotated[str | None, key("Where it listens. https, or http on this machine only.", Line)] = None
+    command: Annotated[str | None, key("stdio: the program to start.", Line)] = None
+    args: Annotated[
+        tuple[str, ...],
+        key(
+            "stdio: its arguments. Secrets do not belong here: other users can read them.", list[_Text], max_length=200
+        ),
+    ] = ()
+    headers: Annotated[
+        tuple[tuple[str, str], ...],
+        key("HTTP headers. Secrets only as ${ENV_NAME}: 'Bearer ${GITHUB_TOKEN}'.", dict[Word, Line]),
+    ] = ()
+    auth: Annotated[
+        ServerAuth | None,
+        key("'oauth': it hands out tokens of its own, after `bundle-router login NAME`. Instead of a header."),
+    ] = None
+    client_id: Annotated[
+        str | None, key("auth = 'oauth': our id there, where it does not register clients by itself.", Word)
+    ] = None
+    env: Annotated[
+        tuple[tuple[str, str], ...],
+        key("stdio: its environment. Secrets only as ${ENV_NAME}.", dict[EnvName, _Text]),
+    ] = ()
+    include: Annotated[
+        tuple[str, ...] | None, key("Only these of its tools exist for us (names or globs).", Words, min_length=1)
+    ] = None
+    exclude: Annotated[tuple[str, ...], key("These of its tools do not exist for us (names or globs).", Words)] = ()
+    legacy: Annotated[bool, key("Must be true for transport 'sse', which MCP has given up.")] = False
+    volatile: Annotated[
+        tuple[str, ...], key("Card fields that change at every start and are left out of pins.", Words)
+    ] = ()
+    ttl_s: Annotated[float | None, key("Seconds its tool list is kept.", ge=0, le=86_400)] = None
+    timeout_s: Annotated[float | None, key("Seconds one call may take.", gt=0, le=3600)] = None
+    reuse: Annotated[
+        tuple[Reuse, ...],
+        key(
+            "Trusted servers: results used again for the same arguments. The first row that fits counts.",
+            list[Reuse],
+            max_length=100,
+        ),
+    ] = ()
+    files: Annotated[
+        str | None,
+        key(
+            "stdio: a folder it may read, relative to the workspace. Artifacts that are given to it as paths are put "
+            "there for the call. Absent: a temporary folder.",
+            Line,
+        ),
+    ] = None
+    pass_through: Annotated[
+        tuple[Feature, ...],
+        key(
+            "What agents get of it unaltered at the MCP endpoint, besides its tools: its resources, prompts and "
+            "completion; results as they came (media and all, with progress); log lines; and its questions to the "
+            "agent's client (input). Trusted servers only.",
+            _Features,
+        ),
+    ] = ()
+    prefix: Annotated[
+        bool,
+        key(
+            "false exposes its tools and prompts under their own names, without the server's before them. For one "
+            "server at most."
+        ),
+    ] = True
+    env_names: tuple[str, ...] = ()
+    """Environment variables its headers and env refer to; their values are secrets and are redacted everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServersFile:
+    """Where tools come from."""
+
+    servers: Annotated[dict[str, Server], key("One table per server.", dict[ServerName, Server])] = field(
+        default_factory=dict
+    )
+
+
+# --- bundles.toml ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """One resolved bundle. `tools` are canonical names (`server.tool`), sorted and without repetition, its own and
+    those of the bundles it is composed of; `companions` are those among them that are shown first, and with any other
+    that is asked for; `patterns` are globs over servers whose tools are not known yet."""
+
+    TABLES: ClassVar[Mapping[str, str]] = {
+        "requires": "What must be present on this machine, or the bundle is left out."
+    }
+    JSON_SCHEMA: ClassVar[Mapping[str, Any]] = {
+        **needs_one_of("tools", "bundles"),
+        "dependencies": {"tools": ["effects"]},
+    }
+
+    id: str
+    description: Annotated[
+        str, key("What it is for, in your words. The router's model reads this, and only this.", Line)
+    ]
+    tools: Annotated[
+        tuple[str, ...], key("'server.tool', or a glob 'server.get_*' where the server is trusted.", Words)
+    ] = ()
+    avoid: Annotated[str, key("When not to pick it.", max_length=2000)] = ""
+    examples: Annotated[
+        tuple[str, ...], key("Intents it is right for, as people write them.", list[Line], max_length=100)
+    ] = ()
+    bundles: Annotated[tuple[str, ...], key("Bundles this one is made of; their tools come with it.", BundleIds)] = ()
+    patterns: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+    mode: Annotated[
+        Mode,
+        key(
+            "How agents see its tools: each one (direct, the default), by name only until asked for (deferred), or "
+            "behind meta-tools (meta, which untrusted servers need and get by default).",
+            default=None,
+        ),
+    ] = "direct"
+    effects: Annotated[
+        tuple[Effect, ...],
+        key(
+            "What its tools can do. Policies rest on it, so a bundle with tools of its own must say it.",
+            Effects,
+            default=None,
+        ),
+    ] = ()
+    requires_env: Annotated[
+        tuple[str, ...], key("Environment variables that must be set.", EnvNames, table="requires")
+    ] = ()
+    requires_binary: Annotated[tuple[str, ...], key("Programs that must be on the path.", Words, table="requires")] = ()
+    companions: Annotated[tuple[str, ...], key("Tools ('server.tool') that must come along to make sense.", Words)] = ()
+    always: Annotated[bool, key("true: every step that policy permits it to gets it.")] = False
+    selectable: Annotated[bool, key("false: search and the model may not pick it; routes may.")] = True
+    skill: Annotated[str | None, key("A SKILL.md under bundles/ whose text goes with it.", max_length=400)] = None
+    max_tokens: Annotated[
+        int | None,
+        key(
+            "Tokens of definitions it shows at most: its companions, and what search ranks best for the step. The rest "
+            "is deferred. `check` warns when not all of them fit.",
+            ge=1,
+            le=1_000_000_000,
+        ),
+    ] = None
+    aliases: Annotated[tuple[str, ...], key("Ids it had before.", BundleIds)] = ()
+    enabled: Annotated[bool, key("false takes it out of use without deleting the entry.")] = True
+    trust: Trust = "trusted"
+    """The lowest trust of the servers its tools live on."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundlesFile:
+    """Named sets of tools."""
+
+    bundles: Annotated[dict[str, Bundle], key("One table per bundle.", dict[BundleId, Bundle])] = field(
+        default_factory=dict
+    )
+
+
+# --- routes.toml -----------------------------------------------------------------------------------------------------
+
+_ROW_NAME: Final = key("What the log calls this row. Unique in the file.", Word)
+_ADDRESS: Final = key("Names or globs; leave out for any.", Names, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One row of the mapping. Each of `workflow`, `role`, `step` is a tuple of names or globs; empty means any.
+    `ask` is None, or the candidates (globs over bundle ids) that search and the model may add."""
+
+    JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("bundles", "ask")
+
+    name: Annotated[str, _ROW_NAME]
+    workflow: Annotated[tuple[str, ...], _ADDRESS] = ()
+    role: Annotated[tuple[str, ...], _ADDRESS] = ()
+    step: Annotated[tuple[str, ...], _ADDRESS] = ()
+    bundles: Annotated[
+        tuple[str, ...], key("What the step gets, in this order. [] gives it nothing.", Words, default=None)
+    ] = ()
+    ask: Annotated[
+        tuple[str, ...] | None,
+        key("Bundles (ids or globs) that search and the model may add to those.", Words, min_length=1),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoutesFile:
+    """Which step gets which bundles. The first row that matches wins."""
+
+    routes: Annotated[tuple[Route, ...], key("Rows in order.", list[Route])] = ()
+
+
+# --- policy.toml -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy row. All rows that match a step apply: denials unite, allowances intersect.
+
+    `allow=None`: the row grants nothing and only narrows. `effects=None`: it does not look at effects.
+    """
+
+    JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("allow", "deny", "min_trust", "effects")
+
+    name: Annotated[str, _ROW_NAME]
+    workflow: Annotated[tuple[str, ...], _ADDRESS] = ()
+    role: Annotated[tuple[str, ...], _ADDRESS] = ()
+    step: Annotated[tuple[str, ...], _ADDRESS] = ()
+    allow: Annotated[
+        tuple[str, ...] | None,
+        key(
+            "What may be seen at most: 'bundle:docs.*', 'tool:docs.fetch'. Absent: only narrows.",
+            Words,
+            json_schema_extra={"minItems": 1},
+        ),
+    ] = None
+    deny: Annotated[tuple[str, ...], key("What may never be seen. Deny beats allow, whatever the order.", Words)] = ()
+    min_trust: Annotated[Trust | None, key("'trusted' keeps tools of untrusted servers out.")] = None
+    effects: Annotated[tuple[Effect, ...] | None, key("Only bundles whose effects are all in this list.", Effects)] = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DocsLimits:
+    """The table `[docs]`."""
+
+    hosts: Annotated[tuple[str, ...], key("Hosts docs.fetch may read from. Nothing else is reachable.", Words)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RepoLimits:
+    """The table `[repo]`."""
+
+    hard_links: Annotated[
+        Literal["allow", "refuse"],
+        key("'refuse': files with more than one name are not read (they may live outside)."),
+    ] = "allow"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFile:
+    """Who may see what. All rows that match apply: denials unite, allowances intersect."""
+
+    policies: Annotated[tuple[Policy, ...], key("Rows; order does not matter.", list[Policy])] = ()
+    docs: Annotated[DocsLimits, key("Limits of the docs tools.", default=None)] = DocsLimits()
+    repo: Annotated[RepoLimits, key("Limits of the repo tools.", default=None)] = RepoLimits()
+    binaries: Annotated[
+        tuple[BinaryRule, ...], key("Programs workspace.exec may start, and how.", list[BinaryRule])
+    ] = ()

@@ -1,0 +1,106 @@
+"""`config/README.md`: every key with its type, default and meaning, made from the schemas, so that it can't lie."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from bundle_router.core.config.forms import FILES, schema
+
+_HEAD: Final = """\
+# Configuration
+
+Every key of the five config files. This page is generated from the code that reads them (`.ci/generate`).
+
+- Your `config/` folder lies over the shipped one. `servers.toml` and `bundles.toml` merge by name: an entry of yours
+  replaces the shipped one of that name whole. `router.toml` merges key by key. Your `routes.toml` and `policy.toml`
+  replace the shipped ones whole.
+- `bundle-router init` writes a commented config with JSON Schemas, which editors use for completion and hover text.
+- `bundle-router check` names every mistake at once, and what is legal but dead or risky; `check --fix` corrects what
+  has one right answer.
+- Unknown keys are refused. A secret is never written here: `${NAME}` in `headers` and `env` is read from the
+  environment when the server is contacted.
+- Development mode, servers that are started as processes, and use without pins come from the caller's code or from the
+  command line, never from a file.
+"""
+_NAMES: Final = {"servers": "NAME", "bundles": "ID", "options": "MODEL"}
+
+
+def reference_text() -> str:
+    """Return the text of `config/README.md`."""
+    parts = [_HEAD]
+    for file in FILES:
+        whole = schema(file)
+        parts.append(f"\n## {file}\n\n{whole['description']}\n")
+        for key, node in whole["properties"].items():
+            parts += _section(whole, key, node, "")
+    return "".join(parts)
+
+
+def _section(whole: Mapping[str, Any], key: str, node: Mapping[str, Any], within: str) -> Iterator[str]:
+    """Yield the heading and the rows of a table, then those of the tables inside it."""
+    path, many, table = _table(whole, key, node, within)
+    heading = f"[[{path}]]" if many else f"[{path}]"
+    yield f"\n### `{heading}`\n\n{node['description']}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
+    required = table.get("required", ())
+    for name, row in table["properties"].items():
+        default = "required" if name in required else f"`{json.dumps(row['default'])}`" if "default" in row else ""
+        meaning = row["description"].replace("|", "\\|")
+        yield f"| `{name}` | {_type(row)} | {default} | {meaning} |\n"
+    for name, row in table["properties"].items():
+        if _inner(row) is not None:
+            yield from _section(whole, name, row, path)
+
+
+def _table(
+    whole: Mapping[str, Any], key: str, node: Mapping[str, Any], within: str
+) -> tuple[str, bool, Mapping[str, Any]]:
+    """Return the path of the table as headers write it, whether there may be many, and its schema."""
+    many = node.get("type") == "array"
+    path = f"{within}.{key}" if within else key
+    if _values(node) is not None:
+        path += f".{_NAMES[key]}"
+    reference = _inner(node)
+    assert reference is not None  # noqa: S101 - asked before
+    return path, many, whole["definitions"][reference.rpartition("/")[2]]
+
+
+def _inner(node: Mapping[str, Any]) -> str | None:
+    """Return the definition of the tables that the key holds, if it holds any."""
+    for place in (node, *node.get("allOf", ()), node.get("items"), _values(node)):
+        if isinstance(place, Mapping) and "$ref" in place:
+            found: str = place["$ref"]
+            return found
+    return None
+
+
+def _values(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the schema of what a table holds whose keys are the user's own."""
+    found = node.get("additionalProperties") or next(iter(node.get("patternProperties", {}).values()), None)
+    return found if isinstance(found, Mapping) else None
+
+
+def _type(node: Mapping[str, Any]) -> str:
+    """Return the type in words, with its bounds."""
+    kind = node.get("type")
+    if "enum" in node:
+        return " or ".join(f"`{json.dumps(choice)}`" for choice in node["enum"])
+    if "const" in node:
+        return f"`{json.dumps(node['const'])}`"
+    if "anyOf" in node:
+        return " or ".join(_type(choice) for choice in node["anyOf"])
+    if kind in ("integer", "number"):
+        return ("whole number" if kind == "integer" else "number") + _bounds(node)
+    if kind == "array":
+        return "list of tables" if _inner(node) else f"list of {_type(node['items'])}"
+    if kind == "object" and _inner(node) is None:
+        return f"table of {_type(_values(node) or {})}"
+    return {"boolean": "true or false", "string": "text"}.get(str(kind), "table")
+
+
+def _bounds(node: Mapping[str, Any]) -> str:
+    low, over, high = node.get("minimum"), node.get("exclusiveMinimum"), node.get("maximum")
+    lower = f"over {over:,g}" if over is not None else f"from {low:,}" if low is not None else ""
+    upper = f"to {high:,}" if high is not None else ""
+    return f", {lower} {upper}".rstrip() if lower or upper else ""
