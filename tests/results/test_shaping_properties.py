@@ -9,7 +9,8 @@ from typing import Any
 
 from bundle_router.adapters.media import describe
 from bundle_router.core.models import Block, Data, Media, Text
-from bundle_router.core.tools.shaping import shape, visible
+from bundle_router.core.tools.shaping import json_text, references, shape, visible
+from bundle_router.core.tools.shaping.visible import slices
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -131,3 +132,51 @@ def test_visible_text_has_a_utf8_form_and_is_stable(text: str) -> None:
 def test_a_value_and_its_text_are_shown_once(value: Any) -> None:
     alone = shape([Data(value)], 12_000, describe).text
     assert shape([Text(json.dumps(value, indent=2)), Data(value)], 12_000, describe).text == alone
+
+
+# What was one regular expression each, before they were looked for piece by piece.
+RUNS = re.compile(r"(?:[A-Za-z0-9+_-]|\\?/){256,}+={0,2}")
+BLOCKS = re.compile(r"(?m)^(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n){3,}+[ \t]{0,16}[A-Za-z0-9+/]{0,80}={0,2}")
+pieces = st.builds(
+    lambda piece, times: piece * times,
+    st.sampled_from(["A", "b/", "\\/", "\\", "=", "-", " ", "\n", "é", "QUJD" * 19 + "\n", " " + "x" * 60 + "\r\n"]),
+    st.sampled_from([1, 2, 3, 63, 64, 127, 128, 200, 255, 256, 257, 70_000]),
+)
+
+
+@SETTINGS
+@given(st.lists(pieces, max_size=8).map("".join))
+@example("A" * 255 + "\\/")
+@example("\\/" * 256 + "==")
+@example("x " + "\\" + "/" * 256)
+def test_payloads_are_found_piece_by_piece_as_they_were_in_one_go(text: str) -> None:
+    assert list(references._runs(text)) == [found.span() for found in RUNS.finditer(text)]
+    assert list(references._line_blocks(text)) == [found.span() for found in BLOCKS.finditer(text)]
+    assert "".join(slices(text)) == text
+
+
+HIDDEN = ["a", "é", " ", "\r", "\n", "\u202e", "\u200d", "\ufe0f", "#", "\U0001f3f4", "\U000e0067", "\U0001f469", "中"]
+
+
+@SETTINGS
+@given(st.lists(st.sampled_from(HIDDEN), max_size=30).map("".join), st.integers(64 * 1024 - 20, 64 * 1024 + 20))
+def test_where_a_long_text_is_sliced_changes_nothing_of_what_is_made_visible(text: str, before: int) -> None:
+    assert visible("x" * before + text) == "x" * before + visible("x" + text)[1:]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@SETTINGS
+@given(st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.sampled_from([None, 1]), st.integers(0, 30))
+def test_long_json_is_read_and_written_as_short_json_is(value: Any, indent: int | None, cut: int) -> None:
+    value = {"filler": ["x" * 500] * 300, **value, "last": 1}
+    text = json.dumps(value, indent=indent)
+    assert json_text.parse(text) == value
+    assert json_text.parse(text[: len(text) - cut - 1]) is None
+    assert json_text.parse(text + "x" * cut) == (None if cut else value)
+    assert json_text.dumped(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))

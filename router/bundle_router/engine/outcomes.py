@@ -8,8 +8,11 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
@@ -119,12 +122,19 @@ async def shape_result(deps: Deps, catalog: Catalog, run: Run, raw: RawResult) -
     return shaped, await store(run, shaped.blobs)
 
 
+@lru_cache(maxsize=1)
+def _shaping_thread(_process: int) -> ThreadPoolExecutor:
+    """One large result at a time in a process: two threads at it would only take the interpreter from event loops."""
+    return ThreadPoolExecutor(1, "bundle-router-shaping")
+
+
 async def shape_blocks(deps: Deps, catalog: Catalog, blocks: Sequence[Block]) -> Shaped:
     """What the blocks are to the model. Off the event loop where that takes a while."""
     max_chars = catalog.settings.limits.max_result_chars
     if is_small(blocks, INLINE_CHARS):
         return shape(blocks, max_chars, deps.describe)
-    return await asyncio.to_thread(shape, blocks, max_chars, deps.describe)
+    thread = _shaping_thread(os.getpid())
+    return await asyncio.get_running_loop().run_in_executor(thread, shape, blocks, max_chars, deps.describe)
 
 
 async def store(run: Run, blobs: Sequence[Blob]) -> tuple[Stored, ...]:

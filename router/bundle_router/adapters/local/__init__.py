@@ -336,10 +336,19 @@ def _size(output: object) -> int:
         elif isinstance(block, Media) and isinstance(block.data, bytes | bytearray | memoryview):
             size += len(bytes(block.data))
         elif isinstance(block, Data):
-            size += len(encode(block.value))
+            size += _json_size(block.value)
         else:
             raise TypeError(f"a block of its output is {type(block).__name__}, or does not hold what it should")
     return size
+
+
+def _json_size(value: Any) -> int:
+    """Bytes of a JSON value, encoded piece by piece: the encoder holds the interpreter until it is through."""
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return 2 + sum(len(encode(name)) + 2 + _json_size(inner) for name, inner in value.items())
+    if isinstance(value, list) and len(value) > 256:
+        return sum(len(encode(value[start : start + 256])) for start in range(0, len(value), 256))
+    return len(encode(value))
 
 
 def _sentence(error: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bundle_router.core.models import Block, Data, Text
-from bundle_router.core.models.canonical import encode
+from bundle_router.core.tools.shaping.json_text import parse
 
 
 def without_copies(blocks: Sequence[Block]) -> list[Block]:
@@ -22,16 +22,6 @@ def without_copies(blocks: Sequence[Block]) -> list[Block]:
         if isinstance(block, Data) and any(_settle(kept, at, value) for value in _forms(block.value)):
             kept[at] = None
     return [block for block in kept if block is not None]
-
-
-def parse(text: str) -> Any:
-    """The JSON object or array that the text is; None when it is neither."""
-    if text.lstrip()[:1] not in ("{", "["):
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _forms(value: Any) -> list[Any]:
@@ -69,8 +59,18 @@ def _same(text: str, value: Any) -> bool:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Equal as JSON: unlike Python's, `1` and `true` differ. What has no canonical form (NaN) equals nothing."""
-    try:
-        return encode(left) == encode(right)
-    except (ValueError, RecursionError):
-        return False
+    """Equal as JSON: unlike Python's, `1` and `true` differ, and NaN equals nothing."""
+    waiting = [(left, right)]
+    while waiting:
+        one, other = waiting.pop()
+        if isinstance(one, dict) and isinstance(other, dict):
+            if one.keys() != other.keys():
+                return False
+            waiting.extend((value, other[name]) for name, value in one.items())
+        elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+            if len(one) != len(other):
+                return False
+            waiting.extend(zip(one, other, strict=True))
+        elif type(one) is not type(other) or one != other:
+            return False
+    return True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bundle_router.core.tools.shaping.json_text import dumped
 from bundle_router.core.tools.shaping.visible import visible
 
 HEAD_SHARE: Final = 0.6
@@ -79,7 +79,7 @@ def leading_items(value: Any, budget: int) -> Cut | None:
 
 def compact(value: Any) -> str:
     """The value as the model sees it: compact JSON in its own order, invisible characters escaped."""
-    return visible(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return visible(dumped(value))
 
 
 def _large_array(value: Any) -> tuple[list[str], list[Any]] | None:
@@ -90,7 +90,7 @@ def _large_array(value: Any) -> tuple[list[str], list[Any]] | None:
             return path, value
         if not isinstance(value, dict):
             return None
-        sizes = {key: len(json.dumps(item)) for key, item in value.items() if isinstance(item, list | dict)}
+        sizes = {key: len(dumped(item)) for key, item in value.items() if isinstance(item, list | dict)}
         if not sizes:
             return None
         key = max(sizes, key=lambda name: sizes[name])

@@ -13,6 +13,8 @@ from __future__ import annotations
 import binascii
 import hashlib
 import re
+import string
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from bundle_router.core.models import Media
@@ -31,28 +33,34 @@ _MEDIA: Final = (
     *("image/", "audio/", "video/", "font/", "application/pdf", "application/zip", "application/gzip"),
     *("application/vnd.", "application/x-7z", "application/epub", "application/zstd", "application/wasm"),
 )
-_RUN: Final = re.compile(rf"[A-Za-z0-9+/_-]{{{LONG},}}+={{0,2}}")
-_SLASHED_RUN: Final = re.compile(rf"(?:[A-Za-z0-9+_-]|\\?/){{{LONG},}}+={{0,2}}")
-_LINES: Final = re.compile(r"(?m)^(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n){3,}+[ \t]{0,16}[A-Za-z0-9+/]{0,80}={0,2}")
+_UNIT: Final = r"(?:[A-Za-z0-9+/_-]|\\/)"
+_STEP: Final = 64
+"""A run is looked for at every 64th character only: one of 256 has a whole block of 64 behind one of them."""
+_BLOCK: Final = re.compile(rf"{_UNIT}{{{_STEP}}}")
+_ALPHABET: Final = string.ascii_letters + string.digits + "+/_-"
+_WINDOW: Final = 64 * 1024
+"""Characters that one regular expression looks at in one go: it holds the interpreter until it is through."""
+_MORE: Final = re.compile(rf"{_UNIT}*+")
+_WRAPPED: Final = re.compile(r"(?m)^[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n")
+_MORE_WRAPPED: Final = re.compile(r"(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n)*+")
+_LAST_WRAPPED: Final = re.compile(r"[ \t]{0,16}[A-Za-z0-9+/]{0,80}={0,2}")
+_DATA: Final = re.compile(r"data:", re.IGNORECASE)
 _DATA_URI: Final = re.compile(
     r"data:(?P<type>[a-z]{1,20}\\?/[a-z0-9.+-]{1,80})?(?:;[a-z0-9_.-]{1,40}=[^;,\s\"']{0,80}){0,4};base64,"
-    r"(?P<payload>[A-Za-z0-9+/_%-]+(?:\\/[A-Za-z0-9+/_%-]*)*={0,2})",
+    r"(?=[A-Za-z0-9+/_%-])",
     re.IGNORECASE,
 )
-_PLAIN_URI: Final = re.compile(
-    rf"data:(?P<type>image/svg\+xml)(?:;[a-z0-9_.=-]{{1,40}}){{0,4}},(?P<payload>[^\s\"'<>`]{{{LONG},}}+)",
-    re.IGNORECASE,
-)
+_PAYLOAD: Final = re.compile(r"(?:[A-Za-z0-9+/_%-]|\\/)*+")
+_PLAIN_URI: Final = re.compile(r"data:(?P<type>image/svg\+xml)(?:;[a-z0-9_.=-]{1,40}){0,4},", re.IGNORECASE)
+_PLAIN: Final = re.compile(r"[^\s\"'<>`]*+")
 _STARTS: Final = re.compile(
     r"iVBORw0KGgo|/9j/[24]|R0lGODdh|R0lGODlh|UklGR|JVBERi0|T2dnUw|ZkxhQ|SUQz|GkXfow|UEsDB|H4sIA|AAAA.GZ0eX"
 )
 """How the base64 of common media begins: where a payload may start inside a run. `describe` has the last word."""
-_WHOLE: Final = re.compile(r"[A-Za-z0-9+/_-]{64,}+={0,2}")
-_ALPHABET: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
-_STANDARD, _URL_SAFE = re.compile(r"[+/]"), re.compile(r"[_-]")
+_MAX_STARTS: Final = 8
+_LETTERS: Final = re.compile(r"[A-Za-z0-9+/_-]*+")
 _MIME: Final = re.compile(r"[a-z0-9]{1,30}/[a-z0-9.+-]{1,80}")
 _PERCENT: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
-_TO_STANDARD: Final = str.maketrans("-_", "+/")
 _SAME: Final = {"image/jpg": "image/jpeg", "audio/x-wav": "audio/wav", "audio/wave": "audio/wav"}
 
 
@@ -80,13 +88,12 @@ class References:
     def text(self, text: str) -> str:
         """The text with its payloads replaced."""
         if "data:" in text or "DATA:" in text:
-            text = _DATA_URI.sub(self._of_uri, text)
-            text = _PLAIN_URI.sub(self._of_plain_uri, text)
+            text = _replaced(text, _uris(text), self._of_uri)
         if len(text) < LONG:
             return text
         if "\n" in text:
-            text = _LINES.sub(self._of_lines, text)
-        return (_SLASHED_RUN if "\\/" in text else _RUN).sub(self._of_run, text)
+            text = _replaced(text, _line_blocks(text), self._of_lines)
+        return _replaced(text, _runs(text), self._of_run)
 
     def value(self, value: Any, depth: int = 0) -> Any:
         """The JSON value with its payloads replaced; the value itself is not changed."""
@@ -108,11 +115,11 @@ class References:
 
     def _string(self, text: str) -> str:
         whole = text.strip()
-        if _WHOLE.fullmatch(whole) and (len(whole) >= LONG or _STARTS.match(whole)):
+        if _is_base64(whole, 64) and (len(whole) >= LONG or _STARTS.match(whole)):
             data = _decode(whole)
             if data and self._is_media(data):
                 return self._refer(data, "embedded")
-        elif len(whole) >= LONG and "\n" in whole and _WHOLE.fullmatch(joined := "".join(whole.split())):
+        elif len(whole) >= LONG and "\n" in whole and _is_base64(joined := "".join(whole.split()), 64):
             data = _decode(joined)
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
                 return self._refer(data, "embedded")
@@ -123,37 +130,39 @@ class References:
         words = (holder.get(key) for key in ("mimeType", "mime_type", "media_type"))
         claimed = next((word for word in words if isinstance(word, str)), "")
         joined = "".join(payload.split())
-        data = _decode(joined) if _ALPHABET.fullmatch(joined) else None
+        data = _decode(joined) if _is_base64(joined, 0) else None
         if data is None:
             what = f"{len(payload):,} characters" if len(payload) >= LONG else payload
             return f"[media that can't be decoded{_as_claimed(claimed)}, not base64: {what}]"
         return self._refer(data, "embedded", claimed=claimed)
 
-    def _of_uri(self, match: re.Match[str]) -> str:
-        payload = match["payload"].replace("\\/", "/")
+    def _of_uri(self, uri: str) -> str:
+        head = _DATA_URI.match(uri)
+        if head is None:
+            plain = _PLAIN_URI.match(uri)
+            assert plain is not None  # noqa: S101 - `_uris` gives nothing else
+            data = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), uri[plain.end() :].encode("utf-8", "replace"))
+            return self._refer(data, "embedded", claimed=plain["type"])
+        payload = uri[head.end() :].replace("\\/", "/")
         if "%" in payload:
             payload = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), payload.encode()).decode("latin-1")
         end = _segment_end(payload, 0)
-        data = _decode(payload[:end])
-        if not data or not (len(payload) >= LONG or self._is_media(data) or self._looks > MAX_LOOKS):
-            return match[0]
-        return self._refer(data, "embedded", claimed=(match["type"] or "").replace("\\", "")) + payload[end:]
+        data_or_none = _decode(payload[:end])
+        if not data_or_none or not (len(payload) >= LONG or self._is_media(data_or_none) or self._looks > MAX_LOOKS):
+            return uri
+        return self._refer(data_or_none, "embedded", claimed=(head["type"] or "").replace("\\", "")) + payload[end:]
 
-    def _of_plain_uri(self, match: re.Match[str]) -> str:
-        data = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), match["payload"].encode("utf-8", "replace"))
-        return self._refer(data, "embedded", claimed=match["type"])
-
-    def _of_lines(self, match: re.Match[str]) -> str:
-        *lines, last = match[0].split("\n")
+    def _of_lines(self, block: str) -> str:
+        *lines, last = block.split("\n")
         whole = "".join(line.strip() for line in lines)
         for joined, rest in ((whole + last.strip(), ""), (whole, "\n" + last)):
             data = _decode(joined) if joined.rstrip("=") and len(joined) % 4 == 0 else None
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
                 return self._refer(data, "embedded") + rest
-        return match[0]
+        return block
 
-    def _of_run(self, match: re.Match[str]) -> str:
-        run = match[0].replace("\\/", "/")
+    def _of_run(self, run_as_written: str) -> str:
+        run = run_as_written.replace("\\/", "/")
         parts, changed, start = [], False, 0
         while start < len(run):
             end = _segment_end(run, start) if self._looks <= MAX_LOOKS else len(run)
@@ -162,13 +171,13 @@ class References:
             changed = changed or reference is not None
             parts.append(run[start:end] if reference is None else reference)
             start = end
-        return "".join(parts) if changed else match[0]
+        return "".join(parts) if changed else run_as_written
 
     def _of_segment(self, segment: str) -> str | None:
         if len(segment) < LONG:
             return None
         starts = [0] if _STARTS.match(segment) or len(set(segment[:LONG])) >= 16 else []
-        for at in [*starts, *(found.start() for found in _STARTS.finditer(segment, 1))][:8]:
+        for at in [*starts, *_starts_in(segment)][:_MAX_STARTS]:
             data = _decode(segment[at:])
             if data and self._is_media(data):
                 return segment[:at] + self._refer(data, "embedded")
@@ -208,10 +217,111 @@ def _payload_key(value: dict[str, Any]) -> str | None:
     return None
 
 
+Span = tuple[int, int]
+
+
+def _replaced(text: str, spans: Iterable[Span], replace: Callable[[str], str]) -> str:
+    """The text with something else in place of each span."""
+    parts: list[str] = []
+    at = 0
+    for start, end in spans:
+        parts += (text[at:start], replace(text[start:end]))
+        at = end
+    return "".join((*parts, text[at:])) if parts else text
+
+
+def _end(unit: re.Pattern[str], text: str, start: int) -> int:
+    """Where the units that begin at `start` end, found window by window."""
+    while (found := unit.match(text, start, start + _WINDOW)) is not None and found.end() > start:
+        start = found.end()
+    return start
+
+
+def _is_base64(text: str, least: int) -> bool:
+    """Whether the whole text is base64 of at least so many characters, padded or not."""
+    end = _end(_LETTERS, text, 0)
+    return end >= least and text[end : end + 3] in ("", "=", "==")
+
+
+def _padded_end(text: str, end: int) -> int:
+    return end + (2 if text.startswith("==", end) else 1 if text.startswith("=", end) else 0)
+
+
+def _uris(text: str) -> Iterator[Span]:
+    """The `data:` URIs: all with base64, and long ones of plain SVG."""
+    at = 0
+    while (found := _search(_DATA, text, at)) is not None:
+        at = start = found.start()
+        if head := _DATA_URI.match(text, start):
+            at = _padded_end(text, _end(_PAYLOAD, text, head.end()))
+            yield start, at
+        elif head := _PLAIN_URI.match(text, start):
+            at = _end(_PLAIN, text, head.end())
+            if at - head.end() >= LONG:
+                yield start, at
+        at = max(at, start + 1)
+
+
+def _search(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
+    """The next match of a short pattern, looked for window by window."""
+    while at < len(text):
+        if found := pattern.search(text, at, at + _WINDOW):
+            return found
+        at += _WINDOW - LONG
+    return None
+
+
+def _line_blocks(text: str) -> Iterator[Span]:
+    """At least three lines of base64 that are as long as encoders break them, with the shorter line that ends them."""
+    at = 0
+    while (found := _search(_WRAPPED, text, at)) is not None:
+        at = _end(_MORE_WRAPPED, text, found.start())
+        if text.count("\n", found.start(), at) >= 3:
+            last = _LAST_WRAPPED.match(text, at)
+            at = last.end() if last else at
+            yield found.start(), at
+
+
+def _runs(text: str) -> Iterator[Span]:
+    """The runs of at least `LONG` characters of base64, `\\/` being one of them."""
+    at = done = 0
+    while at < len(text):
+        block = _BLOCK.match(text, at)
+        if block is None:
+            at += _STEP
+            continue
+        start = _start(text, max(done, at - 2 * _STEP), at)
+        end = _end(_MORE, text, block.end())
+        if end - start - text.count("\\/", start, end) >= LONG:
+            done = end = _padded_end(text, end)
+            yield start, end
+        at = end + -end % _STEP
+
+
+def _start(text: str, least: int, at: int) -> int:
+    """Where the run begins that goes on at `at`, looked for as far back as `least`."""
+    while True:
+        at = least + len(text[least:at].rstrip(_ALPHABET))
+        if at <= least or text[at - 1] != "\\" or text[at : at + 1] != "/":
+            return at
+        at -= 1
+
+
+def _starts_in(segment: str) -> list[int]:
+    """Where media may begin inside a segment of base64, the first few."""
+    found: list[int] = []
+    at = 1
+    while len(found) < _MAX_STARTS and (start := _search(_STARTS, segment, at)) is not None:
+        found.append(start.start())
+        at = start.start() + 1
+    return found
+
+
 def _segment_end(run: str, start: int) -> int:
     """Where the longest piece ends that uses one alphabet, `+/` or `-_`: no encoder mixes them."""
-    standard, url_safe = _STANDARD.search(run, start), _URL_SAFE.search(run, start)
-    return max(standard.start(), url_safe.start()) if standard and url_safe else len(run)
+    standard = min((at for letter in "+/" if (at := run.find(letter, start)) >= 0), default=-1)
+    url_safe = min((at for letter in "-_" if (at := run.find(letter, start)) >= 0), default=-1)
+    return max(standard, url_safe) if standard >= 0 and url_safe >= 0 else len(run)
 
 
 def _decode(payload: str) -> bytes | None:
@@ -220,7 +330,7 @@ def _decode(payload: str) -> bytes | None:
     if len(body) % 4 == 1:
         body = body[:-1]
     if "-" in body or "_" in body:
-        body = body.translate(_TO_STANDARD)
+        body = body.replace("-", "+").replace("_", "/")
     try:
         return binascii.a2b_base64(body + "=" * (-len(body) % 4))
     except (binascii.Error, ValueError):

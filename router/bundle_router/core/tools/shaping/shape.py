@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
-from bundle_router.core.tools.shaping.copies import parse, without_copies
-from bundle_router.core.tools.shaping.cut import Cut, compact, head_tail, leading_items, shares
+from bundle_router.core.tools.shaping.copies import without_copies
+from bundle_router.core.tools.shaping.cut import Cut, head_tail, leading_items, shares
+from bundle_router.core.tools.shaping.json_text import dumped, parse
 from bundle_router.core.tools.shaping.references import References
 from bundle_router.core.tools.shaping.symptoms import LOOKS_LIKE_ERROR, looks_like_error, says_failed
 from bundle_router.core.tools.shaping.values import Describe, Part, Shaped
@@ -30,9 +31,9 @@ _RULES: Final = ("copies", "references", "escapes", "leading_items", "head_tail"
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One block on its way: `full` is what an artifact of it holds, `shown` what the model sees if it fits."""
+    """One block on its way: `shown` is what the model sees if it fits."""
 
-    full: str
+    text: str
     shown: str
     value: Any = None
     """The JSON it came as, payloads replaced; None for text."""
@@ -42,6 +43,13 @@ class _Piece:
     uri: str = ""
     """Of a resource; the first line of `shown` then says so."""
     mime_type: str = ""
+
+    @property
+    def full(self) -> str:
+        """What an artifact of it holds."""
+        if self.value is None:
+            return self.text
+        return without_surrogates(json.dumps(self.value, ensure_ascii=False, indent=1))
 
     @property
     def part(self) -> Part:
@@ -91,10 +99,9 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
         return _Piece(reference, reference)
     if isinstance(block, Data) and not isinstance(block.value, str):
         value = references.value(block.value)
-        raw = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        full = without_surrogates(json.dumps(value, ensure_ascii=False, indent=1))
-        shown = compact(value)
-        return _Piece(full, shown, value, escaped=shown != raw)
+        raw = dumped(value)
+        shown = visible(raw)
+        return _Piece("", shown, value, escaped=shown != raw)
     text = _titled(block) if isinstance(block, Text) else block.value
     whole = without_surrogates(text)
     full = references.text(whole) if isinstance(block, Text) else references.value(whole)
@@ -130,7 +137,7 @@ def _bound(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[Cut]:
 def _fit(piece: _Piece, budget: int) -> Cut:
     if len(piece.shown) <= budget:
         return Cut(piece.shown, len(piece.shown), "")
-    value = parse(piece.full) if piece.value is None else piece.value
+    value = parse(piece.text) if piece.value is None else piece.value
     return (leading_items(value, budget) if value else None) or head_tail(piece.shown, budget, piece.hidden)
 
 
@@ -150,9 +157,9 @@ def _failed(pieces: Sequence[_Piece]) -> bool:
     first = next((piece for piece in pieces if piece.shown.strip()), None)
     if first is None:
         return False
-    if first.value is not None or len(first.full) > _SHORT_JSON:
+    if first.value is not None or len(first.text) > _SHORT_JSON:
         return says_failed(first.value)
-    return looks_like_error(first.full) or says_failed(parse(first.full))
+    return looks_like_error(first.text) or says_failed(parse(first.text))
 
 
 def _size(block: Block) -> int:
@@ -161,6 +168,6 @@ def _size(block: Block) -> int:
     if isinstance(block, Text):
         return len(block.text.encode("utf-8", "surrogatepass"))
     try:
-        return len(json.dumps(block.value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+        return len(dumped(block.value).encode("utf-8", "surrogatepass"))
     except RecursionError:
         return 0  # deeper than JSON's own encoder goes; what is shown of it is bounded by References.value

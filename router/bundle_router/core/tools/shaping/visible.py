@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from typing import Final
 
 _SUSPECT: Final = (
@@ -21,6 +22,10 @@ _FLAGS: Final = "|".join(
     "\U0001f3f4" + "".join(chr(0xE0000 + ord(letter)) for letter in region) + "\U000e007f"
     for region in ("gbeng", "gbsct", "gbwls")
 )
+_SLICE: Final = 64 * 1024
+"""Characters that are looked at in one go: a regular expression holds the interpreter until it is through."""
+_BETWEEN: Final = re.compile(rf"[^{_SUSPECT}](?=[^{_SUSPECT}])")
+"""Where a text may be cut without parting what belongs together."""
 _PATTERN: Final = re.compile(rf"\r\n|{_FLAGS}|[{_SUSPECT}]")
 _IS_SUSPECT: Final = re.compile(rf"[{_SUSPECT}]")
 _ASCII_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -31,9 +36,23 @@ _KEYCAPS: Final = frozenset("#*0123456789\u00a9\u00ae")
 
 def visible(text: str) -> str:
     """The text with invisible characters written out as `\\u202e` (JSON's own escapes, so JSON stays JSON)."""
+    return "".join(_visible(part) for part in slices(text)) if len(text) > _SLICE else _visible(text)
+
+
+def _visible(text: str) -> str:
     if text.isascii() and not _ASCII_CONTROL.search(text):
         return text
     return _PATTERN.sub(_escape, text)
+
+
+def slices(text: str) -> Iterator[str]:
+    """The text in pieces, cut where no invisible character stands on either side."""
+    start = 0
+    while start < len(text):
+        cut = _BETWEEN.search(text, start + _SLICE)
+        end = cut.end() if cut is not None else len(text)
+        yield text[start:end]
+        start = end
 
 
 def without_invisible(text: str) -> str:
@@ -55,7 +74,7 @@ def without_surrogates(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return re.sub(r"[\ud800-\udfff]", "\ufffd", text)
+        return "".join(re.sub(r"[\ud800-\udfff]", "\ufffd", part) for part in slices(text))
     return text
 
 
