@@ -183,7 +183,24 @@ def test_odd_records_are_exported_with_what_can_not_be_stored_shown_as_replaced(
     assert (call["tool"], call["result"], call["arguments"]) == ("a\ufffd", SHOWN, '["\\ud800"]')
 
 
-FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'=1", "'", "plain", "a=1", "", "1"]
+FORMULAS = [
+    "\uff1d1+1",
+    "\uff0b1",
+    "\uff0d1",
+    "\uff20SUM",
+    "=1+1",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "'=1",
+    "'",
+    "plain",
+    "a=1",
+    "",
+    "1",
+]
 
 
 def test_no_text_of_an_exported_csv_is_a_formula_and_every_text_can_be_had_back(tmp_path: Path) -> None:
@@ -191,7 +208,9 @@ def test_no_text_of_an_exported_csv_is_a_formula_and_every_text_can_be_had_back(
     export([[{**record, "result": text, "tool": text} for text in FORMULAS]], tmp_path, "csv")
     with (tmp_path / "calls.csv").open(encoding="utf-8", newline="") as file:
         rows_ = list(csv.DictReader(file))
-    assert not any(row["result"].startswith(("=", "+", "-", "@", "\t", "\r")) for row in rows_)
+    assert not any(
+        row["result"].startswith(("=", "+", "-", "@", "\t", "\r", *"\uff1d\uff0b\uff0d\uff20")) for row in rows_
+    )
     assert [row["result"].removeprefix("'") for row in rows_] == FORMULAS
     assert {(row["elapsed_ms"], row["kept_bytes"], row["cached"]) for row in rows_} == {("-1.5", "-7", "true")}
 

@@ -146,6 +146,8 @@ class Faults:
             return {"content": [{"type": "text", "text": "no"}], "isError": True}
         if name == "weather":
             return {"content": [{"type": "text", "text": "cold"}], "structuredContent": {"c": "cold"}}
+        if name == "nan":
+            return {"content": [{"type": "text", "text": "x"}], "structuredContent": {"n": [float("nan"), -1e999, 1.5]}}
         if name == "blocks":
             return {"content": BLOCKS, "structuredContent": {"n": 1}}
         if name == "big":
@@ -336,6 +338,9 @@ class Handler(BaseHTTPRequestHandler):
         method, ident = message.get("method"), message.get("id")
         if method in server.statuses:
             return self.answer(server.statuses[method], b"<html>no</html>", "text/html")
+        if method in server.bodies:
+            kind, said = server.bodies[method]
+            return self.answer(200, said, kind)
         if server.redirect_to:
             self.send_response(307)
             self.send_header("location", server.redirect_to + self.path)
@@ -424,6 +429,7 @@ class HttpServer(ThreadingHTTPServer):
         self.events = False
         self.redirect_to = ""
         self.statuses: dict[str, int] = {}
+        self.bodies: dict[str, tuple[str, bytes]] = {}
         self.sessions: set[str] = set()
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         self.connections: list[Any] = []

@@ -16,7 +16,7 @@ from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.models.breaker import Terms
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.errors import RequestError, ToolFailure
-from bundle_router.ports import RawResult, Scope
+from bundle_router.ports import Client, RawResult, Scope
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +89,22 @@ def test_a_result_that_misses_its_schema_is_kept_and_the_miss_is_reported(bench:
         bench.run(main, bench.http(server))
         assert server.faults.lists == 1
     assert "'cold' is not of type 'number'" in bench.events.named("result.unexpected")[0]["wrong"]
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_what_is_no_json_number_is_null_for_the_agent(bench: Any, transport: str) -> None:
+    async def main(sessions: McpSessions) -> None:
+        for client in (None, Client()):
+            result = await sessions.call(
+                "s", "nan", {}, workspace=".", timeout_s=20, scope=Scope(run_id="r", client=client)
+            )
+            assert result.blocks == (Text("x"), Data({"n": [None, None, 1.5]}))
+        assert result.answer is not None
+        assert result.answer.result is not None
+        assert result.answer.result["structuredContent"] == {"n": [None, None, 1.5]}
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.stdio() if transport == "stdio" else bench.http(server))
 
 
 def test_calling_a_tool_that_was_never_listed_lists_nothing(bench: Any) -> None:
@@ -378,6 +394,31 @@ def test_after_five_failures_a_server_is_left_alone_for_half_a_minute_then_asked
     with bench.faults.serving() as server, bench.faults.serving() as other:
         bench.run(main, bench.http(server), bench.http(other, name="other"))
     assert len(bench.events.named("server.left_alone")) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("text/html", b"<html>log in first</html>"),
+        ("application/json", b"<html>log in first</html>"),
+        ("application/json", b'{"jsonrpc": "2.0", "id"'),
+        ("application/json", b'{"status": "ok"}'),
+        ("text/event-stream", b"event: message\ndata: {nothing}\n\n"),
+    ],
+)
+def test_answers_that_are_no_message_count_against_the_server_and_are_not_the_tools_error(
+    bench: Any, kind: str, body: bytes
+) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await sessions.definitions("s")
+        server.bodies = {"tools/call": (kind, body)}
+        for _ in range(5):
+            result = await bench.call(sessions, "echo", text="x")
+            assert (result.outcome, result.code) == ("unavailable", "protocol_error")
+        assert (await bench.call(sessions, "echo", text="x")).code == "circuit_open"
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
 
 
 def test_a_server_that_crashes_on_every_call_is_left_alone_and_started_afresh_for_the_probe(bench: Any) -> None:

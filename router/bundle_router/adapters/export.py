@@ -1,9 +1,9 @@
 """Writes records as CSV or Parquet, one file a table, for duckdb, pandas and spreadsheets.
 
-A spreadsheet takes a CSV cell that begins with `= + - @`, a tab or a carriage return for a formula, and records hold
-what strangers wrote. So a *text* that begins with one of those, or with `'`, is written with a `'` before it; one
-leading `'` taken away gives the text back. Numbers and booleans are never touched, and Parquet, which has types, is
-exact.
+A spreadsheet takes a CSV cell that begins with `= + - @` (or their full-width forms), a tab or a carriage return for a
+formula, and records hold what strangers wrote. So a *text* that begins with one of those, or with `'`, is written with
+a `'` before it; one leading `'` taken away gives the text back. Numbers and booleans are never touched, and Parquet,
+which has types, is exact.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bundle_router.core.records.tables import COLUMNS, Row, Table, rows
 from bundle_router.errors import RequestError, storage_error
 
 Format = Literal["csv", "parquet"]
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 BATCH = 2000
 """Rows kept in memory per table before they are written."""
 

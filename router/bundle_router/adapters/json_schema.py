@@ -152,7 +152,7 @@ class SchemaChecker:
             return ready
 
     def close(self) -> None:
-        self._worker.close()
+        self._worker.close(WAIT_S)
 
 
 def _verdict(schema: JsonSchema, value: Any) -> Sequence[str]:

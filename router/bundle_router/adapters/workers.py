@@ -22,7 +22,7 @@ class Workers:
         self._limit = limit
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._threads = 0
+        self._threads: list[threading.Thread] = []
         self._busy = 0
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -49,9 +49,10 @@ class Workers:
 
         with self._lock:
             self._busy += 1
-            if self._busy > self._threads and self._threads < self._limit:
-                self._threads += 1
-                threading.Thread(target=self._serve, name="bundle-router-tool", daemon=True).start()
+            if len(self._threads) < min(self._busy, self._limit):
+                thread = threading.Thread(target=self._serve, name="bundle-router-tool", daemon=True)
+                thread.start()
+                self._threads.append(thread)
         self._waiting.put(job)
         return future
 
@@ -61,9 +62,11 @@ class Workers:
             with self._lock:
                 self._busy -= 1
 
-    def close(self) -> None:
-        """Lets idle threads end; one that is busy ends after its work."""
+    def close(self, wait_s: float = 0.0) -> None:
+        """Lets idle threads end; one that is busy ends after its work, and is waited for so long at most."""
         with self._lock:
-            threads, self._threads = self._threads, 0
-        for _ in range(threads):
+            threads, self._threads = self._threads, []
+        for _ in threads:
             self._waiting.put(None)
+        for thread in threads:
+            thread.join(wait_s)

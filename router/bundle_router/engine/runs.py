@@ -213,9 +213,12 @@ class Runs:
         if step.workspace is None:
             return ceiling.folder()
         base = Path(self._workspace, ceiling.folder())
-        asked = (base / step.workspace).resolve()
-        folder = relative_folder(self._workspace, str(asked))
-        if folder is None or not ceiling.holds(folder) or not asked.is_dir():
+        try:
+            asked = (base / step.workspace).resolve()
+            folder = relative_folder(self._workspace, str(asked)) if asked.is_dir() else None
+        except (OSError, ValueError):  # a name that no file system has: with a NUL, a lone surrogate, too long
+            folder = None
+        if folder is None or not ceiling.holds(folder):
             raise RequestError(
                 f"the step's workspace {step.workspace!r} is not a folder inside {str(base)!r}",
                 advice="name a folder beneath the router's workspace, or leave it out",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.core.models import Outcome, Text
-from bundle_router.core.tools.transport.blocks import blocks_of
+from bundle_router.core.tools.transport.blocks import blocks_of, take_out_nan
 from bundle_router.core.tools.transport.passage import Answer, Client, ServerError, unanswerable
 from bundle_router.ports import RawResult
 
@@ -18,6 +18,7 @@ MAX_MESSAGE: Final = 2_000
 
 def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client | None) -> RawResult:
     """A result, or a request for input: of the client where there is one, and else of nobody here."""
+    take_out_nan(raw)
     answer = Answer(raw) if client is not None else None
     if raw.get("resultType") == "input_required":
         if client is not None:
@@ -35,6 +36,7 @@ def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client 
 
 def passed(name: str, raw: Mapping[str, Any], client: Client | None) -> Answer:
     """The answer to a request other than a call."""
+    take_out_nan(raw)
     answer = Answer(raw)
     wanted = unanswerable(raw, client or Client(may_be_asked=False)) if answer.wants_input else ""
     if not wanted:

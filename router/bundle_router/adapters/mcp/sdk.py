@@ -48,8 +48,18 @@ if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import Client as HttpClient
 
 _COURTESY_S: Final = 2.0
+_UNREAD: Final = {
+    types.PARSE_ERROR: ("Failed to parse JSON response", "Failed to parse SSE message"),
+    types.INVALID_REQUEST: ("Unexpected content type",),
+}
+"""What the SDK answers in the server's place where it can't read what came, and how that begins."""
 Streams = tuple[Any, Any]
 """What the SDK's dispatcher reads from and writes to."""
+
+
+def is_unread(error: MCPError) -> bool:
+    """Whether the error is not the server's own, but says that its answer was no message."""
+    return error.message.startswith(_UNREAD.get(error.code, ("\0",)))
 
 
 class RawDispatcher(JSONRPCDispatcher):
@@ -255,6 +265,7 @@ __all__ = [
     "SessionMessage",
     "Streams",
     "is_chatter",
+    "is_unread",
     "line_of",
     "negotiate",
     "open_http",

@@ -228,7 +228,7 @@ class McpSessions:
             await self._thread.run(hub.close)
             self._quiet.detach()
         await asyncio.to_thread(self._thread.close)
-        self._checker.close()
+        await asyncio.to_thread(self._checker.close)
 
     # --- within ------------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,25 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
 
 _LINK_KEYS: Final = ("uri", "name", "title", "description", "mimeType", "size")
+
+
+def take_out_nan(value: Any) -> None:
+    """Puts null where JSON has no number (NaN, the infinities), as JavaScript does, in the value itself."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        for key, inner in item.items() if isinstance(item, dict) else enumerate(item):
+            if isinstance(inner, dict | list):
+                waiting.append(inner)
+            elif isinstance(inner, float) and not math.isfinite(inner):
+                item[key] = None
 
 
 def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
