@@ -35,6 +35,9 @@ APPLICABLE: Final = frozenset(
 """Causes that `apply` has a plan for, where they are set in a file."""
 
 
+BY_SHARE: Final = frozenset(("auto-below-threshold", "auto-100"))
+
+
 @dataclass(slots=True)
 class Share:
     """What definitions cost: bytes and tokens as sent, and the billed tokens they account for."""
@@ -48,6 +51,12 @@ class Share:
 
     def as_json(self) -> dict[str, int]:
         return {name: round(getattr(self, name)) for name in self.__slots__}
+
+
+def fitting_switch(tokens: int) -> str:
+    """Return the setting with the largest share of the context window that so many tokens of definitions exceed."""
+    share = (tokens * 100 - 1) // WINDOW_TOKENS
+    return f"auto:{share}" if share >= 1 else "true"
 
 
 def split_cost(tokens: int, usage: Usage) -> Usage:
@@ -130,6 +139,8 @@ class Finding:
     source: str
     value: str = ""
     """What `apply` would set, where it sets something."""
+    keys: tuple[str, ...] = ()
+    """The keys that lead to what `apply` would remove, where `where` does not spell them out."""
 
     def as_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "servers"}
@@ -193,7 +204,7 @@ class Audit:
         found += [
             self._threshold(where, group)
             for (cause, where), group in self.groups.items()
-            if cause in ("auto-below-threshold", "auto-100") and group.largest
+            if cause in BY_SHARE and group.largest
         ]
         found += self._unused()
         found += self._only_set()
@@ -204,6 +215,7 @@ class Audit:
 
     def _off(self, cause: str, where: str, group: Group) -> Finding:
         row = self.table[cause]
+        fits = cause in BY_SHARE and group.largest > 0
         versions = sorted({group.first_version, group.last_version})
         return Finding(
             cause=cause,
@@ -221,12 +233,11 @@ class Audit:
             servers=tuple((server, share.as_json()) for server, share in sorted(group.servers.items())),
             fix=row.fix,
             source=row.source,
+            value=fitting_switch(group.largest) if fits else "",
         )
 
     def _threshold(self, where: str, group: Group) -> Finding:
-        """Name the largest share of the window that the definitions exceed."""
-        share = (group.largest * 100 - 1) // WINDOW_TOKENS
-        value = f"auto:{share}" if share >= 1 else "true"
+        value = fitting_switch(group.largest)
         detail = f"{group.largest:,} tokens of definitions: {SWITCH}={value} defers them"
         return self._set("auto-threshold", where, detail, value)
 
@@ -259,6 +270,7 @@ class Audit:
                     fix=row.fix,
                     source=row.source,
                     value=server,
+                    keys=marks[0].keys if marks else (),
                 )
             )
         return found

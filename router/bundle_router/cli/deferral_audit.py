@@ -1,0 +1,205 @@
+"""The verb `bundle-router deferral audit`: reads transcripts and config, and prints what was found."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from bundle_router.adapters.tokens import token_counter
+from bundle_router.cli.output import heading, print_json, progress, say, table
+from bundle_router.deferral.causes import AgentSettings, Judgement
+from bundle_router.deferral.files import AgentFiles, TranscriptReader, cause_table, router_savings, total_bytes
+from bundle_router.deferral.findings import Audit, Finding, RouterSavings, command_for, sum_servers
+from bundle_router.deferral.transcript import BYTES_PER_TOKEN, RequestFacts
+from bundle_router.errors import NotInstalled, RouterError
+
+SCHEMA: Final = "bundle-router.deferral/1"
+DAY_S: Final = 86_400
+
+
+def add_sources(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
+    """The options that say what is read."""
+    name, more = ("paths", {}) if positional else ("--transcripts", {"dest": "paths", "default": []})
+    parser.add_argument(
+        name,
+        nargs="*",
+        help="transcripts or folders of them (default: those of Claude Code)",
+        **more,  # type: ignore[arg-type]
+    )
+    parser.add_argument("--days", type=float, default=0, help="only transcripts that were changed in the last DAYS")
+    parser.add_argument(
+        "--count", action="store_true", help="count tokens with the router's tokenizer instead of estimating them"
+    )
+
+
+def agent_files() -> AgentFiles:
+    return AgentFiles(Path.home(), os.environ)
+
+
+def _transcripts(arguments: argparse.Namespace, files: AgentFiles) -> list[Path]:
+    since = time.time() - arguments.days * DAY_S if arguments.days else 0.0
+    if not arguments.paths:
+        return files.transcripts(since)
+    found: list[Path] = []
+    for path in map(Path, arguments.paths):
+        found += sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+    return [path for path in found if path.stat().st_mtime >= since]
+
+
+class AuditRun:
+    """One audit as it was carried out: what was read, judged and found."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.files = agent_files()
+        self.table = cause_table()
+        self.audit = Audit(self.table)
+        self.paths = _transcripts(arguments, self.files)
+        count = token_counter() if arguments.count else None
+        if arguments.count and count is None:
+            raise NotInstalled("no tokenizer is installed", advice="leave out --count: tokens are then estimated")
+        self.reader = TranscriptReader(self.table, count)
+        self.counted = count is not None
+
+    def judged(self) -> Iterator[tuple[RequestFacts, Judgement]]:
+        """Read everything once, and yield each request with its judgement."""
+        self.audit.add_config(*self.files.config(""))
+        projects: set[str] = set()
+        with progress("reading transcripts", total_bytes(self.paths)) as done:
+            for request in self.reader.read(self.paths):
+                if request.cwd not in projects and len(projects) < 1_000:
+                    projects.add(request.cwd)
+                    self.audit.add_config(*self.files.config(request.cwd))
+                settings: AgentSettings = self.files.settings(request.cwd)
+                yield request, self.audit.add(request, settings)
+                done(self.reader.at)
+
+    def tokens_are(self) -> dict[str, Any]:
+        if self.counted:
+            return {"tokens": "counted", "tokenizer": "cl100k_base"}
+        return {"tokens": "estimated", "bytes_per_token": BYTES_PER_TOKEN}
+
+
+def run_audit(arguments: argparse.Namespace) -> int:
+    try:
+        work = AuditRun(arguments)
+        rows = [request_row(*pair) for pair in work.judged() if arguments.requests]
+        savings = router_savings(Path(arguments.runs))
+    except (RouterError, OSError) as error:
+        print(f"bundle-router: {error}", file=sys.stderr)
+        return 2
+    findings = work.audit.findings()
+    document = audit_document(work, findings, savings)
+    if arguments.json:
+        print_json(document | ({"each_request": rows} if arguments.requests else {}))
+    else:
+        print_audit(work, findings, savings)
+        if arguments.requests:
+            table(("time", "session", "model", "state", "evidence", "outcome", "cause"), map(_row_cells, rows))
+    return 1 if findings else 0
+
+
+def request_row(request: RequestFacts, judgement: Judgement) -> dict[str, Any]:
+    return {
+        "session": request.session,
+        "time": request.time,
+        "version": request.version,
+        "model": request.model,
+        "sub_agent": request.sub_agent,
+        "state": judgement.state,
+        "evidence": judgement.evidence,
+        "outcome": request.outcome,
+        "cause": judgement.cause,
+        "where": judgement.where,
+        "inventory": request.inventory,
+        "searches": request.searches,
+        "upfront": [
+            {"server": size.server, "tools": size.tools, "bytes": size.bytes, "tokens": size.tokens}
+            for size in (request.tools.upfront if request.tools else ())
+        ],
+        "deferred": request.tools.deferred if request.tools else None,
+    }
+
+
+def _row_cells(row: dict[str, Any]) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("time", "session", "model", "state", "evidence", "outcome", "cause"))
+
+
+def audit_document(work: AuditRun, findings: list[Finding], savings: RouterSavings) -> dict[str, Any]:
+    audit = work.audit
+    return {
+        "schema": SCHEMA,
+        "transcripts": len(work.paths),
+        "lines": work.reader.lines,
+        "damaged_lines": work.reader.damaged,
+        "unreadable_files": work.reader.unreadable,
+        **work.tokens_are(),
+        "requests": {
+            "served": audit.served,
+            "refused": audit.outcomes["refused"],
+            "unanswered": audit.outcomes["unanswered"],
+            "states": [
+                {"state": state, "evidence": evidence, "requests": count}
+                for (state, evidence), count in sorted(audit.states.items())
+            ],
+        },
+        "findings": [{**finding.as_json(), "type": command_for(finding)} for finding in findings],
+        "servers": [{"server": server, **share} for server, share in sum_servers(findings)],
+        "profiles": [
+            {"file": line.path, "line": line.line, "name": line.name, "text": line.text}
+            for line in work.files.profiles()
+        ],
+        "router": savings.as_json(),
+    }
+
+
+def print_audit(work: AuditRun, findings: list[Finding], savings: RouterSavings) -> None:
+    audit = work.audit
+    states = {state: sum(n for (s, _), n in audit.states.items() if s == state) for state, _ in audit.states}
+    counts = ", ".join(f"{states[state]:,} {state}" for state in ("on", "off", "unknown", "none") if state in states)
+    say(f"{audit.served:,} requests in {len(work.paths):,} transcripts: {counts or 'nothing recorded'}")
+    for count, what in (
+        (audit.outcomes["refused"], "refused and made again"),
+        (audit.outcomes["unanswered"], "without an answer"),
+        (work.reader.damaged, "damaged lines, skipped"),
+        (work.reader.unreadable, "unreadable files"),
+    ):
+        if count:
+            say(f"{what}: {count:,}")
+    if findings:
+        say()
+        heading("what was found")
+        columns = ("finding", "since", "requests>", "sessions>", "tokens a session>", "why", "what to type")
+        table(columns, map(_finding_cells, findings))
+        print_servers(findings, work)
+    for line in work.files.profiles():
+        say(f"{line.path}:{line.line}: {line.text}   (shell profiles are never edited: change this line yourself)")
+    if savings.decisions:
+        say()
+        say(
+            f"the router's own runs: {savings.decisions:,} decisions in {savings.runs:,} runs showed "
+            f"{savings.shown_tokens:,} of {savings.all_tokens:,} tokens of definitions"
+        )
+
+
+def _finding_cells(finding: Finding) -> tuple[object, ...]:
+    why = ": ".join(filter(None, (finding.title, finding.where, finding.detail)))
+    asked = f"{finding.requests:,} of {finding.of:,}" if finding.requests else "set, not seen yet"
+    cost = f"{finding.tokens_a_session:,}" if finding.tokens_a_session else ""
+    return finding.cause, finding.since[:10], asked, finding.sessions or "", cost, why, command_for(finding)
+
+
+def print_servers(findings: list[Finding], work: AuditRun) -> None:
+    servers = sum_servers(findings)
+    if not servers:
+        return
+    how = "tokens are counted (cl100k_base)" if work.counted else f"tokens are estimated: {BYTES_PER_TOKEN} bytes each"
+    say()
+    heading(f"definitions that went out and need not have ({how})")
+    columns = ("server", "tools>", "bytes>", "tokens>", "of these cache writes>", "cache reads>", "uncached>")
+    names = ("tools", "bytes", "tokens", "cache_write", "cache_read", "plain")
+    table(columns, ((server, *(f"{share[name]:,}" for name in names)) for server, share in servers))

@@ -1,0 +1,191 @@
+"""The verbs `deferral apply | undo | report`: changes of an agent's settings, and what they were worth."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bundle_router.cli.deferral_audit import DAY_S, AuditRun
+from bundle_router.cli.output import heading, print_json, say, table
+from bundle_router.deferral.comparison import Effect, effect_of
+from bundle_router.deferral.files import AgentFiles
+from bundle_router.deferral.findings import Finding
+from bundle_router.deferral.journal import Journal, state_folder
+from bundle_router.deferral.plans import FileEdit, Plan, make_plan, show_diff
+from bundle_router.errors import RequestError
+
+
+def journal() -> Journal:
+    return Journal(state_folder(os.environ, Path.home()))
+
+
+def passed_probes(folder: Path) -> dict[str, float]:
+    """Return how many days ago the newest probe of each host was, where that one passed."""
+    newest: dict[str, float] = {}
+    try:
+        lines = (folder / "probes.jsonl").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+            newest.pop(row["host"], None)
+            if row["result"] == "pass" and row["form"] == "anthropic":
+                newest[row["host"]] = (time.time() - datetime.fromisoformat(row["time"]).timestamp()) / DAY_S
+        except (ValueError, TypeError, KeyError):
+            continue
+    return newest
+
+
+def run_apply(arguments: argparse.Namespace) -> int:
+    work = AuditRun(arguments)
+    for _judged in work.judged():
+        pass
+    found = work.audit.findings()
+    chosen = [f for f in found if not arguments.causes or f.cause in arguments.causes]
+    missing = set(arguments.causes) - {finding.cause for finding in chosen}
+    if missing:
+        raise RequestError(
+            f"not found: {', '.join(sorted(missing))}", advice="`bundle-router deferral audit` lists what is there"
+        )
+    kept = journal()
+    plan = make_plan(
+        chosen,
+        _read,
+        work.files.profiles(),
+        passed_probes(kept.folder),
+        str((work.files.folder / "settings.json").resolve()),
+    )
+    entry = None
+    if arguments.yes and plan.edits:
+        with kept.locked():
+            entry = kept.apply(plan.edits, _about(plan, work.files, found))
+    _print_plan(plan, entry, arguments)
+    return RequestError.exit_code if plan.refused and not plan.edits else 0
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _about(plan: Plan, files: AgentFiles, found: Sequence[Finding]) -> dict[str, Any]:
+    """What the journal says of a change: the findings behind it, and the audit's figures as the baseline."""
+    causes = sorted({finding.cause for finding in plan.done})
+    projects = {_project_of(edit.path, files) for edit in plan.edits}
+    return {
+        "kind": "settings",
+        "description": ", ".join(causes),
+        "findings": [{"cause": finding.cause, "where": finding.where} for finding in plan.done],
+        "project": projects.pop() if len(projects) == 1 else "",
+        "baseline": [
+            {"cause": finding.cause, "requests": finding.requests, "tokens_a_session": finding.tokens_a_session}
+            for finding in found
+        ],
+    }
+
+
+def _project_of(path: str, files: AgentFiles) -> str:
+    """Return the project whose settings a file holds; "" for a file that holds everywhere."""
+    file = Path(path)
+    if file.parent == files.folder or file.name == ".claude.json":
+        return ""
+    return str(file.parent if file.name == ".mcp.json" else file.parent.parent)
+
+
+def _print_plan(plan: Plan, entry: dict[str, Any] | None, arguments: argparse.Namespace) -> None:
+    diffs = [show_diff(edit) for edit in plan.edits]
+    if arguments.json:
+        print_json(
+            {
+                "applied": entry is not None,
+                "change": entry["id"] if entry else None,
+                "files": [edit.path for edit in plan.edits],
+                "diff": "".join(diffs),
+                "refused": [{"file": path, "reason": reason} for path, reason in plan.refused],
+                "by_hand": list(plan.manual),
+            }
+        )
+        return
+    for diff in diffs:
+        for line in diff.splitlines():
+            say(line)
+    for path, reason in plan.refused:
+        say(f"{path} is left as it is: {reason}")
+    for line in plan.manual:
+        say(f"by hand: {line}")
+    if entry is not None:
+        say(f"done as {entry['id']}; `bundle-router deferral undo {entry['id']}` takes it back")
+    elif plan.edits:
+        say("a dry run: nothing was changed; --yes carries it out")
+    elif not plan.refused and not plan.manual:
+        say("there is nothing to change")
+
+
+def carry_out(edits: Sequence[FileEdit], about: dict[str, Any]) -> dict[str, Any]:
+    """Make a change of files that is no audit's finding, journaled like one."""
+    kept = journal()
+    with kept.locked():
+        return kept.apply(edits, about)
+
+
+def run_undo(arguments: argparse.Namespace) -> int:
+    kept = journal()
+    with kept.locked():
+        identity = arguments.change
+        if identity is None:
+            applied = [entry["id"] for entry in kept.entries() if entry["state"] == "applied"]
+            if not applied:
+                raise RequestError("there is no change to undo")
+            identity = applied[-1]
+        entry = kept.undo(identity)
+    paths = [change["path"] for change in entry["changes"]]
+    if arguments.json:
+        print_json({"undone": identity, "files": paths})
+    else:
+        say(f"undone: {identity} ({', '.join(paths)})")
+    return 0
+
+
+def run_report(arguments: argparse.Namespace) -> int:
+    entries = journal().entries()
+    effects = [effect for entry in entries if (effect := effect_of(entry)) is not None]
+    work = AuditRun(arguments)
+    for request, _judgement in work.judged() if effects else ():
+        for effect in effects:
+            effect.add(request)
+    if arguments.json:
+        print_json({**work.tokens_are(), "changes": [effect.as_json() for effect in effects]})
+        return 0
+    if not effects:
+        say("no change was applied yet")
+        return 0
+    for effect in sorted(effects, key=lambda effect: not effect.hit_rate_fell):
+        _print_effect(effect)
+    return 0
+
+
+def _print_effect(effect: Effect) -> None:
+    if effect.hit_rate_fell:
+        say(f"{effect.identity}: the cache hit rate FELL, {effect.before.hit_rate:.0%} → {effect.after.hit_rate:.0%}")
+    undone = f", undone {effect.undone[:10]}" if effect.undone else ""
+    heading(f"{effect.identity} {effect.description} (since {effect.applied[:10]}{undone}): {effect.state}")
+    columns = ("", "requests>", "sessions>", "definition tokens a request>", "cache-read share>", "searches a request>")
+    rows = []
+    for name, sample in (("before", effect.before), ("after", effect.after)):
+        figures = sample.as_json()
+        share, searches = f"{sample.hit_rate:.1%}", f"{figures['searches_a_request']:.2f}"
+        tokens = f"{figures['definition_tokens_a_request']:,}"
+        rows.append((name, figures["requests"], figures["sessions"], tokens, share, searches))
+    table(columns, rows)
+    if effect.state == "pending":
+        needed = effect.as_json()["needs_requests"]
+        say(f"pending: {needed} requests with recorded definitions are needed on each side")

@@ -1,0 +1,205 @@
+"""Edits JSON text by spans: only the bytes that an edit means change. Pure.
+
+What stands where is found with the standard decoder, value by value, so numbers, escapes, indentation, line ends and a
+byte order mark elsewhere stay as they are. Text with comments, trailing commas or duplicate keys is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from json.decoder import scanstring  # type: ignore[attr-defined] # the decoder's own scanner of strings
+from typing import Any, Final
+
+MAX_DEPTH: Final = 200
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+
+
+class NotEditable(ValueError):
+    """The text can't be edited safely. Says why."""
+
+
+def _constant(name: str) -> float:
+    raise NotEditable(f"it holds {name}, which is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_constant)
+
+
+def skip_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of an object: its key, its value, and where both stand."""
+
+    key: str
+    value: Any
+    key_start: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of an array and where it stands."""
+
+    value: Any
+    start: int
+    end: int
+
+
+def members(text: str, at: int) -> Iterator[Member]:
+    """Yield the members of the object that begins at `at`, in order. Raises ValueError where it is none."""
+    if text[at : at + 1] != "{":
+        raise ValueError("no object")
+    at = skip_space(text, at + 1)
+    while text[at] != "}":
+        if text[at] != '"':
+            raise ValueError("a key is expected")
+        key_start = at
+        key, at = scanstring(text, at + 1, True)
+        at = skip_space(text, at)
+        if text[at] != ":":
+            raise ValueError("a colon is expected")
+        start = skip_space(text, at + 1)
+        value, end = _DECODER.raw_decode(text, start)
+        yield Member(key, value, key_start, start, end)
+        at = _next(text, end, "}")
+
+
+def elements(text: str, at: int) -> Iterator[Element]:
+    """Yield the elements of the array that begins at `at`. Raises ValueError where it is none."""
+    if text[at : at + 1] != "[":
+        raise ValueError("no array")
+    at = skip_space(text, at + 1)
+    while text[at] != "]":
+        value, end = _DECODER.raw_decode(text, at)
+        yield Element(value, at, end)
+        at = _next(text, end, "]")
+
+
+def _next(text: str, end: int, closing: str) -> int:
+    at = skip_space(text, end)
+    if text[at] == closing:
+        return at
+    if text[at] != ",":
+        raise ValueError("a comma is expected")
+    return skip_space(text, at + 1)
+
+
+def start_of(text: str) -> int:
+    """Return where the document begins, past a byte order mark and space."""
+    return skip_space(text, 1 if text.startswith("\ufeff") else 0)
+
+
+def read_editable(data: bytes) -> str:
+    """Return the text of a JSON object that may be edited. Raises NotEditable with the reason it may not."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise NotEditable("it is not UTF-8") from None
+    try:
+        value = json.loads(text[start_of(text) :], object_pairs_hook=_unique, parse_constant=_constant)
+    except json.JSONDecodeError as wrong:
+        raise NotEditable(_reason(text[start_of(text) :], wrong)) from None
+    except RecursionError:
+        raise NotEditable("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise NotEditable("it is no JSON object")
+    return text
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise NotEditable(f"the key {twice!r} stands in it twice")
+    return value
+
+
+def _reason(text: str, wrong: json.JSONDecodeError) -> str:
+    rest = text[wrong.pos :].lstrip()
+    before = text[: wrong.pos].rstrip()
+    where = f"line {wrong.lineno}"
+    if rest.startswith(("//", "/*")) or before.endswith(("//", "/*")):
+        return f"it has comments ({where}), which the agent itself can't read"
+    if rest.startswith(("}", "]")) or before.endswith(","):
+        return f"it has a trailing comma ({where}), which the agent itself can't read"
+    return f"it is not JSON ({where}: {wrong.msg})"
+
+
+def find(text: str, keys: Sequence[str]) -> Member | None:
+    """Return the member that a path of keys leads to."""
+    at = start_of(text)
+    found: Member | None = None
+    for key in keys:
+        if text[at : at + 1] != "{":
+            return None
+        found = next((member for member in members(text, at) if member.key == key), None)
+        if found is None:
+            return None
+        at = found.start
+    return found
+
+
+def set_member(text: str, keys: Sequence[str], value: Any) -> str:
+    """Return the text with the member at `keys` set to `value`; objects on the way are made where they are missing."""
+    shown = json.dumps(value)
+    there = find(text, keys)
+    if there is not None:
+        return text[: there.start] + shown + text[there.end :]
+    parent = find(text, keys[:-1])
+    if keys[:-1] and parent is None:
+        return set_member(text, keys[:-1], {keys[-1]: value})
+    at = start_of(text) if parent is None else parent.start
+    if text[at] != "{":
+        raise NotEditable(f"{'.'.join(keys[:-1])!r} is no object")
+    siblings = list(members(text, at))
+    if not siblings:
+        end = text.index("}", at)
+        return text[: at + 1] + f"{json.dumps(keys[-1])}: {shown}" + text[end:]
+    first, last = siblings[0], siblings[-1]
+    gap = text[at + 1 : first.key_start]
+    key_end = scanstring(text, first.key_start + 1, True)[1]
+    colon = text[key_end : first.start]
+    return text[: last.end] + f",{gap or ' '}{json.dumps(keys[-1])}{colon}{shown}" + text[last.end :]
+
+
+def remove_member(text: str, keys: Sequence[str]) -> str:
+    """Return the text without the member at `keys`. Raises NotEditable where there is none."""
+    parent = find(text, keys[:-1])
+    at = start_of(text) if not keys[:-1] else parent.start if parent is not None else -1
+    siblings = list(members(text, at)) if at >= 0 and text[at] == "{" else []
+    index = next((i for i, member in enumerate(siblings) if member.key == keys[-1]), None)
+    if index is None:
+        raise NotEditable(f"{'.'.join(keys)!r} is not in it")
+    spans = [(member.key_start, member.end) for member in siblings]
+    return _without(text, at, spans, index)
+
+
+def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
+    """Return the text with every element that equals `value` taken out of the array at `keys`."""
+    while True:
+        array = find(text, keys)
+        found = list(elements(text, array.start)) if array is not None and text[array.start] == "[" else []
+        index = next((i for i, element in enumerate(found) if element.value == value), None)
+        if array is None or index is None:
+            return text
+        text = _without(text, array.start, [(element.start, element.end) for element in found], index)
+
+
+def _without(text: str, at: int, spans: Sequence[tuple[int, int]], index: int) -> str:
+    """Cut one item out of the list of items of the object or array at `at`, with the comma that is then too much."""
+    start, end = spans[index]
+    if len(spans) == 1:
+        inner_end = skip_space(text, end)
+        return text[: at + 1] + text[inner_end:]
+    if index + 1 < len(spans):
+        return text[:start] + text[spans[index + 1][0] :]
+    return text[: spans[index - 1][1]] + text[end:]

@@ -1,0 +1,145 @@
+"""Turns findings into edits of files: which bytes a file would have afterwards, and what a person has to do. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bundle_router.deferral.causes import NO_BETAS, SWITCH
+from bundle_router.deferral.findings import Finding
+from bundle_router.deferral.json_spans import NotEditable, read_editable, remove_element, remove_member, set_member
+from bundle_router.deferral.settings import ProfileLine
+
+PROBE_DAYS: Final = 7
+_SHOWN: Final = frozenset((SWITCH, NO_BETAS, "alwaysLoad", "ToolSearch"))
+_STRING: Final = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')
+
+
+@dataclass(frozen=True, slots=True)
+class FileEdit:
+    """One file as it is and as it would be; `before` is None where it is made, `after` where it is deleted."""
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+    mode: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would be changed, what was refused (with the reason), and what only a person can do."""
+
+    edits: tuple[FileEdit, ...]
+    done: tuple[Finding, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    manual: tuple[str, ...] = ()
+
+
+def make_plan(
+    findings: Sequence[Finding],
+    read: Callable[[str], bytes | None],
+    profiles: Sequence[ProfileLine],
+    probe_age_days: Mapping[str, float],
+    user_settings: str,
+) -> Plan:
+    """Return the edits that undo what was found.
+
+    `read` gives a file's bytes; `probe_age_days` says how old the last probe of a host is that passed."""
+    before: dict[str, bytes | None] = {}
+    after: dict[str, bytes] = {}
+    done: list[Finding] = []
+    refused: list[tuple[str, str]] = []
+    manual: list[str] = []
+    for finding in findings:
+        path, edit = _edit_of(finding, user_settings)
+        if finding.cause == "base-url-gate":
+            age = probe_age_days.get(finding.detail)
+            if age is None or age > PROBE_DAYS:
+                manual.append(
+                    f"{finding.cause}: no probe of {finding.detail} has passed within {PROBE_DAYS} days; "
+                    f"run `bundle-router deferral probe --yes` first, or update Claude Code"
+                )
+                continue
+        if edit is None:
+            manual += _by_hand(finding, profiles)
+            continue
+        if path not in before:
+            before[path] = read(path)
+        try:
+            text = read_editable(after.get(path, before[path] if before[path] is not None else b"{}\n"))  # type: ignore[arg-type]
+            changed = edit(text).encode("utf-8")
+            read_editable(changed)
+        except NotEditable as reason:
+            refused.append((path, str(reason)))
+            continue
+        after[path] = changed
+        done.append(finding)
+    edits = tuple(FileEdit(path, before[path], data) for path, data in after.items() if data != before[path])
+    return Plan(edits, tuple(done), tuple(dict.fromkeys(refused)), tuple(dict.fromkeys(manual)))
+
+
+def _edit_of(finding: Finding, user_settings: str) -> tuple[str, Callable[[str], str] | None]:
+    """Return the file that a finding is about, and what would be done to its text."""
+    path, _, dotted = finding.where.rpartition(": ")
+    if finding.cause == "base-url-gate":
+        return path or user_settings, lambda text: set_member(text, ("env", SWITCH), "true")
+    if not path:
+        return "", None
+    if finding.cause in ("env-off", "experimental-betas-disabled", "auto-100") and not finding.value:
+        return path, lambda text: remove_member(text, tuple(dotted.split(".", 1)))
+    if finding.cause in ("auto-below-threshold", "auto-threshold", "auto-100") and finding.value:
+        return path, lambda text: set_member(text, ("env", SWITCH), finding.value)
+    if finding.cause == "toolsearch-denied":
+        return path, lambda text: remove_element(text, ("permissions", "deny"), "ToolSearch")
+    if finding.cause == "alwaysload-unused":
+        return path, lambda text: remove_member(text, finding.keys)
+    return "", None
+
+
+def _by_hand(finding: Finding, profiles: Sequence[ProfileLine]) -> list[str]:
+    name = {"experimental-betas-disabled": NO_BETAS}.get(finding.cause, SWITCH)
+    lines = [line for line in profiles if line.name == name]
+    if finding.where == "environment" and lines:
+        return [f"{line.path}:{line.line}: remove the line `{line.text}`" for line in lines]
+    return [f"{finding.cause}: {finding.fix}"]
+
+
+def show_diff(edit: FileEdit) -> str:
+    """Return a unified diff in which strings that the edit does not mean are left out: they may be credentials."""
+    before = _masked(edit.before or b"")
+    after = _masked(edit.after or b"")
+    name_before = edit.path if edit.before is not None else "/dev/null"
+    name_after = edit.path if edit.after is not None else "/dev/null"
+    return "\n".join(difflib.unified_diff(before, after, name_before, name_after, lineterm="", n=2)) + "\n"
+
+
+def _masked(data: bytes) -> list[str]:
+    if not data.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{"):
+        return data.decode("utf-8", "replace").splitlines()
+    return [_mask(line) for line in data.decode("utf-8", "replace").splitlines()]
+
+
+def _mask(line: str) -> str:
+    shown, at, key = [], 0, ""
+    for found in _STRING.finditer(line):
+        shown.append(line[at : found.start()])
+        at = found.end()
+        if found[2]:
+            key = _unquoted(found[1])
+            shown.append(found[0])
+        else:
+            shown.append(found[1] if key in _SHOWN or _unquoted(found[1]) in _SHOWN else '"…"')
+            key = ""
+    return "".join(shown) + line[at:]
+
+
+def _unquoted(literal: str) -> str:
+    try:
+        value: Any = json.loads(literal)
+    except ValueError:
+        return literal
+    return str(value)
