@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined] # the decoder's own scanner of strings
 from typing import Any, Final
@@ -26,6 +26,9 @@ def _constant(name: str) -> float:
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_constant)
+
+
+Splitter = Callable[[str, str, int], tuple[Any, int] | None]
 
 
 def skip_space(text: str, at: int) -> int:
@@ -53,8 +56,11 @@ class Element:
     end: int
 
 
-def members(text: str, at: int) -> Iterator[Member]:
-    """Yield the members of the object that begins at `at`, in order. Raises ValueError where it is none."""
+def members(text: str, at: int, split: Splitter | None = None) -> Iterator[Member]:
+    """Yield the members of the object that begins at `at`, in order. Raises ValueError where it is none.
+
+    `split` may read a value itself: it gets the text, the key and where the value begins, and returns the value and
+    where it ends, or None."""
     if text[at : at + 1] != "{":
         raise ValueError("no object")
     at = skip_space(text, at + 1)
@@ -67,20 +73,22 @@ def members(text: str, at: int) -> Iterator[Member]:
         if text[at] != ":":
             raise ValueError("a colon is expected")
         start = skip_space(text, at + 1)
-        value, end = _DECODER.raw_decode(text, start)
+        value, end = (split(text, key, start) if split else None) or _DECODER.raw_decode(text, start)
         yield Member(key, value, key_start, start, end)
         at = _next(text, end, "}")
 
 
-def elements(text: str, at: int) -> Iterator[Element]:
-    """Yield the elements of the array that begins at `at`. Raises ValueError where it is none."""
+def read_elements(text: str, at: int) -> tuple[list[Element], int]:
+    """Return the elements of the array that begins at `at`, and where it ends. Raises ValueError where it is none."""
     if text[at : at + 1] != "[":
         raise ValueError("no array")
+    found = []
     at = skip_space(text, at + 1)
     while text[at] != "]":
         value, end = _DECODER.raw_decode(text, at)
-        yield Element(value, at, end)
+        found.append(Element(value, at, end))
         at = _next(text, end, "]")
+    return found, at + 1
 
 
 def _next(text: str, end: int, closing: str) -> int:
@@ -187,7 +195,7 @@ def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
     """Return the text with every element that equals `value` taken out of the array at `keys`."""
     while True:
         array = find(text, keys)
-        found = list(elements(text, array.start)) if array is not None and text[array.start] == "[" else []
+        found = read_elements(text, array.start)[0] if array is not None and text[array.start] == "[" else []
         index = next((i for i, element in enumerate(found) if element.value == value), None)
         if array is None or index is None:
             return text

@@ -1,0 +1,377 @@
+"""The proxy: forwards everything to one upstream on loopback, and defers tools where it may. Fails open.
+
+Rules:
+1. Only `POST …/v1/messages` may be rewritten; all else passes as it came, in both directions.
+2. A rewritten request that is refused with 400 is sent once more as it came; if that is served, the model (or, where
+   the history was changed, the conversation) is left alone for a day.
+3. An exception before the first byte went to the client sends the original; after it, the stream ends with an error.
+4. What was hidden is noted before the client sees the end of the answer.
+5. Credentials pass through; they are written, logged and kept nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import uvicorn
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from bundle_router.deferral.hiding import BrokenAnswer, StreamFilter, hide_in_message, is_hidden, notes_of
+from bundle_router.deferral.numbers import NumbersLog
+from bundle_router.deferral.rewriting import Deferred, RequestRewriter, Untouched
+from bundle_router.deferral.store import HiddenStore
+from bundle_router.deferral.upstream import MAX_BODY_BYTES, Headers, Upstream, UpstreamAnswer, UpstreamFailed
+
+HEALTH: Final = "/.bundle-router/health"
+MAX_CONTINUATIONS: Final = 3
+REFUSALS: Final = (400, 422)
+_LOG: Final = logging.getLogger("bundle_router.deferral.http")
+_LOG.setLevel(logging.CRITICAL)
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request on its way: what came, what goes out, and the numbers of it."""
+
+    method: str
+    target: str
+    headers: list[tuple[str, str]]
+    body: bytes
+    began: float
+    deferred: Deferred | None = None
+    row: dict[str, Any] = field(default_factory=dict)
+    first_byte: float | None = None
+
+
+class DeferralProxy:
+    """The ASGI application. `numbers` and `store` belong to the caller."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        rewriter: RequestRewriter,
+        store: HiddenStore | None,
+        numbers: NumbersLog | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._upstream, self._rewriter, self._store, self._numbers = upstream, rewriter, store, numbers
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        if not _is_local(request.headers.get("host", "")):
+            return _error(403, "permission_error", "this proxy answers to loopback names only")
+        if request.url.path == HEALTH:
+            return JSONResponse({"ok": True, "upstream": self._upstream.host})
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                return _error(413, "request_too_large", "the request is over the proxy's bound")
+        raw_path = request.scope.get("raw_path") or request.url.path.encode()
+        query = request.scope["query_string"]
+        target = (raw_path + (b"?" + query if query else b"")).decode("latin-1")
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
+        exchange = _Exchange(request.method, target, headers, bytes(body), self._clock())
+        exchange.row = {"method": request.method, "path": _known_path(request.url.path)}
+        if request.method == "POST" and request.url.path.rstrip("/").endswith("/v1/messages"):
+            self._rewrite(exchange)
+        try:
+            return await self._forward(exchange)
+        except UpstreamFailed as error:
+            self._done(exchange, 502)
+            return _error(502, "api_error", f"the upstream did not answer ({error})")
+
+    def _rewrite(self, exchange: _Exchange) -> None:
+        """Decide whether the request is rewritten. Whatever goes wrong here, the original goes out."""
+        try:
+            found = self._rewriter.rewrite(exchange.body.decode("utf-8"), self._recall)
+        except Exception as error:  # noqa: BLE001 - fails open: nothing in the rewriting may stop a request
+            found = Untouched(type(error).__name__)
+        if isinstance(found, Deferred) and self._store is not None and self._store.refused(*_refusal_keys(found)):
+            found = Untouched("refused before")
+        if isinstance(found, Untouched):
+            exchange.row["untouched"] = found.reason
+            return
+        exchange.deferred = found
+        exchange.row |= {
+            "model": found.model,
+            "tools": found.tools,
+            "deferred": len(found.deferred),
+            "restored": found.restored,
+            "upfront_bytes": found.upfront_bytes,
+            "original_upfront_bytes": found.original_upfront_bytes,
+        }
+
+    def _recall(self, keys: Any) -> Any:
+        return self._store.recall(keys) if self._store is not None else {}
+
+    async def _forward(self, exchange: _Exchange) -> Response:
+        deferred = exchange.deferred
+        if deferred is None:
+            return self._pass(exchange, await self._send_original(exchange))
+        try:
+            answer = await self._send(exchange, deferred.text.encode())
+            if answer.status in REFUSALS or not answer.readable():
+                return await self._again(exchange, answer)
+            if answer.status != 200:
+                return self._pass(exchange, answer)
+            if "text/event-stream" in answer.type:
+                return await self._stream(exchange, deferred, answer)
+            return await self._whole(exchange, deferred, answer)
+        except UpstreamFailed:
+            raise
+        except (BrokenAnswer, ValueError, TypeError, KeyError, AttributeError) as error:
+            exchange.row["failed_open"] = type(error).__name__
+            return self._pass(exchange, await self._send_original(exchange))
+
+    async def _send(self, exchange: _Exchange, body: bytes) -> UpstreamAnswer:
+        headers: Headers = [(n, v) for n, v in exchange.headers if n.lower() != "accept-encoding"]
+        return await self._upstream.send(
+            exchange.method, exchange.target, [*headers, ("accept-encoding", "identity")], body
+        )
+
+    async def _send_original(self, exchange: _Exchange) -> UpstreamAnswer:
+        return await self._upstream.send(exchange.method, exchange.target, exchange.headers, exchange.body)
+
+    async def _again(self, exchange: _Exchange, refusal: UpstreamAnswer) -> Response:
+        """Send the request as it came after its rewritten form was refused, and remember that where it helped."""
+        refusal.close()
+        exchange.row["retried"] = 1
+        answer = await self._send_original(exchange)
+        if answer.status < 300 and exchange.deferred is not None and self._store is not None:
+            self._store.refuse(_refusal_keys(exchange.deferred)[0 if not exchange.deferred.restored else 1])
+        return self._pass(exchange, answer)
+
+    def _pass(self, exchange: _Exchange, answer: UpstreamAnswer) -> Response:
+        """Answer with what the upstream sent, byte for byte."""
+
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                async for piece in answer.pieces():
+                    self._mark(exchange)
+                    yield piece
+            finally:
+                answer.close()
+                self._done(exchange, answer.status)
+
+        return _streaming(pieces(), answer)
+
+    async def _whole(self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer) -> Response:
+        """Answer with a plain message, without its searches."""
+        try:
+            body, blocks = hide_in_message(await answer.body(), placeholders=deferred.placeholders)
+            message = json.loads(body)
+            so_far = blocks
+            for _round in range(MAX_CONTINUATIONS):
+                if message.get("stop_reason") != "pause_turn" or not any(map(is_hidden, so_far)):
+                    break
+                more = json.loads(await (await self._send(exchange, _continued(deferred.text, so_far))).body())
+                so_far = [*so_far, *more["content"]]
+                body, so_far = hide_in_message(
+                    json.dumps({**more, "id": message["id"], "content": so_far}).encode(),
+                    placeholders=deferred.placeholders,
+                )
+                message = json.loads(body)
+            self._note(exchange, deferred, so_far)
+            exchange.row["usage"] = _usage(message.get("usage"))
+        finally:
+            answer.close()
+        self._mark(exchange)
+        self._done(exchange, answer.status)
+        response = Response(body, answer.status)
+        response.raw_headers = [*_raw(answer, plain=True), (b"content-length", str(len(body)).encode())]
+        return response
+
+    async def _stream(self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer) -> Response:
+        """Answer with a stream, without its searches. Waits for the first bytes, as until then the original can go."""
+        filtered = self._filtered(exchange, deferred, answer)
+        try:
+            first = await anext(filtered, b"")
+        except (BrokenAnswer, ValueError, TypeError, KeyError, AttributeError, UpstreamFailed):
+            answer.close()
+            raise
+
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                yield first
+                async for piece in filtered:
+                    yield piece
+            except (BrokenAnswer, ValueError, TypeError, KeyError, AttributeError, UpstreamFailed) as error:
+                exchange.row["failed"] = type(error).__name__
+                yield _error_event()
+            finally:
+                answer.close()
+                await filtered.aclose()
+                self._done(exchange, answer.status)
+
+        return _streaming(pieces(), answer, plain=True)
+
+    async def _filtered(
+        self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what the client gets of a stream, and of the streams that continue it after `pause_turn`."""
+        stream = StreamFilter(placeholders=deferred.placeholders, may_continue=True)
+        noted = 0
+        for rounds in range(MAX_CONTINUATIONS + 1):
+            async for piece in answer.pieces(decoded=True):
+                shown = stream.feed(piece)
+                if stream.searches > noted or stream.stop_reason:
+                    noted = stream.searches
+                    self._note(exchange, deferred, stream.blocks)
+                if shown:
+                    self._mark(exchange)
+                    yield shown
+            if not stream.paused:
+                break
+            answer.close()
+            blocks = stream.resume(may_continue=rounds + 1 < MAX_CONTINUATIONS)
+            exchange.row["continued"] = rounds + 1
+            answer = await self._send(exchange, _continued(deferred.text, blocks))
+            if answer.status != 200:
+                answer.close()
+                raise BrokenAnswer("the continuation was refused")
+        exchange.row |= {"searches": stream.searches, "usage": _usage(stream.final_usage())}
+        if stream.searches:
+            self._note(exchange, deferred, stream.blocks)
+        if rest := stream.end():
+            yield rest
+
+    def _note(self, exchange: _Exchange, deferred: Deferred, blocks: list[dict[str, Any]]) -> None:
+        notes = notes_of(blocks, deferred.prompt, placeholders=deferred.placeholders)
+        if notes and self._store is not None:
+            self._store.remember(notes)
+        exchange.row["searches"] = sum(block.get("type") == "server_tool_use" for block in blocks if is_hidden(block))
+
+    def _mark(self, exchange: _Exchange) -> None:
+        if exchange.first_byte is None:
+            exchange.first_byte = self._clock()
+
+    def _done(self, exchange: _Exchange, status: int) -> None:
+        if self._numbers is None:
+            return
+        ended = self._clock()
+        first = exchange.first_byte if exchange.first_byte is not None else ended
+        spans = (("first_byte_ms", first), ("ms", ended))
+        times = {name: round((at - exchange.began) * 1e3, 2) for name, at in spans}
+        self._numbers.write({**exchange.row, "status": status, "request_bytes": len(exchange.body), **times})
+
+
+def _refusal_keys(deferred: Deferred) -> tuple[str, str]:
+    return f"model:{deferred.model}", f"conversation:{deferred.conversation}"
+
+
+def _continued(text: str, blocks: list[dict[str, Any]]) -> bytes:
+    """Return a request that goes on where a paused answer stopped: its blocks so far are the last message."""
+    body = json.loads(text)
+    last = body["messages"][-1]
+    if last.get("role") == "assistant":
+        raise BrokenAnswer("an answer to a prefilled message can't be continued")
+    body["messages"].append({"role": "assistant", "content": blocks})
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def _usage(usage: Any) -> dict[str, int]:
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+    rows = usage if isinstance(usage, dict) else {}
+    return {name: rows[name] for name in names if isinstance(rows.get(name), int)}
+
+
+def _known_path(path: str) -> str:
+    """Return a path for the numbers: one of the API's, else a word, since a path may hold an id."""
+    for known in ("/v1/messages/count_tokens", "/v1/messages", "/v1/models"):
+        if path.rstrip("/").endswith(known):
+            return known
+    return "other"
+
+
+def _is_local(host: str) -> bool:
+    name = host.rpartition(":")[0] if host.count(":") == 1 or host.startswith("[") else host
+    return name.strip("[]") in ("127.0.0.1", "localhost", "::1")
+
+
+def _raw(answer: UpstreamAnswer, *, plain: bool = False) -> list[tuple[bytes, bytes]]:
+    skipped = ("content-encoding",) if plain else ()
+    rows = [(n, v) for n, v in answer.headers if n.lower() not in skipped]
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in rows]
+
+
+def _streaming(pieces: AsyncIterator[bytes], answer: UpstreamAnswer, *, plain: bool = False) -> StreamingResponse:
+    response = StreamingResponse(pieces, answer.status)
+    response.raw_headers = _raw(answer, plain=plain)
+    return response
+
+
+def _error(status: int, kind: str, message: str) -> JSONResponse:
+    return JSONResponse({"type": "error", "error": {"type": kind, "message": f"bundle-router: {message}"}}, status)
+
+
+def _error_event() -> bytes:
+    message = "bundle-router: the answer broke off"
+    data = {"type": "error", "error": {"type": "api_error", "message": message}}
+    return f"event: error\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def listen(port: int = 0) -> socket.socket:
+    """Return a socket that listens on loopback."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
+    listening.listen(256)
+    return listening
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def] # signals are the command's own affair
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serve(application: Any, listening: socket.socket) -> AsyncIterator[int]:
+    """Serve an application on a socket while the block runs. Yields the port."""
+    server = _Server(
+        uvicorn.Config(
+            application,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=2,
+        )
+    )
+    task = asyncio.create_task(server.serve(sockets=[listening]), name="deferral-proxy")
+    try:
+        while not server.started:
+            if task.done():
+                await task
+            await asyncio.sleep(0.005)
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await task
+        listening.close()

@@ -1,0 +1,377 @@
+"""Rewrites a request of Anthropic's Messages API so that most of its tools are deferred. Pure.
+
+Rules:
+1. A request is touched only if its model can search, the client defers nothing itself, nothing in it forbids deferral
+   (`input_examples`, a forced tool), and enough tools qualify. What is not touched goes out byte for byte.
+2. The search tool comes first, then the tools that stay, then the deferred ones, each part in the client's order. So
+   the same tools give the same bytes, and the cached prefix stays.
+3. A deferred tool carries no `cache_control`; one that is taken off goes to the last tool that may carry it.
+4. What was hidden from the client in earlier answers is put back, without what refers to a tool that is gone.
+5. A tool that the history calls and that no search there found stays upfront.
+6. Everything else of the body, down to spelling and space, stays as it came.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bundle_router.deferral.causes import can_search
+from bundle_router.deferral.hiding import BlockKind, HiddenBlock, message_key, placeholder_id, shown_blocks
+from bundle_router.deferral.json_spans import (
+    Element,
+    Member,
+    members,
+    read_elements,
+    remove_member,
+    set_member,
+    start_of,
+)
+
+SEARCH_TYPE: Final = "tool_search_tool_bm25_20251119"
+SEARCH_NAME: Final = "tool_search_tool_bm25"
+NATIVE_NAMES: Final = frozenset(("toolsearch", "mcpsearch", "tool_search", "search_tools", "deferredtoolplaceholder"))
+GROUP: Final = 5
+"""Tools of one prefix that make it a server's, where the name does not say so (`github_create_issue`)."""
+KEPT_TOOL_LISTS: Final = 16
+_PREFIX: Final = re.compile(r"[A-Za-z0-9]+(?=[_.-])")
+
+
+@dataclass(frozen=True, slots=True)
+class DeferralRules:
+    """Which tools are deferred. `keep` and `defer` are globs over names; `models` are further ones that can search."""
+
+    min_tools: int = 10
+    keep: tuple[str, ...] = ()
+    defer: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Untouched:
+    """A request that goes out as it came, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A rewritten request and what is known of it."""
+
+    text: str
+    model: str
+    tools: int
+    deferred: frozenset[str]
+    placeholders: bool
+    restored: int
+    prompt: str
+    """The digest of the last user message, which answers without a tool call are told apart by."""
+    conversation: str
+    upfront_bytes: int
+    original_upfront_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolList:
+    """A tools array as it came, parsed."""
+
+    text: str
+    tools: tuple[Element, ...]
+    obstacle: str
+    qualifying: frozenset[str]
+
+
+Recall = Callable[[Sequence[str]], Mapping[str, Sequence[HiddenBlock]]]
+
+
+class NotARequest(ValueError):
+    """The body is no request that this module reads."""
+
+
+class RequestRewriter:
+    """Rewrites requests under one set of rules. Remembers only what follows from the arrays of tools it saw last."""
+
+    def __init__(self, rules: DeferralRules) -> None:
+        self._rules = rules
+        self._lists: OrderedDict[str, ToolList] = OrderedDict()
+        self._texts: OrderedDict[tuple[str, frozenset[str]], tuple[str, int, int]] = OrderedDict()
+
+    def rewrite(self, text: str, recall: Recall) -> Deferred | Untouched:
+        """Return the rewritten request. `recall` returns what was hidden, by the keys of messages and placeholders."""
+        try:
+            parts = self._parts(text)
+        except (ValueError, IndexError, RecursionError):
+            return Untouched("not read")
+        found = self._read(parts)
+        if isinstance(found, Untouched):
+            return found
+        tools, messages = found
+        keys = [_keys_of(message.value, messages[i - 1].value if i else None) for i, message in enumerate(messages)]
+        wanted = [key for some in keys for key in some]
+        hidden = recall(wanted) if wanted else {}
+        called, searched = set[str](), set[str]()
+        edits: list[tuple[int, int, str]] = []
+        restored = 0
+        for message, own in zip(messages, keys, strict=True):
+            called.update(_called(message.value))
+            put_back = [(key, hidden[key]) for key in own if key in hidden]
+            if put_back:
+                blocks = [block for _key, kept in put_back for block in kept]
+                usable = _usable(blocks, tools.qualifying)
+                searched.update(name for block in usable for name in block.references)
+                new = _restored(text, message, put_back, usable)
+                edits += new
+                restored += len(new)
+        deferred = tools.qualifying - (called - searched)
+        if len(deferred) < self._rules.min_tools:
+            return Untouched("too few tools")
+        member = parts["tools"]
+        shown, original_bytes, upfront_bytes = self._tools_text(tools, deferred)
+        edits.append((member.start, member.end, shown))
+        thinking = parts["thinking"].value if "thinking" in parts else None
+        return Deferred(
+            text=_edited(text, edits),
+            model=parts["model"].value,
+            tools=len(tools.tools),
+            deferred=deferred,
+            placeholders=isinstance(thinking, dict) and thinking.get("type") in ("enabled", "adaptive"),
+            restored=restored,
+            prompt=_prompt_digest(messages[-1].value) if messages else "",
+            conversation=_prompt_digest(messages[0].value) if messages else "",
+            upfront_bytes=upfront_bytes,
+            original_upfront_bytes=original_bytes,
+        )
+
+    def _parts(self, text: str) -> dict[str, Member]:
+        parts: dict[str, Member] = {}
+        for member in members(text, start_of(text), self._split):
+            if member.key in parts:
+                raise NotARequest("a key stands in it twice")
+            parts[member.key] = member
+        return parts
+
+    def _split(self, text: str, key: str, start: int) -> tuple[Any, int] | None:
+        """Read the arrays of tools and messages by element; an array of tools that was seen before, not again."""
+        if text[start : start + 1] != "[":
+            return None
+        if key == "messages":
+            return read_elements(text, start)
+        if key != "tools":
+            return None
+        for known in reversed(self._lists):
+            if text.startswith(known, start):
+                self._lists.move_to_end(known)
+                return self._lists[known], start + len(known)
+        found, end = read_elements(text, start)
+        whole = text[start:end]
+        made = ToolList(whole, tuple(found), _obstacle(found), self._qualifying(found))
+        self._lists[whole] = made
+        if len(self._lists) > KEPT_TOOL_LISTS:
+            self._lists.popitem(last=False)
+        return made, end
+
+    def _read(self, parts: Mapping[str, Member]) -> tuple[ToolList, list[Element]] | Untouched:
+        tools = parts["tools"].value if "tools" in parts else None
+        messages = parts["messages"].value if "messages" in parts else None
+        model = parts["model"].value if "model" in parts else None
+        if not isinstance(tools, ToolList) or not isinstance(messages, list) or not isinstance(model, str):
+            return Untouched("no tools")
+        if tools.obstacle:
+            return Untouched(tools.obstacle)
+        if not can_search(model) and model not in self._rules.models:
+            return Untouched("model")
+        choice = parts["tool_choice"].value if "tool_choice" in parts else None
+        if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
+            return Untouched("forced tool")
+        if any(_defers(message.value) for message in messages):
+            return Untouched("native")
+        if len(tools.qualifying) < self._rules.min_tools:
+            return Untouched("too few tools")
+        return tools, messages
+
+    def _qualifying(self, tools: Sequence[Element]) -> frozenset[str]:
+        """Return the tools that may be deferred: those of servers, by their names."""
+        names = [tool.value.get("name", "") for tool in tools if _is_plain(tool.value)]
+        groups = Counter(found[0] for name in names if (found := _PREFIX.match(name)))
+
+        def qualifies(name: str) -> bool:
+            if any(fnmatch.fnmatchcase(name, glob) for glob in self._rules.keep):
+                return False
+            if any(fnmatch.fnmatchcase(name, glob) for glob in self._rules.defer) or "__" in name:
+                return True
+            prefix = _PREFIX.match(name)
+            return prefix is not None and groups[prefix[0]] >= GROUP
+
+        return frozenset(name for name, count in Counter(names).items() if count == 1 and qualifies(name))
+
+    def _tools_text(self, tools: ToolList, deferred: frozenset[str]) -> tuple[str, int, int]:
+        key = (tools.text, deferred)
+        if key not in self._texts:
+            self._texts[key] = _order(tools.tools, tools.text, deferred)
+            if len(self._texts) > KEPT_TOOL_LISTS:
+                self._texts.popitem(last=False)
+        return self._texts[key]
+
+
+def _order(tools: Sequence[Element], text: str, deferred: frozenset[str]) -> tuple[str, int, int]:
+    """Return the new array of tools, and the bytes of definitions upfront before and after."""
+    offset = tools[0].start - text.index("{")
+    raw = [(tool.value, text[tool.start - offset : tool.end - offset]) for tool in tools]
+    staying = [(value, part) for value, part in raw if value.get("name") not in deferred]
+    search = json.dumps({"type": SEARCH_TYPE, "name": SEARCH_NAME}, separators=(",", ":"))
+    upfront = [search, *(part for _value, part in staying)]
+    late, moved = [], None
+    for value, part in raw:
+        if value.get("name") in deferred:
+            if value.get("cache_control") is not None:
+                moved = value["cache_control"]
+            if "cache_control" in value:
+                part = remove_member(part, ("cache_control",))
+            late.append(set_member(part, ("defer_loading",), True))
+    if moved is not None and not any(value.get("cache_control") for value, _part in staying[-1:]):
+        upfront[-1] = set_member(upfront[-1], ("cache_control",), moved)
+    before = sum(len(part.encode()) for _value, part in raw)
+    after = sum(len(part.encode()) for part in upfront)
+    return "[" + ",".join((*upfront, *late)) + "]", before, after
+
+
+def _is_plain(tool: Any) -> bool:
+    """Whether a tool is an ordinary one, which the client carries out."""
+    return isinstance(tool, dict) and tool.get("type", "custom") == "custom" and isinstance(tool.get("name"), str)
+
+
+def _obstacle(tools: Iterable[Element]) -> str:
+    for element in tools:
+        tool = element.value
+        if not isinstance(tool, dict):
+            return "not read"
+        name, kind = str(tool.get("name", "")).lower(), str(tool.get("type", ""))
+        if tool.get("defer_loading") or kind.startswith("tool_search_tool") or name in NATIVE_NAMES:
+            return "native"
+        if name == SEARCH_NAME or kind == "mcp_toolset":
+            return "native"
+        if tool.get("input_examples"):
+            return "input_examples"
+    return ""
+
+
+def _blocks(message: Any) -> list[dict[str, Any]]:
+    content = message.get("content") if isinstance(message, dict) else None
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+
+
+def _defers(message: Any) -> bool:
+    """Whether a message shows that the client defers tools itself."""
+    for block in _blocks(message):
+        if block.get("type") in ("tool_addition", "tool_removal", "tool_search_tool_result", "tool_reference"):
+            return True
+        inner = block.get("content") if block.get("type") == "tool_result" else None
+        if isinstance(inner, list) and any(isinstance(b, dict) and b.get("type") == "tool_reference" for b in inner):
+            return True
+    return False
+
+
+def _called(message: Any) -> Iterator[str]:
+    for block in _blocks(message):
+        if block.get("type") == "tool_use" and isinstance(block.get("name"), str):
+            yield block["name"]
+
+
+def _prompt_digest(message: Any) -> str:
+    """Return a digest of what a user message says; marks that a client moves about (`cache_control`) are not in it."""
+    content = message.get("content") if isinstance(message, dict) else None
+    parts = [content] if isinstance(content, str) else []
+    for block in _blocks(message):
+        parts.append(str(block.get("text", "")) + str(block.get("tool_use_id", "")))
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _keys_of(value: Any, previous: Any) -> list[str]:
+    """Return the keys under which something hidden of an assistant message may be kept."""
+    if not isinstance(value, dict) or value.get("role") != "assistant":
+        return []
+    keys = [f"id:{found}" for block in _blocks(value) if (found := placeholder_id(block)) is not None]
+    key = message_key(shown_blocks(value.get("content")), _prompt_digest(previous))
+    return [*dict.fromkeys(keys), *([key] if key else [])]
+
+
+def _usable(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list[HiddenBlock]:
+    """Return the hidden blocks that may be put back: references to tools that are gone are taken out, and a search of
+    which nothing is left, with its result; so is a search without a result."""
+    results: dict[str, HiddenBlock] = {}
+    for block in blocks:
+        if block.kind == "result":
+            kept = tuple(name for name in block.references if name in names)
+            if kept or block.error or not block.references:
+                results[block.id] = block.with_references(kept)
+    usable = []
+    for block in blocks:
+        if block.id in results:
+            usable.append(results[block.id] if block.kind == "result" else block)
+    return usable
+
+
+def _restored(
+    text: str, message: Element, put_back: Sequence[tuple[str, Sequence[HiddenBlock]]], usable: Sequence[HiddenBlock]
+) -> list[tuple[int, int, str]]:
+    """Return the edits that put hidden blocks back into an assistant message."""
+    content = next((m for m in members(text, message.start) if m.key == "content"), None)
+    if content is None or text[content.start] not in '["':
+        return []
+    by_kind = {(block.kind, block.id): block for block in usable}
+    if text[content.start] == '"':  # the client made one text of the blocks
+        inserts = [block for key, kept in put_back if not key.startswith("id:") for block in kept]
+        return _into_text(text, content, [b for b in (by_kind.get((x.kind, x.id)) for x in inserts) if b is not None])
+    places, _end = read_elements(text, content.start)
+    edits: list[tuple[int, int, str]] = []
+    for place in places:
+        identity = placeholder_id(place.value)
+        if identity is not None and f"id:{identity}" in dict(put_back):
+            kind: BlockKind = "result" if place.value["text"].strip().startswith("[tool search result") else "use"
+            block = by_kind.get((kind, identity))
+            if block is not None:
+                edits.append((place.start, place.end, block.as_text()))
+    for key, kept in put_back:
+        if not key.startswith("id:"):
+            edits += _inserted(places, content, [b for x in kept if (b := by_kind.get((x.kind, x.id))) is not None])
+    return edits
+
+
+def _into_text(text: str, content: Member, blocks: Sequence[HiddenBlock]) -> list[tuple[int, int, str]]:
+    if not blocks:
+        return []
+    own = f'{{"type":"text","text":{text[content.start : content.end]}}}'
+    before = [block.as_text() for block in blocks if block.visible == 0]
+    after = [block.as_text() for block in blocks if block.visible > 0]
+    return [(content.start, content.end, "[" + ",".join((*before, own, *after)) + "]")]
+
+
+def _inserted(places: Sequence[Element], content: Member, blocks: Sequence[HiddenBlock]) -> list[tuple[int, int, str]]:
+    """Return insertions of blocks before the tool call that followed them, else after as many blocks as preceded."""
+    edits = []
+    for block in blocks:
+        index = next((i for i, p in enumerate(places) if block.before and p.value.get("id") == block.before), None)
+        if index is None:
+            index = min(block.visible, len(places))
+        if index < len(places):
+            edits.append((places[index].start, places[index].start, block.as_text() + ","))
+        elif places:
+            edits.append((places[-1].end, places[-1].end, "," + block.as_text()))
+        else:
+            edits.append((content.start + 1, content.start + 1, block.as_text()))
+    return edits
+
+
+def _edited(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    parts: list[str] = []
+    at = 0
+    for start, end, new in sorted(edits, key=lambda edit: edit[:2]):  # stable: insertions at one place stay in order
+        parts += (text[at:start], new)
+        at = end
+    return "".join((*parts, text[at:]))
