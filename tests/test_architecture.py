@@ -34,8 +34,8 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "tool": {"adapters", "core", "errors"},
 }
-SHARED_ADAPTERS = {"json_schema", "loop", "patterns", "workers"}
-"""Threads, loops and checks that several adapters stand on. No other adapter is imported by another."""
+SHARED_ADAPTERS = {"artifacts", "json_schema", "loop", "patterns", "postgres", "workers"}
+"""Threads, loops, checks and stores that several adapters stand on. No other adapter is imported by another."""
 CORE = ("models", "catalog", "tools", "config", "decide", "search", "records")
 """The core's inner layers: each may import those before it."""
 DEFERRAL_RULES = (
@@ -47,6 +47,7 @@ OWNERS = {
     "sqlmodel": {"router/bundle_router/adapters/index.py", "router/bundle_router/adapters/answers.py"},
     "sqlalchemy": {"router/bundle_router/adapters/index.py", "router/bundle_router/adapters/answers.py"},
     "psycopg": {
+        "router/bundle_router/adapters/archive/database.py",
         "router/bundle_router/adapters/postgres/connections.py",
         "router/bundle_router/adapters/postgres/schema.py",
         "router/bundle_router/adapters/postgres/sessions.py",

@@ -44,9 +44,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{tmp_path}/i.sqlite"
         return
     server = os.environ["BUNDLE_ROUTER_TEST_POSTGRESQL"]
-    execute(server, "drop schema if exists of_this_test cascade", "create schema of_this_test")
-    yield f"{server}{'&' if '?' in server else '?'}options=-csearch_path%3Dof_this_test"
-    execute(server, "drop schema of_this_test cascade")
+    name = f"index_{os.getpid()}"  # tests run side by side
+    execute(server, f"drop schema if exists {name} cascade", f"create schema {name}")
+    yield f"{server}{'&' if '?' in server else '?'}options=-csearch_path%3D{name}"
+    execute(server, f"drop schema {name} cascade")
 
 
 def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:

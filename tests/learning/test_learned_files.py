@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.labels import FILE, append_label, read_labels
+from bundle_router.adapters.archive.labels import FILE, append_label, read_labels
 from bundle_router.adapters.learned import load_learned, save_learned
 from bundle_router.core.catalog import Calibration
 from bundle_router.core.search.memory import Memory

@@ -21,9 +21,9 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import CorruptRun, RequestError, StorageError, storage_error
 from bundle_router.ports import Stored
@@ -35,14 +35,6 @@ _FOLDER: Final = re.compile(r"[0-9a-f]{2}")
 _BESIDE: Final = ".new-"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO in the way must not block us
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactFile:
-    """One stored content: its digest and its size in bytes."""
-
-    sha256: str
-    bytes: int
 
 
 class ArtifactReader:

@@ -8,6 +8,7 @@ shells expect.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -78,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     signal.signal(signal.SIGTERM, _terminated)
     _have_streams()
+    _print_in_any_encoding()
     verb = next((word for word in words if word in VERBS), None)
     try:
         arguments = parser(verb).parse_args(words)
@@ -104,6 +106,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bundle-router: what it prints can't be written: {error.strerror}", file=sys.stderr)
         return RouterError.exit_code
     return status
+
+
+def _print_in_any_encoding() -> None:
+    """What a terminal's or a file's encoding can't hold is written as an escape, where it would end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:

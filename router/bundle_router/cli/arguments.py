@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 
@@ -13,6 +13,9 @@ from bundle_router.cli.local import add_local, local_servers
 from bundle_router.core.config.source import FILE_NAMES
 from bundle_router.core.models import Step, StepPolicy, Trust
 from bundle_router.errors import RequestError
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.archive import RunArchive
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +32,19 @@ def config_folder(arguments: argparse.Namespace) -> str | None:
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", default="runs", help="folder of run directories (default: runs)")
+
+
+def add_archive(parser: argparse.ArgumentParser) -> None:
+    """Where runs are read."""
+    add_runs(parser)
+    parser.add_argument("--store", metavar="URL", help="the database that holds the runs instead: postgresql://…")
+
+
+def archive_of(arguments: argparse.Namespace) -> RunArchive:
+    """The archive that `--store` or `--runs` names."""
+    from bundle_router.adapters.archive import open_archive
+
+    return open_archive(arguments.store or arguments.runs)
 
 
 def add_workspace(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,16 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from bundle_router.cli.arguments import ADDRESS, add_config, add_json, add_runs, add_step, config_folder, step_from
+from bundle_router.cli.arguments import (
+    ADDRESS,
+    add_archive,
+    add_config,
+    add_json,
+    add_step,
+    archive_of,
+    config_folder,
+    step_from,
+)
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, print_json, say, table
 from bundle_router.cli.wording import heard
@@ -26,7 +35,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", help="explain a recorded decision of this run, under the config it was taken with")
     parser.add_argument("--seq", type=int, help="which of its decisions (default: the last)")
     add_config(parser)
-    add_runs(parser)
+    add_archive(parser)
     add_json(parser)
 
 
@@ -57,10 +66,9 @@ def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
 
 def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
     """A decision as it was taken: its config, its facts, and what search and the model said then."""
-    from bundle_router.adapters.archive import Archive
     from bundle_router.core.records.recorded_catalog import catalog_from
 
-    archive = Archive(arguments.runs)
+    archive = archive_of(arguments)
     record = _decision(archive.decisions(arguments.run), arguments.run, arguments.seq)
     explanation = explain(
         catalog_from(archive.catalog(arguments.run, record.decision.catalog_revision)),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.arguments import add_config, add_json, add_runs, config_folder
+from bundle_router.cli.arguments import add_archive, add_config, add_json, archive_of, config_folder
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, print_json, say, table
 from bundle_router.core.catalog import Catalog
@@ -22,7 +22,7 @@ from bundle_router.review.learning.proposals import AFTER
 from bundle_router.review.learning.steps import Correction, PastStep, past_steps
 
 if TYPE_CHECKING:
-    from bundle_router.adapters.archive import Archive
+    from bundle_router.adapters.archive import RunArchive
     from bundle_router.core.search.ranking import Search
     from bundle_router.review.learning.learned import Learned
     from bundle_router.review.learning.report import Learning
@@ -46,7 +46,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     label.add_argument("--needed", action="append", default=[], metavar="BUNDLE", help="may be given several times")
     label.add_argument("--not-needed", action="append", default=[], metavar="BUNDLE", help="may be given several times")
     label.add_argument("--by", default=None, help="who says so (default: the user)")
-    add_runs(label)
+    add_archive(label)
     add_json(label)
 
 
@@ -66,7 +66,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         "--after", type=int, default=AFTER, help=f"propose a route after so many equal answers (default: {AFTER})"
     )
     add_config(parser)
-    add_runs(parser)
+    add_archive(parser)
     add_json(parser)
 
 
@@ -82,7 +82,6 @@ class _Read:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.learn_verb == "label":
         return _label(arguments)
-    from bundle_router.adapters.archive import Archive
     from bundle_router.adapters.learned import load_learned
     from bundle_router.review.learning.report import learn
     from bundle_router.wiring import load_catalog
@@ -95,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     catalog = load_catalog(folder, local=local_servers(arguments))
     now = load_learned(folder).fitted_to(catalog)
     catalog = now.applied_to(catalog)
-    read = _read_runs(Archive(arguments.runs))
+    read = _read_runs(archive_of(arguments))
     search, missing = _search(catalog, [step.request.text for step in read.steps])
     learning = learn(
         read.steps, read.catalogs, catalog, search, now, calibrating=arguments.calibrate, after=arguments.after
@@ -113,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-def _read_runs(archive: Archive) -> _Read:
+def _read_runs(archive: RunArchive) -> _Read:
     """The newest runs first, until there is enough; then in the order they were opened."""
     read = _Read()
     runs = archive.runs()
@@ -129,16 +128,15 @@ def _read_runs(archive: Archive) -> _Read:
     return read
 
 
-def _read_run(archive: Archive, run_id: str, catalogs: dict[str, Catalog]) -> list[PastStep]:
+def _read_run(archive: RunArchive, run_id: str, catalogs: dict[str, Catalog]) -> list[PastStep]:
     """Raises CorruptRun, StorageError, UnknownRun. A run that was tampered with teaches nothing."""
-    from bundle_router.adapters.labels import read_labels
     from bundle_router.core.records.recorded_catalog import catalog_from
 
     report = archive.verify(run_id)
     if report.broken is not None or report.problems:
         raise CorruptRun(report.broken.detail if report.broken is not None else report.problems[0])
     try:
-        steps = past_steps(archive.records(run_id), read_labels(archive.path(run_id)))
+        steps = past_steps(archive.records(run_id), archive.labels(run_id))
         for revision in {step.catalog_revision for step in steps} - catalogs.keys():
             catalogs[revision] = catalog_from(archive.catalog(run_id, revision))
     except (KeyError, TypeError, ValueError) as wrong:
@@ -292,8 +290,6 @@ def _percent(value: float) -> str:
 
 
 def _label(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.archive import Archive
-    from bundle_router.adapters.labels import append_label
 
     needed, not_needed = tuple(arguments.needed), tuple(arguments.not_needed)
     if not needed and not not_needed:
@@ -301,7 +297,7 @@ def _label(arguments: argparse.Namespace) -> int:
     both = sorted({*needed} & {*not_needed})
     if both:
         raise RequestError(f"{both[0]!r} can't be needed and not needed")
-    archive = Archive(arguments.runs)
+    archive = archive_of(arguments)
     record = _decision(archive, arguments.run_id, arguments.seq)
     _check_ids(archive, record, (*needed, *not_needed))
     correction = Correction(
@@ -311,7 +307,7 @@ def _label(arguments: argparse.Namespace) -> int:
         by=_user() if arguments.by is None else arguments.by[:200],
         time=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
     )
-    path = append_label(archive.path(arguments.run_id), correction)
+    path = archive.add_label(arguments.run_id, correction)
     if arguments.json:
         print_json({"file": str(path), **correction.model_dump(mode="json", by_alias=True)})
     else:
@@ -319,7 +315,7 @@ def _label(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _decision(archive: Archive, run_id: str, seq: int) -> DecisionRecord:
+def _decision(archive: RunArchive, run_id: str, seq: int) -> DecisionRecord:
     for record in archive.decisions(run_id):
         if record.seq == seq:
             return record
@@ -328,7 +324,7 @@ def _decision(archive: Archive, run_id: str, seq: int) -> DecisionRecord:
     )
 
 
-def _check_ids(archive: Archive, record: DecisionRecord, ids: tuple[str, ...]) -> None:
+def _check_ids(archive: RunArchive, record: DecisionRecord, ids: tuple[str, ...]) -> None:
     """Bundles are those of the config that the decision was taken under."""
     from bundle_router.core.models.spelling import Suggester
     from bundle_router.core.records.recorded_catalog import catalog_from

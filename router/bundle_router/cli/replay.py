@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bundle_router.cli.arguments import add_json, add_runs
+from bundle_router.cli.arguments import add_archive, add_json, archive_of
 from bundle_router.cli.attempts import EachRun
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import print_json, say, table
@@ -25,16 +25,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_ids", nargs="*", metavar="run", help="run ids (default: all)")
     parser.add_argument("--config", help="the config to replay against (default: the one each decision was taken with)")
     add_local(parser)
-    add_runs(parser)
+    add_archive(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 when any decision comes out with other bundles, or, under its own config, otherwise at all."""
-    from bundle_router.adapters.archive import Archive
     from bundle_router.wiring import load_catalog
 
-    archive = Archive(arguments.runs)
+    archive = archive_of(arguments)
     if arguments.local and not arguments.config:
         raise RequestError(
             "--local goes with --config", advice="without it, decisions bring the catalog they were taken with"

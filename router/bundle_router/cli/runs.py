@@ -1,60 +1,62 @@
-"""`bundle-router runs`: what run directories say."""
+"""`bundle-router runs`: what recorded runs say, in a runs directory or a database."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bundle_router.cli.arguments import add_json, add_runs
+from bundle_router.cli.arguments import add_archive, add_json, archive_of
 from bundle_router.cli.attempts import EachRun
-from bundle_router.cli.output import heading, print_json, say, say_json, table
+from bundle_router.cli.output import heading, print_json, say, say_json, say_whole, table
 from bundle_router.cli.timeline import show_records
 from bundle_router.errors import RequestError
 
 if TYPE_CHECKING:
-    from bundle_router.adapters.archive import Archive, VerifyReport
+    from bundle_router.adapters.archive import RunArchive, VerifyReport
 
-SUMMARY = "list, show, verify, export, index or prune run directories"
+SUMMARY = "list, show, verify, export, import, index or prune runs"
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
 _AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
-_SIZE_B = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="runs_verb", metavar="verb", required=True)
 
-    def verb(name: str, summary: str, *, one: str = "") -> argparse.ArgumentParser:
+    def verb(name: str, summary: str, *, runs: int | str | None = None) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=summary, description=summary)
-        if one:
-            sub.add_argument("run_id", nargs=one, metavar="run", help="run id")
-        add_runs(sub)
+        if runs is not None:
+            sub.add_argument("run_id", nargs=runs, metavar="run", help="run id")
+        add_archive(sub)
         add_json(sub)
         return sub
 
     verb("list", "all runs, newest first")
-    show = verb("show", "the decisions and calls of one run", one=1)  # type: ignore[arg-type]  # argparse takes a number
+    show = verb("show", "the decisions and calls of one run", runs=1)
     show.add_argument("--seq", type=int, help="one record in full")
     verify = verb(
-        "verify", "check the hash chain; name the first record that was changed, dropped, reordered or cut off", one="*"
+        "verify",
+        "check the hash chain; name the first record that was changed, dropped, reordered or cut off",
+        runs="*",
     )
-    verify.add_argument(
-        "--secrets", action="store_true", help="look for what today's rules would redact; exit status 1 where it is"
+    verify.add_argument("--secrets", action="store_true", help="say instead which lines today's rules would redact")
+    receipt = verb(
+        "receipt", "one record with all that a stranger needs to check it; or check such a receipt", runs="?"
     )
-    export = verb("export", "write decisions and calls as CSV or Parquet, one file each", one="*")
-    export.add_argument("--format", choices=("csv", "parquet"), default="csv")
-    export.add_argument("--to", type=Path, required=True, help="folder to write decisions.* and calls.* into")
-    index = verb("index", "fill the SQL index, a deletable cache: with all runs, or only those named", one="*")
+    receipt.add_argument("seq", nargs="?", type=int, help="the record's number")
+    receipt.add_argument("--check", type=Path, metavar="FILE", help="check the receipt in this file")
+    export = verb("export", "write decisions and calls as tables, or whole runs as run directories", runs="*")
+    export.add_argument("--format", choices=("csv", "parquet", "directory"), default="csv")
+    export.add_argument("--to", type=Path, required=True, help="folder to write into")
+    take_in = verb("import", "copy whole runs from a runs directory into --store (or --runs)", runs="*")
+    take_in.add_argument("--from", dest="source", required=True, help="the runs directory, or postgresql://…")
+    index = verb("index", "fill the SQL index, a deletable cache: with all runs, or only those named", runs="*")
     index.add_argument("--url", help="SQLAlchemy URL (default: SQLite in the runs folder)")
     prune = verb("prune", "delete runs by age or total size, never one that is open")
     prune.add_argument("--older-than", metavar="AGE", help="e.g. 12h, 30d")
@@ -63,18 +65,20 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    verbs = {"list": _list, "show": _show, "verify": _verify, "export": _export, "index": _index, "prune": _prune}
+    verbs = {
+        "list": _list, "show": _show, "verify": _verify, "receipt": _receipt, "export": _export, "import": _import,
+        "index": _index, "prune": _prune,
+    }  # fmt: skip
     return verbs[arguments.runs_verb](arguments)
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.archive import Archive
-
-    runs = Archive(arguments.runs).runs()
+    archive = archive_of(arguments)
+    runs = archive.runs()
     if arguments.json:
         print_json([asdict(run) for run in runs])
     elif not runs:
-        say(f"no runs in {arguments.runs}")
+        say(f"no runs in {arguments.store or arguments.runs}")
     else:
         rows = [(r.run_id, r.state, r.opened[:19].replace("T", " "), r.records, f"{r.bytes:,}", r.parent_run_id or "",
                  r.problem) for r in runs]  # fmt: skip
@@ -83,25 +87,20 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.archive import Archive
-
-    archive = Archive(arguments.runs)
-    run_id = arguments.run_id[0]
-    records = list(archive.records(run_id))
-    if arguments.seq is not None:
-        records = [record for record in records if record["seq"] == arguments.seq]
-        if not records:
-            raise RequestError(f"run {run_id!r} has no record {arguments.seq}")
+    archive, run_id = archive_of(arguments), arguments.run_id[0]
+    records = [record for record in archive.records(run_id) if arguments.seq in (None, record["seq"])]
+    if arguments.seq is not None and not records:
+        raise RequestError(f"run {run_id!r} has no record {arguments.seq}")
+    summary = archive.summary(run_id)
     if arguments.json:
-        print_json({"run": asdict(archive.summary(run_id)), "records": records})
+        print_json({"run": asdict(summary), "records": records})
         return 0
     if arguments.seq is not None:
         say_json(records[0])
         return 0
-    summary = archive.summary(run_id)
     heading(f"run {run_id}: {summary.state}, {len(records)} records, opened {summary.opened}")
     if summary.workspace:
-        say(f"workspace {summary.workspace}")
+        say_whole("workspace ", summary.workspace, under=10)
     if not archive.verify(run_id).ok:
         say("WARNING: these records are not as they were written; `bundle-router runs verify` says where")
     for torn in archive.torn(run_id):
@@ -112,19 +111,21 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(arguments: argparse.Namespace) -> list[str]:
-    from bundle_router.adapters.archive import Archive
+def _chosen(arguments: argparse.Namespace, archive: RunArchive) -> list[str]:
+    return arguments.run_id or archive.run_ids()
 
-    return arguments.run_id or Archive(arguments.runs).run_ids()
+
+# --- checking ------------------------------------------------------------------------------------------------------
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.archive import UNKEYED, Archive
+    from bundle_router.adapters.archive import UNKEYED
 
-    archive = Archive(arguments.runs)
+    archive = archive_of(arguments)
     if arguments.secrets:
-        return _secrets(archive, _chosen(arguments), as_json=arguments.json)
-    reports = [_with_artifacts(archive, archive.verify(run_id)) for run_id in _chosen(arguments)]
+        return _secrets(archive, _chosen(arguments, archive), as_json=arguments.json)
+    reports = [archive.verify(run_id) for run_id in _chosen(arguments, archive)]
+    reports = [replace(r, problems=(*r.problems, *archive.verify_artifacts(r.run_id))) for r in reports]
     if arguments.json:
         print_json([{**asdict(report), "ok": report.ok} for report in reports])
     else:
@@ -136,16 +137,25 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if all(report.ok for report in reports) else 5
 
 
-def _secrets(archive: Archive, run_ids: list[str], *, as_json: bool) -> int:
+def _show_report(report: VerifyReport) -> None:
+    say(f"{report.run_id}: {'ok' if report.ok else 'BROKEN'}, {report.records} good records ({report.state})")
+    if report.broken is not None:
+        at = f" at {report.broken.file}:{report.broken.line}" if report.broken.line else ""
+        say(f"  record {report.broken.seq} {report.broken.kind}{at}: {report.broken.detail}")
+    for text in (*report.problems, *report.notes):
+        say(f"  {text}")
+
+
+def _secrets(archive: RunArchive, run_ids: list[str], *, as_json: bool) -> int:
     """Say where lines of runs hold what today's rules would redact. Earlier rules may have let it pass."""
     from bundle_router.adapters.redaction import SecretRedactor
 
     redactor = SecretRedactor()
     found = [
-        (run_id, path.name, number, rules)
+        (run_id, name, number, rules)
         for run_id in run_ids
-        for path in sorted(Path(archive.path(run_id)).glob("*.json*"))
-        for number, line in enumerate(path.read_text("utf-8", "surrogateescape").splitlines(), 1)
+        for name, lines in archive.texts(run_id)
+        for number, line in enumerate(lines, 1)
         if (rules := redactor.rules_in(line))
     ]
     if as_json:
@@ -157,36 +167,44 @@ def _secrets(archive: Archive, run_ids: list[str], *, as_json: bool) -> int:
     return 1 if found else 0
 
 
-def _with_artifacts(archive: Archive, report: VerifyReport) -> VerifyReport:
-    """The report, and what is wrong with the bytes that the good records refer to."""
-    from bundle_router.adapters.artifacts import ArtifactReader
+def _receipt(arguments: argparse.Namespace) -> int:
+    from bundle_router.core.records.receipt import check_receipt
 
-    reader = ArtifactReader(archive.path(report.run_id))
-    wrong = [text for text in reader.problems() if not text.endswith("it can be deleted")]
-    present = {artifact.sha256 for artifact in reader.iter()}
-    if report.broken is None:
-        named = {row["sha256"] for record in archive.records(report.run_id) for row in record.get("artifacts", ())}
-        wrong += [f"artifact {sha256} is gone" for sha256 in sorted(named - present)]
-    return replace(report, problems=(*report.problems, *wrong))
+    if arguments.check is None:
+        if arguments.run_id is None or arguments.seq is None:
+            raise RequestError("whose receipt?", advice="bundle-router runs receipt RUN SEQ, or --check FILE")
+        print_json(archive_of(arguments).receipt(arguments.run_id, arguments.seq))
+        return 0
+    try:
+        receipt = json.loads(arguments.check.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RequestError(f"{arguments.check} can't be read as a receipt: {error}") from None
+    wrong = check_receipt(receipt) if isinstance(receipt, dict) else ["it is no receipt: it is not a JSON object"]
+    if arguments.json:
+        print_json({"ok": not wrong, "problems": wrong})
+    else:
+        for problem in wrong:
+            say(problem)
+        if not wrong:
+            head, count = receipt["head"], receipt["seq"] + len(receipt["later"]) + 1
+            say(f"record {receipt['seq']} of run {receipt['run_id']} is as it was written")
+            say(f"it stands in every run of this id that has {count} records and the head {head}")
+    return 5 if wrong else 0
 
 
-def _show_report(report: Any) -> None:
-    say(f"{report.run_id}: {'ok' if report.ok else 'BROKEN'}, {report.records} good records ({report.state})")
-    if report.broken is not None:
-        at = f" at {report.broken.file}:{report.broken.line}" if report.broken.line else ""
-        say(f"  record {report.broken.seq} {report.broken.kind}{at}: {report.broken.detail}")
-    for text in (*report.problems, *report.notes):
-        say(f"  {text}")
+# --- copying -------------------------------------------------------------------------------------------------------
 
 
 def _export(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import Archive
+    from bundle_router.adapters.archive.transfer import transfer
     from bundle_router.adapters.export import export
 
-    archive = Archive(arguments.runs)
-    each = EachRun()
-    runs = (each.all(archive.records(run_id)) for run_id in _chosen(arguments))
-    written = export(runs, arguments.to, arguments.format)
+    archive = archive_of(arguments)
+    run_ids, each = _chosen(arguments, archive), EachRun()
+    if arguments.format == "directory":
+        return _copied(arguments, transfer(archive, run_ids, Archive(arguments.to)), str(arguments.to))
+    written = export((each.all(archive.records(run_id)) for run_id in run_ids), arguments.to, arguments.format)
     if arguments.json:
         print_json([{"file": str(path), "rows": rows} for path, rows in written])
     else:
@@ -195,13 +213,27 @@ def _export(arguments: argparse.Namespace) -> int:
     return each.status
 
 
+def _import(arguments: argparse.Namespace) -> int:
+    from bundle_router.adapters.archive import open_archive
+    from bundle_router.adapters.archive.transfer import transfer
+
+    source, target = open_archive(arguments.source), archive_of(arguments)
+    return _copied(arguments, transfer(source, _chosen(arguments, source), target), target.where)
+
+
+def _copied(arguments: argparse.Namespace, count: int, where: str) -> int:
+    if arguments.json:
+        print_json({"runs": count, "to": where})
+    else:
+        say(f"{count} runs copied to {where}")
+    return 0
+
+
 def _index(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.archive import Archive
     from bundle_router.adapters.index import rebuild, sqlite_url
 
-    archive = Archive(arguments.runs)
-    each = EachRun()
-    runs = ((run_id, each.all(archive.records(run_id))) for run_id in _chosen(arguments))
+    archive, each = archive_of(arguments), EachRun()
+    runs = ((run_id, each.all(archive.records(run_id))) for run_id in _chosen(arguments, archive))
     built = rebuild(runs, arguments.url or sqlite_url(arguments.runs), named=bool(arguments.run_id))
     if arguments.json:
         print_json(asdict(built))
@@ -210,15 +242,18 @@ def _index(arguments: argparse.Namespace) -> int:
     return each.status
 
 
+# --- deleting ------------------------------------------------------------------------------------------------------
+
+
 def _prune(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.archive import Archive, prune
+    from bundle_router.adapters.archive import prune
 
     older = _seconds(arguments.older_than) if arguments.older_than else None
     size = _bytes(arguments.max_size) if arguments.max_size else None
     if older is None and size is None:
         raise RequestError("nothing to go by", advice="give --older-than 30d or --max-size 2GB")
     now = datetime.now(UTC).isoformat()
-    done = prune(Archive(arguments.runs), now=now, older_than_s=older, max_bytes=size, dry_run=arguments.dry_run)
+    done = prune(archive_of(arguments), now=now, older_than_s=older, max_bytes=size, dry_run=arguments.dry_run)
     if arguments.json:
         print_json(asdict(done))
         return 0
@@ -240,5 +275,4 @@ def _bytes(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         raise RequestError(f"{text!r} is not a size", advice="write e.g. 50KB, 500MB or 1.5GiB")
-    unit = (found[2] or "b").lower()
-    return int(float(found[1]) * _SIZE_B[unit if unit.endswith("b") else f"{unit}b"])
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** ("kmgt".find(found[2].lower() or " ") + 1))

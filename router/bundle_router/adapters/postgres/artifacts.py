@@ -12,7 +12,7 @@ import psycopg
 
 from bundle_router.adapters.postgres.connections import Pool, is_away, translated
 from bundle_router.adapters.postgres.objects import ObjectStore
-from bundle_router.core.models.artifacts import Stored
+from bundle_router.core.models.artifacts import ArtifactFile, Stored
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 
@@ -130,20 +130,20 @@ class PostgresArtifacts:
             raise CorruptRun(f"artifact {sha256} of run {self._run_id!r} does not have this digest")
         return bytes(data)
 
-    def iter(self) -> Iterator[tuple[str, int]]:
+    def iter(self) -> Iterator[ArtifactFile]:
         """Every artifact of the run, by digest, with its size."""
         query = "select sha256, size from router_artifacts join router_run_artifacts using (sha256) where run_id = %s"
-        yield from ((sha256, size) for sha256, size in sorted(self._pool.fetch(query, (self._run_id,))))
+        yield from (ArtifactFile(sha256, size) for sha256, size in sorted(self._pool.fetch(query, (self._run_id,))))
 
     def problems(self) -> Iterator[str]:
         """What is wrong with the bytes of a run, one sentence each. Reads every artifact."""
-        for sha256, _ in self.iter():
+        for artifact in self.iter():
             try:
-                self.get(sha256)
+                self.get(artifact.sha256)
             except CorruptRun as error:
                 yield error.message
             except KeyError:
-                yield f"artifact {sha256} is gone from the object store"
+                yield f"artifact {artifact.sha256} is gone from the object store"
 
 
 def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[str]) -> int:

@@ -72,6 +72,10 @@ class WriterSession:
             if self._open[run_id] <= 0:
                 del self._open[run_id]
                 self._run("select pg_advisory_unlock_shared(%s)", run_id)
+        return self.who_has(run_id)
+
+    def who_has(self, run_id: str) -> tuple[Writer, ...]:
+        """Return who works on a run."""
         return tuple(_writer(name) for (name,) in self._pool.fetch(_HOLDERS, (self._lock_of(run_id),)))
 
     def _run(self, statement: str, run_id: str) -> None:

@@ -38,3 +38,11 @@ class Stored:
         """Return the artifact that a row describes. Raises KeyError for a row without its digest."""
         known = {name: row[name] for name in (*_ALWAYS, *_WHERE_KNOWN) if name in row}
         return cls(**{"uri": f"artifact:sha256:{row['sha256']}", "mime_type": "", "bytes": 0, **known})
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFile:
+    """One stored content: its digest and its size in bytes."""
+
+    sha256: str
+    bytes: int

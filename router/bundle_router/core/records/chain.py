@@ -215,30 +215,30 @@ def _block_with_a_line(read: Read, end: int, block: int) -> tuple[int, bytes]:
 
 
 class _Cursor:
-    """The next line of one file: its number, and what it is (`sealed`), or why it is nothing (`fault`)."""
+    """The next line of one file: its number, where it stands (`at`), or why it is nothing (`fault`)."""
 
     def __init__(self, file: str, lines: Iterable[bytes]) -> None:
         self.file = file
         self.line = 0
-        self.sealed: Sealed | None = None
+        self.at: Link | None = None
         self.fault = ""
         self._lines = iter(lines)
         self.advance()
 
     def advance(self) -> None:
-        self.sealed, self.fault = None, ""
+        self.at, self.fault = None, ""
         line = next(self._lines, None)
         if line is None:
             return
         self.line += 1
         try:
-            self.sealed = unseal(line)
+            self.at = link(line)
         except BadLine as error:
             self.fault = str(error)
 
     @property
     def done(self) -> bool:
-        return self.sealed is None and not self.fault
+        return self.at is None and not self.fault
 
     def broken(self, kind: BreakKind, seq: int, detail: str) -> Break:
         return Break(kind, seq, self.file, self.line, detail)
@@ -256,14 +256,14 @@ def check(files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None) 
         if head is not None and seq >= head.count:
             detail = f"the run was closed with {head.count} records; this one was added later"
             return Checked(seq, prev, _compare(seq, prev, head) or live[0].broken("added", seq, detail))
-        cursor = next((c for c in cursors if c.sealed is not None and c.sealed.seq == seq), None)
-        if cursor is None or cursor.sealed is None:
+        cursor = next((c for c in cursors if c.at is not None and c.at.seq == seq), None)
+        if cursor is None or cursor.at is None:
             return Checked(seq, prev, _explain(cursors, seq))
-        if cursor.sealed.prev != prev:
+        if cursor.at.prev != prev:
             before = f"record {seq - 1}" if seq else "the start of this run"
             detail = f"it does not follow {before}: one of the two was rewritten"
             return Checked(seq, prev, cursor.broken("changed", seq, detail))
-        seq, prev = seq + 1, cursor.sealed.hash
+        seq, prev = seq + 1, cursor.at.hash
         cursor.advance()
     return Checked(seq, prev, _compare(seq, prev, head))
 
@@ -273,14 +273,14 @@ def _explain(cursors: list[_Cursor], seq: int) -> Break:
     for cursor in cursors:
         if cursor.fault:
             return cursor.broken("changed", seq, cursor.fault)
-    ahead = [(cursor.sealed.seq, cursor) for cursor in cursors if cursor.sealed is not None]
-    lowest, at = min(ahead, key=lambda pair: pair[0])
+    ahead = [(cursor.at.seq, cursor) for cursor in cursors if cursor.at is not None]
+    lowest, ahead_of_all = min(ahead, key=lambda pair: pair[0])
     if lowest < seq:
-        return at.broken("repeated", lowest, f"record {lowest} stands here a second time")
-    file, line = at.file, at.line
+        return ahead_of_all.broken("repeated", lowest, f"record {lowest} stands here a second time")
+    file, line = ahead_of_all.file, ahead_of_all.line
     for cursor in cursors:
         while not cursor.done:
-            if cursor.sealed is not None and cursor.sealed.seq == seq:
+            if cursor.at is not None and cursor.at.seq == seq:
                 return cursor.broken("reordered", seq, f"it belongs before record {lowest} ({file}:{line})")
             cursor.advance()
     return Break("dropped", seq, file, line, f"it is missing: record {lowest} stands where it or a later one should")

@@ -43,13 +43,13 @@ def read_labels(run_dir: Path) -> list[Correction]:
     if len(data) > MAX_BYTES:
         raise CorruptRun(f"{path} has more than {MAX_BYTES:,} bytes", advice="remove it")
     lines = data.split(b"\n")[:-1]
-    return [_correction(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    return [correction_from(f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def append_label(run_dir: Path, correction: Correction) -> Path:
     """Adds one label to a run. Raises StorageError."""
     path = run_dir / FILE
-    line = (encode(correction.model_dump(mode="json", by_alias=True)) + "\n").encode("ascii")
+    line = (label_line(correction) + "\n").encode("ascii")
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -76,9 +76,15 @@ def _cut_torn_end(descriptor: int) -> None:
         os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
 
 
-def _correction(path: Path, number: int, line: bytes) -> Correction:
+def label_line(correction: Correction) -> str:
+    """Return the line of a label, without its newline."""
+    return encode(correction.model_dump(mode="json", by_alias=True))
+
+
+def correction_from(where: str, line: str | bytes) -> Correction:
+    """Return the label of a line. Raises CorruptRun, which says `where`."""
     try:
         return Correction.model_validate(json.loads(line))
     except (ValidationError, ValueError, RecursionError) as wrong:
         said = "; ".join(error["msg"] for error in wrong.errors()) if isinstance(wrong, ValidationError) else str(wrong)
-        raise CorruptRun(f"{path}:{number}: is no label: {said}", advice="mend or remove the line") from None
+        raise CorruptRun(f"{where}: is no label: {said}", advice="mend or remove the line") from None

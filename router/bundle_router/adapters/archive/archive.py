@@ -1,0 +1,370 @@
+"""What can be read of recorded runs, wherever they are kept. See `bundle_router.adapters.archive` for the rules."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from bundle_router.core.models import RUN_ID
+from bundle_router.core.models.artifacts import ArtifactFile
+from bundle_router.core.models.canonical import digest_of, encode
+from bundle_router.core.records.call_records import Record, read_record
+from bundle_router.core.records.chain import BadLine, Break, Head, check, link, parse
+from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.header import faults
+from bundle_router.core.records.receipt import make_receipt
+from bundle_router.errors import CorruptRun, RequestError, UnknownRun
+from bundle_router.review.learning.steps import Correction
+
+UNKEYED: Final = "the chain has no key: it finds accidents and careless hands, not a patient forger"
+"""The note of every report."""
+ADVICE: Final = "`bundle-router runs verify` names the first bad record"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """Bytes after the last complete line of a file: a record that was never acknowledged."""
+
+    file: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run at a glance; no record is parsed.
+
+    `state`: `open` (some process works on it: `pid`, 0 if unknown), `closed`, `ended` (nobody works on it, and nobody
+    closed it), or `unreadable` (`problem` says why). `records` is what the end of the run says, for runs that are not
+    closed the lines there are now. `bytes` counts everything that is kept of the run.
+    """
+
+    run_id: str
+    path: str
+    state: str
+    opened: str = ""
+    closed: str | None = None
+    pid: int = 0
+    catalog_revision: str = ""
+    parent_run_id: str | None = None
+    durability: str = ""
+    workspace: str = ""
+    records: int | None = None
+    bytes: int = 0
+    healed: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a walk along a run's chain found. `broken` is the first bad record; `records` before it are good.
+
+    `notes` says what can't be known (the chain has no key; an unclosed run may have lost its end) or what is odd but
+    no fault (a torn end, one healed before).
+    """
+
+    run_id: str
+    path: str
+    state: str
+    records: int
+    broken: Break | None
+    torn: tuple[Torn, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.broken is None and not self.problems
+
+
+class KeptArtifacts(Protocol):
+    """The artifacts of one run, to read."""
+
+    def get(self, sha256: str) -> bytes: ...
+
+    def iter(self) -> Iterable[ArtifactFile]: ...
+
+    def problems(self) -> Iterable[str]: ...
+
+
+class RunArchive(ABC):
+    """The runs of one store, to read. What is abstract is where they are kept; the rest is the same for all."""
+
+    where: str
+
+    @abstractmethod
+    def run_ids(self) -> list[str]:
+        """Return the ids of all runs, sorted."""
+
+    @abstractmethod
+    def summary(self, run_id: str) -> RunSummary:
+        """Return one run at a glance. Raises UnknownRun."""
+
+    @abstractmethod
+    def path_text(self, run_id: str) -> str:
+        """Return where a run is kept, for people. Raises UnknownRun."""
+
+    @abstractmethod
+    def header(self, run_id: str) -> dict[str, Any]:
+        """Return what `run.json` says. Raises UnknownRun, CorruptRun."""
+
+    @abstractmethod
+    def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
+        """Return the JSON of a catalog that the run names. Raises CorruptRun."""
+
+    @abstractmethod
+    def lines(self, run_id: str) -> Mapping[str, Iterator[bytes]]:
+        """Return the complete lines of a run, as they are at the time of the call, by the file they are in."""
+
+    @abstractmethod
+    def artifacts(self, run_id: str) -> KeptArtifacts: ...
+
+    @abstractmethod
+    def labels(self, run_id: str) -> list[Correction]:
+        """Return the reviewers' labels, in the order they were given. Raises CorruptRun, StorageError."""
+
+    @abstractmethod
+    def add_label(self, run_id: str, correction: Correction) -> str:
+        """Adds one label; returns where it is kept, for people. Raises StorageError."""
+
+    @abstractmethod
+    def delete(self, run_id: str) -> bool:
+        """Deletes a run; False when somebody works on it. Raises StorageError."""
+
+    @abstractmethod
+    def finish_deletions(self) -> None:
+        """Ends what a deletion that was interrupted left behind."""
+
+    def torn(self, run_id: str) -> tuple[Torn, ...]:
+        """Return the torn ends of a run's files."""
+        return ()
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    def runs(self) -> list[RunSummary]:
+        """Every run, newest first by the time it was opened, then by id."""
+        summaries = []
+        for run_id in self.run_ids():
+            with contextlib.suppress(UnknownRun):  # pruned meanwhile
+                summaries.append(self.summary(run_id))
+        return sorted(summaries, key=lambda run: (run.opened, run.run_id), reverse=True)
+
+    def unknown(self, run_id: str) -> UnknownRun:
+        return UnknownRun(f"there is no run {run_id!r} in {self.where}", advice="`bundle-router runs list` lists them")
+
+    def catalog(self, run_id: str, revision: str | None = None) -> dict[str, Any]:
+        """The catalog of a revision the run was written under (default: the first), checked against that revision.
+
+        Raises UnknownRun, CorruptRun when it is not there or is not what its revision says.
+        """
+        place = self.path_text(run_id)
+        listed = [e for e in objects_of(self.header(run_id), "catalogs") if revision in (None, e.get("revision"))]
+        stated, name = (listed[0].get("revision"), listed[0].get("file")) if listed else (revision, None)
+        if not listed and revision is not None:  # put beside after run.json was written
+            name = f"catalog-{revision.rpartition(':')[2][:16]}.json"
+        if not isinstance(stated, str):
+            raise CorruptRun(f"{place} holds no catalog", advice="it can't be replayed")
+        if not isinstance(name, str) or not name.startswith("catalog") or "/" in name:
+            raise CorruptRun(f"{place}/run.json names no catalog file for {stated}", advice="it can't be replayed")
+        catalog = self.catalog_json(run_id, name, stated)
+        if not isinstance(catalog, dict) or digest_of(catalog) != stated:
+            raise CorruptRun(f"{place}/{name} is not catalog {stated}: it was changed", advice="it can't be replayed")
+        return catalog
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def records(self, run_id: str) -> Iterator[dict[str, Any]]:
+        """The records of a run in the order of their `seq`, in memory for one line of each file.
+
+        A torn end is left out (see `torn`). Raises UnknownRun, CorruptRun at a line that is not a record. Hashes are
+        not checked: that is what `verify` is for.
+        """
+        place = self.path_text(run_id)
+        streams = [_parsed(f"{place}/{name}", lines) for name, lines in self.lines(run_id).items()]
+        yield from heapq.merge(*streams, key=lambda record: record["seq"])
+
+    def decisions(self, run_id: str) -> Iterator[DecisionRecord]:
+        """The decisions of a run, in their order. Raises UnknownRun, CorruptRun."""
+        for record in self.records(run_id):
+            if record.get("type") == "route.decided":
+                yield self._read(run_id, record, DecisionRecord.from_json)
+
+    def values(self, run_id: str) -> Iterator[Record]:
+        """The records of a run as values, without those of types that this version does not know."""
+        for record in self.records(run_id):
+            if (value := self._read(run_id, record, read_record)) is not None:
+                yield value
+
+    def _read(self, run_id: str, record: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
+        try:
+            return read(record)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            why = f"is not what its type says: {type(error).__name__}: {error}"
+            raise CorruptRun(f"record {record['seq']} of run {run_id!r} {why}", advice=ADVICE) from None
+
+    def last_decision(self, run_id: str) -> dict[str, Any] | None:
+        """The last `route.decided` record. Raises UnknownRun, CorruptRun."""
+        last = None
+        for record in self.records(run_id):
+            if record.get("type") == "route.decided":
+                last = record
+        return last
+
+    def receipt(self, run_id: str, seq: int) -> dict[str, Any]:
+        """Return one record with all that a stranger needs to check it. Raises UnknownRun, RequestError, CorruptRun."""
+        report = self.verify(run_id)
+        if report.broken is not None:
+            raise CorruptRun(f"run {run_id!r} is not as it was written: {report.broken.detail}", advice=ADVICE)
+        links = heapq.merge(*(map(link, lines) for lines in self.lines(run_id).values()), key=lambda at: at.seq)
+        found = [at for at in links if at.seq >= seq]
+        if not found or found[0].seq != seq:
+            raise RequestError(f"run {run_id!r} has no record {seq}")
+        record = parse(found[0].line)
+        decided = record.get("type") == "route.decided"
+        catalog = self.catalog(run_id, record["catalog_revision"]) if decided else None
+        lines = [at.line.removesuffix(b"\n").decode("ascii") for at in found]
+        return make_receipt(self.header(run_id), lines, catalog, found[-1].hash)
+
+    def texts(self, run_id: str) -> Iterator[tuple[str, Iterable[str]]]:
+        """Return every text that is kept of a run, in lines, by the file it is in."""
+        header = self.header(run_id)
+        yield "run.json", json.dumps(header, indent=2).splitlines()
+        for entry in objects_of(header, "catalogs"):
+            yield str(entry.get("file")), [encode(self.catalog(run_id, str(entry.get("revision"))))]
+        for name, lines in self.lines(run_id).items():
+            yield name, (line.decode("utf-8", "surrogateescape") for line in lines)
+
+    def named_artifacts(self, run_id: str) -> set[str]:
+        """The digests of all artifacts that records name. Lines that name none are not parsed."""
+        found: set[str] = set()
+        for lines in self.lines(run_id).values():
+            for line in lines:
+                if b'"artifacts":[{' in line:
+                    with contextlib.suppress(BadLine):
+                        found |= {row["sha256"] for row in parse(line).get("artifacts", ()) if "sha256" in row}
+        return found
+
+    # --- whether it is as it was written ----------------------------------------------------------------------------
+
+    def verify(self, run_id: str) -> VerifyReport:
+        """Walks the chain of a run, and checks the end of a closed run and its catalogs.
+
+        Raises UnknownRun, StorageError when it can't be read; what is wrong with the run is in the report.
+        """
+        place, state = self.path_text(run_id), self.summary(run_id).state
+        head, problems, notes = self._verify_header(run_id, place)
+        files = self.lines(run_id)
+        while (again := self._verify_header(run_id, place))[0] != head:  # opened or closed since: not one instant
+            (head, problems, notes), files = again, self.lines(run_id)
+        checked = check(files, run_id, head)
+        broken, torn_ends = checked.broken, self.torn(run_id)
+        if head is not None and torn_ends and broken is None:
+            detail = f"{torn_ends[0].bytes} bytes follow the last record of the closed run"
+            broken = Break("added", head.count, torn_ends[0].file, 0, detail)
+        notes += [f"{t.file} ends in {t.bytes} bytes that are no complete record" for t in torn_ends]
+        if head is None:
+            notes.append("the run was not closed: whether records are missing at its end can't be known")
+        notes.append(UNKEYED)
+        return VerifyReport(run_id, place, state, checked.count, broken, torn_ends, tuple(problems), tuple(notes))
+
+    def verify_artifacts(self, run_id: str) -> list[str]:
+        """Return what is wrong with the bytes that the records refer to, one sentence each. Reads all of them."""
+        kept = self.artifacts(run_id)
+        wrong = [text for text in kept.problems() if not text.endswith("it can be deleted")]
+        gone = self.named_artifacts(run_id) - {artifact.sha256 for artifact in kept.iter()}
+        return wrong + [f"artifact {sha256} is gone" for sha256 in sorted(gone)]
+
+    def _verify_header(self, run_id: str, place: str) -> tuple[Head | None, list[str], list[str]]:
+        """The end that `run.json` states, what is wrong with it and with the catalogs, and what is worth knowing."""
+        try:
+            header = self.header(run_id)
+            head = _head(header, place)
+        except CorruptRun as error:
+            return None, [error.message], []
+        problems = [f"{place}/run.json: {fault}" for fault in faults(header, self._first(run_id))]
+        if header.get("run_id") != run_id:
+            problems.append(f"{place}/run.json belongs to run {header.get('run_id')!r}")
+        for entry in objects_of(header, "catalogs"):
+            try:
+                self.catalog(run_id, str(entry.get("revision")))
+            except CorruptRun as error:
+                problems.append(error.message)
+        healed = [
+            f"a torn end of {h.get('file')} was healed, see {h.get('saved')}" for h in objects_of(header, "healed")
+        ]
+        if "restored" in header:
+            healed.append(f"run.json was lost and written again at {header['restored']}")
+        return head, problems, healed
+
+    def _first(self, run_id: str) -> dict[str, Any] | None:
+        """The run's first record, if it can be read."""
+        for lines in self.lines(run_id).values():
+            with contextlib.suppress(BadLine):
+                if (line := next(lines, None)) is not None and (first := parse(line))["seq"] == 0:
+                    return first
+        return None
+
+
+def _parsed(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The records of one file. Raises CorruptRun at a line that is none, or whose `seq` does not rise."""
+    before = -1
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = parse(line)
+        except BadLine as error:
+            raise CorruptRun(f"{where}:{number}: {error}", advice=ADVICE) from error
+        if record["seq"] <= before:
+            raise CorruptRun(f"{where}:{number}: record {record['seq']} comes after {before}", advice=ADVICE)
+        before = record["seq"]
+        yield record
+
+
+def summary_of(header: Mapping[str, Any], **found: Any) -> RunSummary:
+    """Return the summary of a run from its header and what was found beside it (`records`: of a run not closed)."""
+    closed, count = _text(header, "closed"), header.get("count")
+    if isinstance(count, int) and closed:
+        found["records"] = count
+    return RunSummary(
+        opened=_text(header, "opened") or "",
+        closed=closed,
+        catalog_revision=_text(header, "catalog_revision") or "",
+        parent_run_id=_text(header, "parent_run_id"),
+        durability=_text(header, "durability") or "",
+        workspace=_text(header, "workspace") or "",
+        healed=len(objects_of(header, "healed")),
+        **found,
+    )
+
+
+def is_run_id(run_id: str) -> bool:
+    return RUN_ID.fullmatch(run_id) is not None
+
+
+def _text(value: Mapping[str, Any], name: str) -> str | None:
+    found = value.get(name)
+    return found if isinstance(found, str) else None
+
+
+def objects_of(header: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the objects of a list in a header, whatever else stands there."""
+    found = header.get(name)
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def _head(header: Mapping[str, Any], place: str) -> Head | None:
+    """The end of a closed run; None for one that was not closed. Raises CorruptRun when it makes no sense."""
+    if "closed" not in header:
+        return None
+    count, hash_ = header.get("count"), header.get("head")
+    if not isinstance(count, int) or not isinstance(hash_, str):
+        raise CorruptRun(
+            f"{place}/run.json says the run was closed, and not with how many records", advice="restore it"
+        )
+    return Head(count, hash_)

@@ -1,0 +1,228 @@
+"""The archive of runs in PostgreSQL: lists, reads, verifies and deletes them, and takes runs in from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any, Final
+
+import psycopg
+
+from bundle_router.adapters.archive.archive import RunArchive, RunSummary, is_run_id, summary_of
+from bundle_router.adapters.archive.labels import correction_from, label_line
+from bundle_router.adapters.postgres.artifacts import MAX_ROW_BYTES, PostgresArtifacts, free_artifacts
+from bundle_router.adapters.postgres.connections import Pool, translated, without_objects
+from bundle_router.adapters.postgres.objects import ObjectStore
+from bundle_router.adapters.postgres.schema import migrate
+from bundle_router.adapters.postgres.sessions import WriterSession
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.records.chain import FILES, File, genesis, parse
+from bundle_router.errors import CorruptRun, RequestError
+from bundle_router.review.learning.steps import Correction
+
+BATCH: Final = 1000
+LONG_S: Final = 3600.0
+"""A run may be large: taking one in may take this long as a whole."""
+
+_SUMMARY: Final = """
+select coalesce(ended, header), next_seq,
+    (select coalesce(sum(length(line) + 1), 0) from router_records r where r.run_id = router_runs.run_id)
+    + (select coalesce(sum(size), 0) from router_run_artifacts natural join router_artifacts a
+       where router_run_artifacts.run_id = router_runs.run_id)
+from router_runs where run_id = %s
+"""
+
+
+class PostgresArchive(RunArchive):
+    """The runs of one database. Deletes and takes in; changes nothing else."""
+
+    def __init__(self, url: str, *, wait_s: float = 30.0) -> None:
+        plain, objects = without_objects(url)
+        self._pool = Pool(plain, wait_s=wait_s)
+        self.where = self._pool.where
+        try:
+            with self._pool.lent() as connection:
+                migrate(connection)
+        except psycopg.Error as error:
+            raise translated("prepare the tables", self.where, error) from None
+        self._objects = ObjectStore(objects) if objects else None
+        self._session = WriterSession(self._pool)
+        weakref.finalize(self, self._pool.close)
+
+    def run_ids(self) -> list[str]:
+        return [run_id for (run_id,) in self._pool.fetch("select run_id from router_runs order by run_id")]
+
+    def path_text(self, run_id: str) -> str:
+        self._row("select 1 from router_runs where run_id = %s", run_id)
+        return f"{self.where}#{run_id}"
+
+    def _row(self, query: str, run_id: str) -> tuple[Any, ...]:
+        rows = self._pool.fetch(query, (run_id,)) if is_run_id(run_id) else []
+        if not rows:
+            raise self.unknown(run_id)
+        return rows[0]
+
+    def header(self, run_id: str) -> dict[str, Any]:
+        (text,) = self._row("select coalesce(ended, header) from router_runs where run_id = %s", run_id)
+        return self._object(run_id, text)
+
+    def _object(self, run_id: str, text: str) -> dict[str, Any]:
+        try:
+            header = json.loads(text)
+        except (ValueError, RecursionError):
+            header = None
+        if not isinstance(header, dict):
+            raise CorruptRun(f"{self.where}#{run_id}/run.json is not a JSON object", advice="restore it")
+        return header
+
+    def summary(self, run_id: str) -> RunSummary:
+        text, count, size = self._row(_SUMMARY, run_id)
+        workers = self._session.who_has(run_id)
+        header = self._object(run_id, text)
+        return summary_of(
+            header,
+            run_id=run_id,
+            path=f"{self.where}#{run_id}",
+            state="open" if workers else "closed" if header.get("closed") else "ended",
+            pid=next((worker.pid for worker in workers), 0),
+            records=count,
+            bytes=int(size) + len(text),
+        )
+
+    def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
+        query = (
+            "select catalog from router_run_catalogs natural join router_catalogs where run_id = %s and revision = %s"
+        )
+        rows = self._pool.fetch(query, (run_id, revision))
+        if not rows:
+            raise CorruptRun(f"{self.where}#{run_id}/{file} is missing", advice="restore it")
+        try:
+            return json.loads(rows[0][0])
+        except (ValueError, RecursionError):
+            raise CorruptRun(f"{self.where}#{run_id}/{file} is not JSON", advice="restore it") from None
+
+    def lines(self, run_id: str) -> dict[str, Iterator[bytes]]:
+        (count,) = self._row("select next_seq from router_runs where run_id = %s", run_id)
+        return {name: self._lines(run_id, file, count) for file, name in FILES.items()}
+
+    def _lines(self, run_id: str, file: File, end: int) -> Iterator[bytes]:
+        query = (
+            "select seq, line from router_records where run_id = %s and file = %s and seq > %s and seq < %s "
+            "order by seq limit %s"
+        )
+        at = -1
+        while rows := self._pool.fetch(query, (run_id, file, at, end, BATCH)):
+            yield from (line.encode("utf-8") + b"\n" for _, line in rows)
+            at = rows[-1][0]
+
+    def artifacts(self, run_id: str) -> PostgresArtifacts:
+        self.path_text(run_id)
+        return PostgresArtifacts(self._pool, run_id, self._objects)
+
+    def label_lines(self, run_id: str) -> list[str]:
+        query = "select line from router_labels where run_id = %s order by position"
+        return [line for (line,) in self._pool.fetch(query, (run_id,))]
+
+    def labels(self, run_id: str) -> list[Correction]:
+        place = self.path_text(run_id)
+        return [correction_from(f"{place}:label {at}", line) for at, line in enumerate(self.label_lines(run_id), 1)]
+
+    def add_label(self, run_id: str, correction: Correction) -> str:
+        place = self.path_text(run_id)
+        try:
+            with self._pool.lent() as connection:
+                connection.execute(
+                    "insert into router_labels (run_id, line) values (%s, %s)", (run_id, label_line(correction))
+                )
+        except psycopg.Error as error:
+            raise translated("label a run", self.where, error) from None
+        return place
+
+    def delete(self, run_id: str) -> bool:
+        if self._session.who_has(run_id):
+            return False
+        digests = self._pool.fetch("select sha256 from router_run_artifacts where run_id = %s", (run_id,))
+        self._pool.fetch("delete from router_runs where run_id = %s", (run_id,), doing="delete a run")
+        free_artifacts(self._pool, self._objects, [sha256 for (sha256,) in digests])
+        return True
+
+    def finish_deletions(self) -> None:
+        """Frees artifacts that a deletion which was interrupted left to nobody, and catalogs that no run names."""
+        orphans = self._pool.fetch(
+            "select sha256 from router_artifacts a where not exists "
+            "(select from router_run_artifacts r where r.sha256 = a.sha256)"
+        )
+        free_artifacts(self._pool, self._objects, [sha256 for (sha256,) in orphans])
+
+    # --- taking in --------------------------------------------------------------------------------------------------
+
+    def take_in(self, source: RunArchive, run_id: str) -> None:
+        """Copies a whole run from another store, in one transaction. The caller has verified it.
+
+        Raises RequestError where there is a run of that id, StorageError.
+        """
+        header = source.header(run_id)
+        try:
+            with self._pool.lent(time.monotonic() + LONG_S) as connection, connection.transaction():
+                connection.execute(f"set local statement_timeout = {int(LONG_S * 1000)}")
+                self._take_in(connection, source, run_id, header)
+        except psycopg.errors.UniqueViolation as error:
+            if error.diag.constraint_name != "router_runs_pkey":
+                raise translated("take a run in", self.where, error) from None
+            raise RequestError(
+                f"there is a run {run_id!r} in {self.where}", advice="prune it first, or take in others"
+            ) from None
+        except psycopg.Error as error:
+            raise translated("take a run in", self.where, error) from None
+
+    def _take_in(
+        self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str, header: dict[str, Any]
+    ) -> None:
+        text = json.dumps(header)
+        connection.execute(
+            "insert into router_runs (run_id, head, opened, header, ended) values (%s, %s, %s, %s, %s)",
+            (run_id, genesis(run_id), header.get("opened", ""), text, text if header.get("closed") else None),
+        )
+        for at, entry in enumerate(header.get("catalogs", ())):
+            catalog = encode(source.catalog(run_id, entry["revision"]))
+            revision = entry["revision"]
+            connection.execute(
+                "insert into router_catalogs values (%s, %s) on conflict do nothing", (revision, catalog)
+            )
+            connection.execute("insert into router_run_catalogs values (%s, %s, %s)", (run_id, revision, at))
+        count = 0
+        copy = "copy router_records (run_id, seq, file, kind, key, branch, attempt, line) from stdin"
+        with connection.cursor().copy(copy) as rows:
+            for file, name in FILES.items():
+                for line in source.lines(run_id)[name]:
+                    record = parse(line)
+                    kind, key, branch = str(record.get("type", "")), record.get("key"), record.get("branch")
+                    attempt, text = record.get("attempt") or 1, line[:-1].decode("ascii")
+                    rows.write_row((run_id, record["seq"], file, kind, key or None, branch or None, attempt, text))
+                    count += 1
+        connection.execute(
+            "update router_runs set next_seq = %s, head = coalesce((select substring(line from "
+            '\'"hash":"(sha256:[0-9a-f]{64})"\\}$\') from router_records where run_id = %s and seq = %s), head) '
+            "where run_id = %s",
+            (count, run_id, count - 1, run_id),
+        )
+        for correction in source.labels(run_id):
+            connection.execute(
+                "insert into router_labels (run_id, line) values (%s, %s)", (run_id, label_line(correction))
+            )
+        self._take_artifacts(connection, source, run_id)
+
+    def _take_artifacts(self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str) -> None:
+        kept = source.artifacts(run_id)
+        for artifact in kept.iter():
+            data: bytes | None = kept.get(artifact.sha256)
+            if self._objects is not None and data is not None and len(data) > MAX_ROW_BYTES:
+                self._objects.put(artifact.sha256, data)
+                data = None
+            connection.execute(
+                "insert into router_artifacts values (%s, %s, %s) on conflict do nothing",
+                (artifact.sha256, artifact.bytes, data),
+            )
+            connection.execute("insert into router_run_artifacts values (%s, %s)", (run_id, artifact.sha256))

@@ -1,0 +1,305 @@
+"""The archive of a runs directory. Nothing is held open between calls, nothing is reached through a link."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bundle_router.adapters.archive.archive import ADVICE, RunArchive, RunSummary, Torn, is_run_id, summary_of
+from bundle_router.adapters.archive.labels import append_label, read_labels
+from bundle_router.adapters.artifacts import ArtifactReader
+from bundle_router.core.records.chain import FILES, MAX_LINE, BadLine, Read, boundary, lines_backward, unseal
+from bundle_router.errors import CorruptRun, StorageError, storage_error
+from bundle_router.review.learning.steps import Correction
+
+_MAX_JSON: Final = 64 * 1024 * 1024
+_BLOCK: Final = 1024 * 1024
+_DELETING: Final = ".deleting-"
+"""Before the id of a run that is being deleted; no run id starts with a dot."""
+_TRIES: Final = 10
+
+
+class Archive(RunArchive):
+    """The runs under one directory, `root`."""
+
+    def __init__(self, runs: str | Path) -> None:
+        self.root = Path(runs).absolute()
+        self.where = str(self.root)
+
+    def run_ids(self) -> list[str]:
+        """The ids of all run directories, sorted. Symbolic links are not runs."""
+        try:
+            with os.scandir(self.root) as entries:
+                return sorted(e.name for e in entries if is_run_id(e.name) and e.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            return []
+
+    def path(self, run_id: str) -> Path:
+        """The directory of a run. Raises UnknownRun, also for what is no run id and for symbolic links."""
+        path = self.root / run_id
+        if not is_run_id(run_id) or path.is_symlink() or not path.is_dir():
+            raise self.unknown(run_id)
+        return path
+
+    def path_text(self, run_id: str) -> str:
+        return str(self.path(run_id))
+
+    def summary(self, run_id: str) -> RunSummary:
+        path = self.path(run_id)
+        pid = _writer(path)
+        found: dict[str, Any] = {"run_id": run_id, "path": str(path), "pid": pid or 0, "bytes": _tree_bytes(path)}
+        try:
+            header = self.header(run_id)
+        except CorruptRun as error:
+            return RunSummary(state="unreadable" if pid is None else "open", problem=error.message, **found)
+        state = "open" if pid is not None else "closed" if header.get("closed") else "ended"
+        counted = None if header.get("closed") and isinstance(header.get("count"), int) else _line_count(path)
+        return summary_of(header, state=state, records=counted, **found)
+
+    def header(self, run_id: str) -> dict[str, Any]:
+        path = self.path(run_id) / "run.json"
+        header = _read_json(path)
+        if not isinstance(header, dict):
+            raise CorruptRun(f"{path} is not a JSON object", advice="restore it; the records can be read without it")
+        return header
+
+    def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
+        return _read_json(self.path(run_id) / file)
+
+    def lines(self, run_id: str) -> dict[str, Iterator[bytes]]:
+        path = self.path(run_id)
+        return {name: _lines(path / name, size) for name, size in _sizes(path).items()}
+
+    def last_decision(self, run_id: str) -> dict[str, Any] | None:
+        """The last `route.decided` record, from the end of the file. Raises UnknownRun, CorruptRun."""
+        path = self.path(run_id) / FILES["routing"]
+        with _opened(path) as fd:
+            if fd is None:
+                return None
+            try:
+                for line in lines_backward(*_tail(fd)):
+                    record = unseal(line).record
+                    if record.get("type") == "route.decided":
+                        return record
+            except BadLine as error:
+                raise CorruptRun(f"{path}: a line near its end is no record: {error}", advice=ADVICE) from error
+        return None
+
+    def torn(self, run_id: str) -> tuple[Torn, ...]:
+        path = self.path(run_id)
+        return tuple(found for name in FILES.values() if (found := _torn(path, name)) is not None)
+
+    def artifacts(self, run_id: str) -> ArtifactReader:
+        return ArtifactReader(self.path(run_id))
+
+    def labels(self, run_id: str) -> list[Correction]:
+        return read_labels(self.path(run_id))
+
+    def add_label(self, run_id: str, correction: Correction) -> str:
+        return str(append_label(self.path(run_id), correction))
+
+    def texts(self, run_id: str) -> Iterator[tuple[str, Iterable[str]]]:
+        for path in sorted(self.path(run_id).glob("*.json*")):
+            yield path.name, path.read_text("utf-8", "surrogateescape").splitlines()
+
+    # --- deleting ---------------------------------------------------------------------------------------------------
+
+    def delete(self, run_id: str) -> bool:
+        """Deletes a run while holding its lock; False when somebody works on it.
+
+        It is renamed first: a run that is half deleted when the power goes is no run any more, and the next prune ends
+        it.
+        """
+        path = self.root / run_id
+        with _explained(path):
+            try:
+                lock = os.open(path / FILES["routing"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except FileNotFoundError:
+                return True
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_still(lock, path / FILES["routing"]):  # else another prune was here: this is a new run
+                    doomed = self.root / f"{_DELETING}{run_id}"
+                    path.rename(doomed)
+                    _remove(doomed)
+            except BlockingIOError:
+                return False
+            finally:
+                os.close(lock)
+        return True
+
+    def finish_deletions(self) -> None:
+        for left in sorted(self.root.glob(f"{_DELETING}*")):
+            with _explained(left):
+                _remove(left)
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    """A descriptor of a regular file; None if there is no such file. Raises StorageError, CorruptRun."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        raise storage_error(f"can't read {path}", error) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise CorruptRun(f"{path} is not a regular file", advice="no run has that; remove the directory")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read_json(path: Path) -> Any:
+    """The value of a small JSON file. Raises CorruptRun when it is absent, not JSON, or over 64 MiB."""
+    with _opened(path) as fd:
+        if fd is None:
+            raise CorruptRun(f"{path} is missing", advice="restore it; the records can be read without it")
+        size = os.fstat(fd).st_size
+        if size > _MAX_JSON:
+            raise CorruptRun(f"{path} has {size} bytes, over the {_MAX_JSON} it may have", advice="restore it")
+        try:
+            return json.loads(os.pread(fd, size, 0))
+        except (ValueError, RecursionError) as error:
+            raise CorruptRun(f"{path} is not JSON", advice="restore it; the records can be read without it") from error
+
+
+def _tail(fd: int) -> tuple[Read, int]:
+    """How to read an open file from its end: a `read` and the offset behind its last complete line."""
+
+    def read(offset: int, length: int) -> bytes:
+        return os.pread(fd, length, offset)
+
+    return read, boundary(read, os.fstat(fd).st_size)
+
+
+def _torn(path: Path, name: str) -> Torn | None:
+    """The torn end of one file, if it has one."""
+    with _opened(path / name) as fd:
+        if fd is None:
+            return None
+        size = os.fstat(fd).st_size
+        end = _tail(fd)[1]
+    return Torn(name, end, size - end) if end < size else None
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """The sizes of a run's files at one instant, so that no record is seen without the one before it.
+
+    Files only grow: when the first still has its size after the others were looked at, all were that long together.
+    """
+    first, *rest = FILES.values()
+    found: dict[str, int] = {}
+    for _ in range(1000):
+        found = {first: _size(path / first)} | {name: _size(path / name) for name in rest}
+        if _size(path / first) == found[first]:
+            break
+    return found
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return path.lstat().st_size
+    return 0
+
+
+def _lines(path: Path, size: int) -> Iterator[bytes]:
+    """The complete lines within the first `size` bytes of a file. One over MAX_LINE comes in pieces, which are bad."""
+    with _opened(path) as fd:
+        if fd is None:
+            return
+        with open(fd, "rb", buffering=_BLOCK, closefd=False) as file:
+            while size > 0:
+                line = file.readline(min(size, MAX_LINE))
+                if not line.endswith(b"\n") and len(line) < MAX_LINE:
+                    return
+                size -= len(line)
+                yield line
+
+
+def _line_count(path: Path) -> int:
+    """The whole lines of an unclosed run's files, which are its records unless someone tampered with them."""
+    total = 0
+    for name in FILES.values():
+        with _opened(path / name) as fd:
+            while fd is not None and (block := os.read(fd, _BLOCK)):
+                total += block.count(b"\n")
+    return total
+
+
+def _writer(path: Path) -> int | None:
+    """The pid of a process that has the run open (0 if it can't be told); None when nobody has.
+
+    Who has it open holds a shared lock, so the exclusive one is tried for an instant.
+    """
+    with contextlib.suppress(CorruptRun), _opened(path / FILES["routing"]) as fd:
+        if fd is None:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _owner(path)
+    return None
+
+
+def _owner(path: Path) -> int:
+    with _opened(path / "lock") as fd:
+        digits = os.pread(fd, 32, 0).strip() if fd is not None else b""
+    return int(digits) if digits.isdigit() else 0
+
+
+def _tree_bytes(path: Path) -> int:
+    """The bytes of all files below a directory; links are counted, not followed."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                inside = entry.is_dir(follow_symlinks=False)
+                total += _tree_bytes(Path(entry.path)) if inside else entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+def _is_still(file: int, path: Path) -> bool:
+    """Whether the path still leads to the open file."""
+    try:
+        return os.path.samestat(os.fstat(file), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    """Deletes a directory that is no run any more; more than once where a writer, which was opening the run before it
+    was renamed, still puts a file into it (it will notice, and begin a new run)."""
+    for attempt in range(_TRIES):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return  # another prune is at it
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or attempt == _TRIES - 1:
+                raise
+        else:
+            return
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        advice = "look at its owner and modes; a second prune goes on where this one stopped"
+        raise StorageError(f"can't delete {path}: {error.strerror}", kind="io_error", advice=advice) from error

@@ -1,0 +1,78 @@
+"""Carries whole runs from one store to another. The directory form is what both sides agree on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from bundle_router.adapters.archive import Archive, RunArchive
+from bundle_router.adapters.archive.labels import FILE as LABELS
+from bundle_router.adapters.archive.labels import label_line
+from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.errors import CorruptRun, RequestError, storage_error
+
+_BEGUN: Final = ".importing-"
+"""Before the id of a run that is being written; no run id starts with a dot."""
+
+
+def transfer(source: RunArchive, run_ids: list[str], target: RunArchive) -> int:
+    """Copies runs that are as they were written, whole; returns how many. What is there already is not touched.
+
+    Raises CorruptRun for one that is broken, RequestError where the target has a run of its id, StorageError.
+    """
+    for run_id in run_ids:
+        report = source.verify(run_id)
+        if not report.ok:
+            why = report.broken.detail if report.broken is not None else report.problems[0]
+            raise CorruptRun(f"run {run_id!r} is not as it was written: {why}", advice="it was not copied")
+        if isinstance(target, Archive):
+            write_directory(source, run_id, target.root)
+        else:
+            from bundle_router.adapters.archive.database import PostgresArchive
+
+            assert isinstance(target, PostgresArchive)  # noqa: S101 - there is no third
+            target.take_in(source, run_id)
+    return len(run_ids)
+
+
+def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
+    """Writes the directory form of a run; it appears whole or not at all. Raises RequestError, StorageError."""
+    path, beside = root / run_id, root / f"{_BEGUN}{run_id}"
+    if path.exists():
+        raise RequestError(f"there is a run {run_id!r} in {root}", advice="prune it first, or choose another folder")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(mode=0o700)
+        header = source.header(run_id)
+        for entry in header.get("catalogs", ()):
+            _write(beside / str(entry["file"]), [encode(source.catalog(run_id, entry["revision"])).encode("ascii")])
+        for name, lines in source.lines(run_id).items():
+            _write(beside / name, lines)
+        if labels := source.labels(run_id):
+            _write(beside / LABELS, ((label_line(label) + "\n").encode("ascii") for label in labels))
+        kept, put = source.artifacts(run_id), RunArtifacts(beside, describe=lambda _: MediaFacts(""))
+        for artifact in kept.iter():
+            put.put(kept.get(artifact.sha256))
+        _write(beside / "run.json", [(json.dumps(header, indent=2) + "\n").encode("ascii")])
+        beside.rename(path)
+    except OSError as error:
+        raise storage_error(f"can't write {path}", error) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return path
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_EXCL, 0o600)
+
+
+def _write(path: Path, lines: Iterable[bytes]) -> None:
+    with open(path, "wb", opener=_private) as file:
+        file.writelines(lines)

@@ -1,0 +1,81 @@
+"""One record of a run, with all that somebody who has nothing else needs to check it.
+
+Rules:
+1. The record is its line, byte for byte: its hash is checked from it, as in the run.
+2. A decision brings the catalog it was taken under. It is checked against the revision that the record names, and the
+   decision is taken again from both: what comes out has to be what stands in the line.
+3. `later` holds the lines that follow, up to the end of the run at the time: they tie the record to the run's `head`.
+   Who was given that head by another way knows that the record stood in that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.records.chain import BadLine, genesis, unseal
+from bundle_router.core.records.header import opening_digest
+from bundle_router.core.records.recorded_catalog import catalog_from
+from bundle_router.core.records.replay import replay
+
+RECEIPT_SCHEMA: Final = "bundle-router.receipt/1"
+
+
+def make_receipt(
+    header: Mapping[str, Any], lines: Sequence[str], catalog: Mapping[str, Any] | None, head: str
+) -> dict[str, Any]:
+    """Return the receipt of the first of the lines; the others are those that follow it in the run."""
+    record = unseal(lines[0].encode("ascii"))
+    return {
+        "schema": RECEIPT_SCHEMA,
+        "run_id": header.get("run_id"),
+        "seq": record.seq,
+        "line": lines[0],
+        "later": list(lines[1:]),
+        "head": head,
+        "run": dict(header),
+        "catalog": dict(catalog) if catalog is not None else None,
+    }
+
+
+def check_receipt(receipt: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a receipt, one sentence each; empty when it shows what it says."""
+    try:
+        lines = [receipt["line"], *receipt.get("later", ())]
+        found = [unseal(line.encode("ascii")) for line in lines]
+        run_id, record = receipt["run_id"], found[0].record
+    except (KeyError, TypeError, AttributeError, UnicodeEncodeError):
+        return ["it is no receipt: it has no line and no run"]
+    except BadLine as error:
+        return [f"a line is not as it was written: {error}"]
+    wrong = []
+    for before, after in pairwise(found):
+        if (after.prev, after.seq) != (before.hash, before.seq + 1):
+            wrong.append(f"record {after.seq} does not follow record {before.seq}")
+    if found[-1].hash != receipt.get("head"):
+        wrong.append("its last line is not the head that it names")
+    if record.get("run_id") not in (None, run_id) or found[0].seq != receipt.get("seq"):
+        wrong.append("the line is that of another record")
+    if found[0].seq == 0 and found[0].prev != genesis(str(run_id)):
+        wrong.append("the first record is that of another run")
+    if record.get("run_json") not in (None, opening_digest(receipt.get("run") or {})):
+        wrong.append("what it says of the opening of the run is not what the first record says")
+    if record.get("type") == "route.decided":
+        wrong += _check_decision(record, receipt.get("catalog"))
+    return wrong
+
+
+def _check_decision(record: Mapping[str, Any], catalog: Any) -> list[str]:
+    if not isinstance(catalog, Mapping) or digest_of(catalog) != record.get("catalog_revision"):
+        return ["its catalog is not the one that the decision was taken under"]
+    try:
+        replayed = replay(record, catalog_from(catalog))
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
+        return [f"the decision can't be taken again: {type(error).__name__}"]
+    if replayed.outcome != "identical":
+        return [f"taken again, the decision comes out otherwise in {', '.join(replayed.differs) or 'its question'}"]
+    return []

@@ -1,0 +1,113 @@
+"""Every verb that reads runs reads them in a database too, and whole runs go both ways unchanged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_router.adapters.archive import open_archive
+from bundle_router.adapters.archive.labels import append_label
+from bundle_router.cli import main
+from bundle_router.review.learning.steps import Correction
+
+RECORDED = Path(__file__).parent.parent / "data" / "runs" / "0.1.0-first-layout"
+RUN = sorted(path.name for path in RECORDED.iterdir())[0]
+
+
+@pytest.fixture
+def filled(url: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["runs", "import", "--from", str(RECORDED), "--store", url]) == 0
+    assert "3 runs copied" in capsys.readouterr().out
+    return url
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    assert main([*words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_runs_go_into_a_database_and_out_of_it_byte_for_byte(filled: str, tmp_path: Path) -> None:
+    assert main(["runs", "export", "--store", filled, "--format", "directory", "--to", str(tmp_path / "out")]) == 0
+    before, after = files(RECORDED), files(tmp_path / "out")
+    assert after.keys() == before.keys()
+    assert {name for name in before if before[name] != after[name] and not name.endswith("catalog.json")} == set()
+    for name in before:
+        if name.endswith("catalog.json"):
+            assert json.loads(after[name]) == json.loads(before[name])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs", "show", RUN),
+        ("runs", "show", RUN, "--seq", "0"),
+        ("replay",),
+        ("explain", "--run", RUN, "--bundle", "repo.readonly"),
+        ("runs", "receipt", RUN, "0"),
+    ],
+    ids=" ".join,
+)
+def test_a_verb_says_the_same_of_both_stores(
+    filled: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    ours, theirs = (said(capsys, *words, *where) for where in (("--store", filled), ("--runs", str(RECORDED))))
+    if words[:2] == ("runs", "show"):
+        for one in (ours, theirs):
+            assert one["run"].pop("path")
+            assert one["run"].pop("bytes")
+    assert ours == theirs
+
+
+def test_runs_in_a_database_are_listed_verified_tabled_and_pruned(
+    filled: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    listed = said(capsys, "runs", "list", "--store", filled)
+    assert [(run["state"], run["records"]) for run in listed] == [
+        (run["state"], run["records"]) for run in said(capsys, "runs", "list", "--runs", str(RECORDED))
+    ]
+    assert all(report["ok"] for report in said(capsys, "runs", "verify", "--store", filled))
+    tables = [said(capsys, "runs", "export", "--to", str(tmp_path / str(at)), *where) for at, where in enumerate(
+        (("--store", filled), ("--runs", str(RECORDED))))]  # fmt: skip
+    assert [row["rows"] for row in tables[0]] == [row["rows"] for row in tables[1]]
+    built = said(capsys, "runs", "index", "--store", filled, "--url", f"sqlite:///{tmp_path}/i.sqlite")
+    assert built["runs"] == 3
+    assert len(said(capsys, "runs", "prune", "--store", filled, "--max-size", "0")["deleted"]) == 3
+    assert said(capsys, "runs", "list", "--store", filled) == []
+    assert main(["runs", "import", "--from", str(RECORDED), "--store", filled]) == 0
+
+
+def test_a_changed_record_in_a_database_is_named(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import psycopg
+
+    with psycopg.connect(filled) as connection:
+        connection.execute(
+            "update router_records set line = replace(line, 'mapping', 'mapPing') where run_id = %s and seq = 0", (RUN,)
+        )
+    (report,) = said(capsys, "runs", "verify", RUN, "--store", filled, code=5)
+    assert (report["broken"]["kind"], report["broken"]["seq"]) == ("changed", 0)
+    assert main(["runs", "export", RUN, "--store", filled, "--format", "directory", "--to", "unused"]) == 5
+
+
+def test_a_run_that_is_there_is_not_taken_in_again(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "import", RUN, "--from", str(RECORDED), "--store", filled]) == 3
+    assert f"there is a run '{RUN}'" in capsys.readouterr().err
+
+
+def test_labels_go_with_a_run(url: str, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(RECORDED / RUN, tmp_path / "runs" / RUN)
+    label = Correction(decision_id=f"{RUN}.0", needed=("docs.fetch",))
+    append_label(tmp_path / "runs" / RUN, label)
+    assert main(["runs", "import", "--from", str(tmp_path / "runs"), "--store", url]) == 0
+    archive = open_archive(url)
+    archive.add_label(RUN, label)
+    assert archive.labels(RUN) == [label, label]
+    assert main(["runs", "export", "--store", url, "--format", "directory", "--to", str(tmp_path / "out")]) == 0
+    assert open_archive(tmp_path / "out").labels(RUN) == [label, label]

@@ -1,0 +1,98 @@
+"""A receipt: one record with all that somebody who has nothing else needs to check it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_router.adapters.archive import Archive
+from bundle_router.cli import main
+from bundle_router.core.records.receipt import check_receipt
+
+RECORDED = Path(__file__).parent.parent / "data" / "runs" / "0.1.0-first-layout"
+ARCHIVE = Archive(RECORDED)
+RUN = ARCHIVE.run_ids()[0]
+
+
+@pytest.mark.parametrize("run_id", ARCHIVE.run_ids())
+def test_every_recorded_decision_has_a_receipt_that_shows_it(run_id: str) -> None:
+    for record in ARCHIVE.records(run_id):
+        assert check_receipt(json.loads(json.dumps(ARCHIVE.receipt(run_id, record["seq"])))) == []
+
+
+def line_changed(receipt: dict[str, Any]) -> None:
+    receipt["line"] = receipt["line"].replace("mapping", "default")
+
+
+def later_dropped(receipt: dict[str, Any]) -> None:
+    del receipt["later"][1]
+
+
+def head_of_another(receipt: dict[str, Any]) -> None:
+    receipt["head"] = "sha256:" + "0" * 64
+
+
+def run_of_another(receipt: dict[str, Any]) -> None:
+    receipt["run_id"] = "another"
+
+
+def seq_of_another(receipt: dict[str, Any]) -> None:
+    receipt["seq"] = 3
+
+
+def catalog_changed(receipt: dict[str, Any]) -> None:
+    receipt["catalog"]["routes"] = []
+
+
+def opening_changed(receipt: dict[str, Any]) -> None:
+    receipt["run"]["workspace"] = "/elsewhere"
+
+
+def nothing_left(receipt: dict[str, Any]) -> None:
+    receipt.clear()
+
+
+CHANGES = [
+    (line_changed, "not as it was written"),
+    (later_dropped, "does not follow"),
+    (head_of_another, "not the head"),
+    (run_of_another, "another r"),
+    (seq_of_another, "another record"),
+    (catalog_changed, "catalog"),
+    (opening_changed, "opening"),
+    (nothing_left, "no receipt"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), CHANGES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_receipt_that_was_changed_shows_nothing(change: Callable[[dict[str, Any]], None], says: str) -> None:
+    receipt = copy.deepcopy(ARCHIVE.receipt(RUN, 0))
+    change(receipt)
+    assert any(says in problem for problem in check_receipt(receipt))
+
+
+def test_a_receipt_is_given_and_checked_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "receipt", RUN, "0", "--runs", str(RECORDED)]) == 0
+    file = tmp_path / "receipt.json"
+    file.write_text(capsys.readouterr().out)
+    assert main(["runs", "receipt", "--check", str(file)]) == 0
+    assert f"record 0 of run {RUN} is as it was written" in capsys.readouterr().out
+    file.write_text(file.read_text().replace("mapping", "default").replace("search", "model"))
+    assert main(["runs", "receipt", "--check", str(file)]) == 5
+    file.write_text("{")
+    assert main(["runs", "receipt", "--check", str(file)]) == 3
+    assert main(["runs", "receipt", RUN, "999", "--runs", str(RECORDED)]) == 3
+    assert main(["runs", "receipt"]) == 3
+
+
+def test_runs_are_shown_on_an_output_that_knows_only_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    assert main(["runs", "show", RUN, "--runs", str(RECORDED)]) == 0
+    assert b"\\u2190" in output.buffer.getvalue()
