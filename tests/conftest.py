@@ -1,5 +1,6 @@
 """For every test: where it runs, and what of the machine and of whoever started pytest it does not see."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Files that are named run in one process, which begins sooner; folders, and the whole suite, on every core."""
     named = [argument.partition("::")[0] for argument in config.args]
     return 0 if all(name.endswith(".py") for name in named) else None
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported and collected stays: no later collection of garbage looks through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
