@@ -15,7 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -54,23 +55,36 @@ def on_a_terminal(folder: Path, *words: str | Path, columns: int, **env: str) ->
     return shown.decode()
 
 
-def run_watched(folder: Path, *words: str | Path, on_line: Callable[[str], None]) -> tuple[int, str, str]:
-    """Return status, output and standard error of a command; each line of the latter is handed over as it comes."""
+def watch(
+    folder: Path, *words: str | Path, on_line: Callable[[str], None], before: tuple[str, ...] = ()
+) -> tuple[int, str, str]:
+    """Return status, output and standard error of a command; each line of the latter is handed over as it comes.
+
+    With `before`, a program that is to start the command, it is a process of its own.
+    """
+    if before:
+        process, said = begin(folder, *words, before=before), list[str]()
+        assert process.stderr is not None
+        try:
+            _hand_over(process.stderr, said, on_line)
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        return process.returncode, out, "".join(said)
     read, write = os.pipe()
-    out, said = Printed(), list[str]()
+    printed, said = Printed(), []
+    with ThreadPoolExecutor(1) as listeners, open(read, encoding="utf-8") as lines:  # noqa: PTH123 - a descriptor
+        listening = listeners.submit(_hand_over, lines, said, on_line)
+        with open(write, "w", encoding="utf-8", buffering=1) as err:  # noqa: PTH123 - a descriptor
+            status = _status_of(words, folder, {}, printed, err)
+        listening.result()
+    return status, printed.text, "".join(said)
 
-    def listen() -> None:
-        with open(read, encoding="utf-8") as lines:  # noqa: PTH123 - a descriptor
-            for line in lines:
-                said.append(line)
-                on_line(line)
 
-    listener = threading.Thread(target=listen)
-    listener.start()
-    with open(write, "w", encoding="utf-8") as err:  # noqa: PTH123 - a descriptor
-        status = _status_of(words, folder, {}, out, err)
-    listener.join()
-    return status, out.text, "".join(said)
+def _hand_over(lines: Iterable[str], said: list[str], on_line: Callable[[str], None]) -> None:
+    for line in lines:
+        said.append(line)
+        on_line(line)
 
 
 def begin(folder: Path, *words: str | Path, before: tuple[str, ...] = (), **options: Any) -> subprocess.Popen[str]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import socket
 import stat
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,7 +24,8 @@ from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.ports import EVERYONE
 from bundle_router.testing import FakeClock
 
-ROOT = Path(__file__).parents[2]
+from tests.command_line import watch
+
 COMMAND = "bundle-router login s"
 
 
@@ -46,37 +45,17 @@ class Desk:
     def folder(self) -> Path:
         return self.data / "bundle-router" / "tokens"
 
-    def begin(self, *words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*before, sys.executable, "-m", "bundle_router", "login", *words],
-            cwd=self.project.root,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "router"), "PYTHONSAFEPATH": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
     def log_in(
-        self,
-        *words: str,
-        code: int = 0,
-        open_it: Callable[[str], None] = browse,
-        before: tuple[str, ...] = (),
+        self, *words: str, code: int = 0, open_it: Callable[[str], None] = browse, before: tuple[str, ...] = ()
     ) -> tuple[str, str]:
         """Types the command and opens the address it prints, if it prints one; its standard output and error."""
-        process = self.begin(*(words or ("s",)), before=before)
-        assert process.stderr is not None
-        said = []
-        try:
-            for line in process.stderr:
-                said.append(line)
-                if line.strip().startswith(("http://", "https://")):
-                    open_it(line.strip())
-            out, _ = process.communicate(timeout=60)
-        finally:
-            process.kill()
-        err = "".join(said)
-        assert process.returncode == code, out + err
+
+        def read(line: str) -> None:
+            if line.strip().startswith(("http://", "https://")):
+                open_it(line.strip())
+
+        status, out, err = watch(self.project.root, "login", *(words or ("s",)), on_line=read, before=before)
+        assert status == code, out + err
         return out, err
 
     def authorize(self) -> None:

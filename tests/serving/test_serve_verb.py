@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +16,11 @@ from typing import Any
 import pytest
 from bundle_router.serving import STOP_S, Keys
 
+from tests.command_line import ROOT, run
+from tests.command_line import begin as start
+
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
-ROOT = Path(__file__).parents[2]
 STEP = ("--workflow", "feature", "--role", "reviewer", "--step", "review")
 
 
@@ -28,14 +28,7 @@ class Process:
     """The verb, running in a folder of its own."""
 
     def __init__(self, folder: Path, *words: str, **env: str) -> None:
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "bundle_router", "serve", *words],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "router"), "PYTHONSAFEPATH": "1", **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.child = start(folder, "serve", *words, env=env)
 
     def line(self) -> str:
         """The next line of standard output; an empty one when it has ended."""
@@ -119,11 +112,10 @@ def test_a_token_from_the_environment_is_not_said_anywhere(site: Any, begin: Any
         (("--mcp-only", "--host", "0.0.0.0"), "unrecognized arguments: --host"),
     ],
 )
-def test_what_cant_be_served_is_a_bad_request(begin: Any, words: tuple[str, ...], why: str) -> None:
-    child = begin(*words).child
-    out, err = child.communicate(timeout=60)
-    assert (child.returncode, out) == (3, "")
-    assert why in err
+def test_what_cant_be_served_is_a_bad_request(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+    done = run(tmp_path, "serve", *words, code=3)
+    assert done.stdout == ""
+    assert why in done.stderr
 
 
 # --- S-03 ------------------------------------------------------------------------------------------------------------
