@@ -95,7 +95,7 @@ def test_every_command_can_be_typed(command: str) -> None:
     words = shlex.split(re.sub(r"\b(RUN|SEQ)\b", "3", command).split(" && ")[0])[1:]
     assert words[0] in VERBS
     if len(words) > 1:  # a verb alone is its name, in prose
-        parser(words[0]).parse_args([word for word in words if word not in ("…", "...")])
+        parser((words[0],)).parse_args([word for word in words if word not in ("…", "...")])
 
 
 def test_every_verb_is_shown() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 MODULE = """
 from pydantic import BaseModel
-from bundle_router import LocalTool, ToolContext, ToolOutput
+from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from bundle_router.core.models import Text
 
 class Ask(BaseModel):

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from bundle_router import LocalTool, Router, Step, Text, ToolContext, ToolOutput
+from bundle_router import Router, Step
+from bundle_router.tool import LocalTool, Text, ToolContext, ToolOutput
 from pydantic import BaseModel, Field
 
 from tests.command_line import on_a_terminal

@@ -16,23 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router import (
-    LocalTool,
-    RequestError,
-    Router,
-    Step,
-    StepPolicy,
-    StorageError,
-    ToolContext,
-    ToolFailure,
-    ToolOutput,
-    load_catalog,
-)
+from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.adapters.archive import Archive
 from bundle_router.core.catalog import ActivationSettings, LogSettings, Policy, Route, Server, Settings
 from bundle_router.core.models import Data, Media, Text
-from bundle_router.errors import RunInUse, UnknownRun, WrongContext
+from bundle_router.errors import RequestError, RunInUse, StorageError, UnknownRun, WrongContext
 from bundle_router.testing import fake_router, small_catalog
+from bundle_router.tool import LocalTool, ToolContext, ToolFailure, ToolOutput
 from pydantic import BaseModel, ConfigDict
 
 CONFIG = Path(__file__).parent.parent.parent / "config"

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router import RequestError, Router, Step, StepPolicy, StorageError
+from bundle_router import Router, Step, StepPolicy
 from bundle_router.core.catalog import Bundle, Card, LogSettings, Route, Server, Settings
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, ModelUse, RecentStep, Reply
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.models.folders import is_beneath, relative_folder
 from bundle_router.core.records.replay import replay
-from bundle_router.errors import UnknownRun
+from bundle_router.errors import RequestError, StorageError, UnknownRun
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from pydantic import ValidationError
 

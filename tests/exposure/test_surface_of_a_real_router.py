@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bundle_router import LocalTool, Router, Step, ToolContext, ToolOutput
+from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.core.models import Text
 from bundle_router.core.tools.meta_tools import NAMES, READERS
 from bundle_router.engine.selecting import RankedTools, SearchSelector
 from bundle_router.testing import FakeDiagnostics
+from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from bundle_router.wiring import make_search
 from pydantic import BaseModel, ConfigDict
 

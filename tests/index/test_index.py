@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router import RequestError, Step, StorageError
+from bundle_router import Step
 from bundle_router.adapters.export import export
 from bundle_router.adapters.index import rebuild
 from bundle_router.core.catalog import Route
 from bundle_router.core.records.tables import COLUMNS, rows
+from bundle_router.errors import RequestError, StorageError
 from bundle_router.testing import fake_router, small_catalog
 
 Recorded = list[tuple[str, list[dict[str, Any]]]]

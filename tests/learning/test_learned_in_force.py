@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router import ConfigError, Router, Step, load_catalog
+from bundle_router import Router, Step, load_catalog
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.learned import save_learned
 from bundle_router.cli import main
 from bundle_router.core.catalog import Calibration
 from bundle_router.core.search.memory import Memory
+from bundle_router.errors import ConfigError
 from bundle_router.review.learning.calibration import calibration_version
 from bundle_router.review.learning.learned import Learned, known_of
 from bundle_router.testing import FakeClock, FakeDiagnostics

@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 import pytest
-from bundle_router import RequestError, Router, Step, StepPolicy
+from bundle_router import Router, Step, StepPolicy
 from bundle_router.adapters.mcp.supervision import descendants
+from bundle_router.errors import RequestError
 
 
 def names(router: Router, run_id: str = "r") -> list[str]:

@@ -12,11 +12,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from bundle_router import RequestError, StorageError
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.postgres.schema import VERSION, migrate
 from bundle_router.core.records.chain import check
-from bundle_router.errors import CorruptRun, KeyConflict, RunBusy
+from bundle_router.errors import CorruptRun, KeyConflict, RequestError, RunBusy, StorageError
 
 from tests.postgres.conftest import CATALOG, HEADER
 

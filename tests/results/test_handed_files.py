@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router import LocalTool, Router, Step, ToolContext, ToolOutput
+from bundle_router import Router, Step
 from bundle_router.core.models import Media, Text
 from bundle_router.core.tools.artifact_handles import handles_in
 from bundle_router.errors import RequestError
+from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import BaseModel
 
 CONFIG = {

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router import ConfigError, LocalTool, Router, Step, StepPolicy, ToolContext, ToolOutput, load_catalog
+from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.core.catalog import Bundle, Card, Catalog, Reuse, Server
 from bundle_router.core.models import Media, Text
 from bundle_router.core.tools.reuse import Asked, Kept, Shelf
 from bundle_router.core.tools.shaping import Shaped
 from bundle_router.engine.reuse import Came, Results
+from bundle_router.errors import ConfigError
 from bundle_router.testing import FakeClock
+from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import BaseModel
 
 SERVERS = '[servers.kit]\ntransport = "local"\ntrust = "trusted"\n'

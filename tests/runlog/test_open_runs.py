@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router import CorruptRun, RequestError, Router, Step
+from bundle_router import Router, Step
 from bundle_router.adapters.artifacts import RunArtifacts
 from bundle_router.adapters.run_log import POSIX, DiskRunStore
 from bundle_router.adapters.run_log.segment import CHECKED
 from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.errors import RunInUse, StorageError, UnknownRun
+from bundle_router.errors import CorruptRun, RequestError, RunInUse, StorageError, UnknownRun
 from bundle_router.testing import FakeRedactor, MemoryRunStore
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from bundle_router import LocalTool, Router, Step, ToolContext, ToolOutput
+from bundle_router import Router, Step
 from bundle_router.core.models import Text
+from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import BaseModel, ConfigDict
 
 T = TypeVar("T")

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from bundle_router import LocalTool, RequestError, ToolContext, ToolOutput
 from bundle_router.core.models import Block, Media, Text
+from bundle_router.errors import RequestError
+from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import BaseModel
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")

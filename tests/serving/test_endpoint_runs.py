@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from bundle_router import RequestError, StepPolicy
+from bundle_router import StepPolicy
 from bundle_router.core.tools.meta_tools import NAMES
+from bundle_router.errors import RequestError
 from bundle_router.serving import STOP_S, serve_mcp
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")

@@ -12,19 +12,48 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from bundle_router.errors import RouterError
 
-VERBS = (
-    "init", "check", "demo", "route", "search", "explain", "tools", "call", "runs", "replay", "eval", "learn", "import",
-    "login", "pin", "vendor", "serve", "deferral",
-)  # fmt: skip
-"""In the order a newcomer meets them. `bundle_router.cli.<verb>` holds each; a verb is here when it works."""
+VERBS: Final[Mapping[str, tuple[str, str]]] = {
+    "init": ("scaffold", "write a commented config and its JSON Schemas; never overwrites"),
+    "check": ("checking", "validate the config, and report what is legal but dead or risky"),
+    "demo": ("demo", "run a small workflow end to end and show what happened"),
+    "route": ("route", "decide what a step may see, and write it to the run directory"),
+    "search": ("search", "rank bundles, or tools, for a request"),
+    "explain": ("explain", "say why a tool or bundle is, or is not, shown at a step"),
+    "tools": ("tools", "list the tools that a run's current decision shows, and what they cost"),
+    "call": ("call", "call a tool that a run's current decision shows"),
+    "runs": ("runs", "list, show, verify, export, import, index or prune runs"),
+    "replay": (
+        "replay",
+        "take recorded decisions again, under the config they were taken with or another, and compare",
+    ),
+    "eval": (
+        "cases",
+        "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)",
+    ),
+    "learn": (
+        "learn",
+        "learn from past runs: show what they teach, and what it does to the newest of them; accept it, or label steps",
+    ),
+    "import": (
+        "importing",
+        "take over MCP servers from .mcp.json, Claude Code or Desktop, Cursor, VS Code or Codex; all untrusted",
+    ),
+    "login": ("login", "authorize a tool server that has auth = 'oauth', in your browser"),
+    "pin": ("pin", "show what tool servers list now against what was reviewed, and approve it"),
+    "vendor": ("vendor", "write typed Python wrappers for a server's pinned tools to bundles/vendored/"),
+    "serve": ("serve", "serve runs to agents as MCP servers, on this machine only"),
+    "deferral": ("deferral", "find where an agent's tool definitions are not deferred, and change it"),
+}
+"""Each verb, in the order a newcomer meets them: its module in this package, and what it does. A verb is here when it
+works."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -50,28 +79,32 @@ class _Parser(argparse.ArgumentParser):
         self.exit(3, f"{self.prog}: {message}\n")
 
 
-def parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """The argument parser. With `verb`, only that verb's module is loaded: the others are only known by name."""
+class _Version(argparse.Action):
+    def __call__(self, top: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"bundle-router {version('bundle-router')}")
+        except PackageNotFoundError:
+            print("bundle-router 0+checkout")
+        top.exit()
+
+
+def parser(load: Collection[str] = VERBS) -> argparse.ArgumentParser:
+    """Return the argument parser. Only the modules of the verbs in `load` are imported, and know their options."""
     top = _Parser(
         prog="bundle-router",
         description="Decides which bundles of tools each step of a workflow may see, and says why.",
     )
-    from bundle_router.wiring import package_version
-
-    top.add_argument("--version", action="version", version=f"bundle-router {package_version()}")
+    top.add_argument("--version", action=_Version, nargs=0, help="show the version")
     verbs = top.add_subparsers(dest="verb", metavar="verb", required=True)
-    for name in VERBS:
-        module = import_module(f"bundle_router.cli.{_module(name)}") if verb in (None, name) else None
-        summary = module.SUMMARY if module else ""
+    for name, (module_name, summary) in VERBS.items():
         sub = verbs.add_parser(name, help=summary, description=summary)
-        if module is not None:
+        if name in load:
+            module = import_module(f"bundle_router.cli.{module_name}")
             module.declare(sub)
             sub.set_defaults(handler=module.run)
     return top
-
-
-def _module(verb: str) -> str:
-    return {"eval": "cases", "init": "scaffold", "check": "checking", "import": "importing"}.get(verb, verb)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,9 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _terminated)
     _have_streams()
     _print_in_any_encoding()
-    verb = next((word for word in words if word in VERBS), None)
+    verb = next((word for word in words if word in VERBS), "")
     try:
-        arguments = parser(verb).parse_args(words)
+        arguments = parser((verb,)).parse_args(words)
         status: int = arguments.handler(arguments)
         sys.stdout.flush()
     except RouterError as error:

@@ -17,8 +17,6 @@ from bundle_router.cli.arguments import (
 )
 from bundle_router.cli.output import print_json, say
 
-SUMMARY = "call a tool that a run's current decision shows"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tool", help="canonical name: server.tool")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from bundle_router.core.search.memory import Memory
     from bundle_router.review.evaluation import LabelledRow, Measures
 
-SUMMARY = "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)"
 LABELLED: Final = ".jsonl"
 FORMS: Final = """\
 a case file, *.toml: steps, and what they must get (bundles in this order)

@@ -16,8 +16,6 @@ from bundle_router.core.tools.pins import Pins
 from bundle_router.errors import Problem
 from bundle_router.review.vendor import drifted_wrappers, module_name
 
-SUMMARY = "validate the config, and report what is legal but dead or risky"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     add_config(parser)

@@ -12,8 +12,6 @@ from bundle_router.cli.arguments import add_json, add_runs
 from bundle_router.cli.deferral_audit import add_sources, run_audit
 from bundle_router.cli.deferral_changes import run_apply, run_report, run_undo
 
-SUMMARY = "find where an agent's tool definitions are not deferred, and change it"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="deferral_verb", metavar="verb", required=True)

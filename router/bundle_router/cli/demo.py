@@ -25,8 +25,6 @@ from bundle_router.demo.scripted import config_with_model, is_installed, server
 from bundle_router.demo.workflow import Taken, run_open_questions
 from bundle_router.demo.workflow import run as run_workflow
 
-SUMMARY = "run a small workflow end to end and show what happened"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

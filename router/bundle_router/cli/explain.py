@@ -24,8 +24,6 @@ from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import RequestError
 from bundle_router.review.explain import Explanation, explain
 
-SUMMARY = "say why a tool or bundle is, or is not, shown at a step"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     target = parser.add_mutually_exclusive_group(required=True)

@@ -13,7 +13,6 @@ from bundle_router.core.catalog import Card
 from bundle_router.errors import ConfigError, RequestError
 from bundle_router.review.imports import Imported, import_clients
 
-SUMMARY = "take over MCP servers from .mcp.json, Claude Code or Desktop, Cursor, VS Code or Codex; all untrusted"
 MAX_BYTES = 8 * 1024 * 1024
 
 

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from bundle_router.review.learning.learned import Learned
     from bundle_router.review.learning.report import Learning
 
-SUMMARY = (
-    "learn from past runs: show what they teach and what that does to the newest of them; accept it, or label steps"
-)
 EPILOG = """Nothing takes effect unaccepted. `--accept` writes learned/memory.json and learned/calibration.json in the
 config folder, which the next `Router.open` reads, and learned/proposals.toml, which nothing reads. Delete a file to go
 back. `bundle-router learn label RUN SEQ --needed ID` records a reviewer's word about one decision."""

@@ -14,7 +14,6 @@ from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import RequestError, ToolFailure
 
-SUMMARY = "authorize a tool server that has auth = 'oauth', in your browser"
 MAX_TIMEOUT_S = 3_600.0
 
 

@@ -14,8 +14,6 @@ from bundle_router.core.tools.pins import Pins, approve
 from bundle_router.errors import RequestError
 from bundle_router.review.imports import bundle_text
 
-SUMMARY = "show what tool servers list now against what was reviewed, and approve it"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("servers", nargs="*", metavar="SERVER", help="servers to review (default: all in use)")

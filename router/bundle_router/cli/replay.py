@@ -18,8 +18,6 @@ from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.core.records.replay import Replayed, replay
 from bundle_router.errors import CorruptRun, RequestError
 
-SUMMARY = "take recorded decisions again, under the config they were taken with or another, and compare"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_ids", nargs="*", metavar="run", help="run ids (default: all)")

@@ -28,8 +28,6 @@ from bundle_router.errors import RequestError
 if TYPE_CHECKING:
     from bundle_router.wiring import Router
 
-SUMMARY = "decide what a step may see, and write it to the run directory"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     add_step(parser)

@@ -19,7 +19,6 @@ from bundle_router.errors import RequestError
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive, VerifyReport
 
-SUMMARY = "list, show, verify, export, import, index or prune runs"
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
 _AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}

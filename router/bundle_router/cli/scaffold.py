@@ -8,8 +8,6 @@ from dataclasses import asdict
 from bundle_router.cli.arguments import add_json
 from bundle_router.cli.output import print_json, say
 
-SUMMARY = "write a commented config and its JSON Schemas; never overwrites"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", default=".", help="where to write config/ and bundles/ (default: here)")

@@ -22,8 +22,6 @@ from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request
 from bundle_router.errors import RequestError
 
-SUMMARY = "rank bundles, or tools, for a request"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", help="what is wanted, in words")

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from bundle_router.serving import Endpoint
     from bundle_router.wiring import Router
 
-SUMMARY = "serve runs to agents as MCP servers, on this machine only"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mcp-only", action="store_true", help="the MCP endpoint alone: all there is so far")

@@ -8,8 +8,6 @@ from bundle_router.cli.arguments import add_config, add_json, add_opening, add_r
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.core.tools.exposure import FORMATS
 
-SUMMARY = "list the tools that a run's current decision shows, and what they cost"
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", required=True, help="run id")

@@ -1,6 +1,8 @@
-"""What router.toml declares: how the router itself behaves."""
+"""What router.toml declares: how the router itself behaves.
 
-from __future__ import annotations
+Annotations are values here (no `from __future__`): forms are made of them at each start, and evaluating text costs
+more.
+"""
 
 import re
 from dataclasses import asdict, dataclass, replace
@@ -45,6 +47,8 @@ _TEMPERATURE: Final = {"ge": 0, "le": 2}
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
+    """What is tried when a route asks: the table `[fallback]`."""
+
     order: Annotated[tuple[FallbackStage, ...], key("What is tried, in order, when a route asks.", _Stages)] = (
         "search", "model", "default",
     )  # fmt: skip
@@ -197,6 +201,8 @@ def _set_fields(options: ModelOptions) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ActivationSettings:
+    """What stays active in a run: the table `[activation]`."""
+
     sticky: Annotated[bool, key("Bundles a run has used stay active in later steps.")] = True
     max_tools: Annotated[int, key("Tools that may be active; the least recently used go first.", ge=0, le=1000)] = 24
 
@@ -238,6 +244,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
+    """Records and diagnostics: the table `[log]`."""
+
     durability: Annotated[
         Durability, key("'process' survives a killed process, 'disk' also a power failure (slower).")
     ] = "process"
@@ -249,6 +257,8 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
+    """How long look-ups hold: the table `[cache]`."""
+
     capabilities_ttl_s: Annotated[float, key("Seconds a look-up of variables and programs holds.", ge=0, le=3600)] = (
         30.0
     )

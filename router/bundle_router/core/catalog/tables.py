@@ -2,9 +2,10 @@
 
 Each value is the table as written, resolved: lists are tuples, tables of strings are sorted pairs. Fields without a
 `key(...)` follow from the others (see `core.config`).
-"""
 
-from __future__ import annotations
+Annotations are values here (no `from __future__`): forms are made of them at each start, and evaluating text costs
+more.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -46,23 +46,22 @@ class Form(BaseModel):
 @cache
 def keys_of(table: type) -> dict[str, Key]:
     """Return the keys of a class of the catalog, by its field's name."""
-    found = {}
-    for name, annotation in get_type_hints(table, include_extras=True).items():
-        for declared in getattr(annotation, "__metadata__", ()):
-            if isinstance(declared, Key):
-                found[name] = declared
-    return found
+    return {
+        name: declared
+        for name, annotation in table.__annotations__.items()
+        for declared in getattr(annotation, "__metadata__", ())
+        if isinstance(declared, Key)
+    }
 
 
 @cache
 def form_of(table: type) -> type[Form]:
     """Return the written form of a class of the catalog."""
-    hints = get_type_hints(table)
     defaults = {item.name: item.default for item in fields(table)}
     written: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for name, declared in keys_of(table).items():
-        annotation = _written_type(declared.written or _without_none(hints[name]))
+        annotation = _written_type(declared.written or _without_none(table.__annotations__[name].__origin__))
         bounds = {**declared.bounds, **({"allow_inf_nan": False} if annotation is float else {})}
         default = defaults[name] if declared.default is SAME else declared.default
         default = None if default == () and get_origin(annotation) is dict else default
