@@ -7,7 +7,8 @@ A tool is a typed function, sync or async; its docstring is what agents read:
 
     Router.open(..., local={"tickets": [get_ticket]})
 
-`tool` gives it another name or description. `LocalTool` spells everything out.
+`tool` gives it another name or description. `LocalTool` spells everything out. `LocalServer` declares a bundle with the
+tools, where no config file does.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from bundle_router.adapters.local.functions import local_tool
-from bundle_router.core.models import Data, LocalTool, Media, Text, ToolContext, ToolOutput
+from bundle_router.core.models import Data, LocalServer, LocalTool, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 
-__all__ = ["Data", "LocalTool", "Media", "Text", "ToolContext", "ToolFailure", "ToolOutput", "tool"]
+__all__ = ["Data", "LocalServer", "LocalTool", "Media", "Text", "ToolContext", "ToolFailure", "ToolOutput", "tool"]
 
 
 @overload

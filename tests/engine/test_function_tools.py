@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from bundle_router import Router, Step
 from bundle_router.engine.outcomes import Result
-from bundle_router.errors import RequestError
-from bundle_router.tool import Data, LocalTool, Media, Text, ToolContext, ToolFailure, ToolOutput, tool
+from bundle_router.errors import ConfigError, RequestError
+from bundle_router.tool import Data, LocalServer, LocalTool, Media, Text, ToolContext, ToolFailure, ToolOutput, tool
 from pydantic import BaseModel, Field
 
 CONFIG = {
@@ -233,3 +233,39 @@ def test_failures_and_deadlines_of_async_tools_are_results(tmp_path: Path) -> No
     assert (crashed.outcome, crashed.code) == ("tool_error", "crashed")
     assert hung.outcome == "timeout"
     assert cancelled.is_set()
+
+
+ROUTES = {name: text for name, text in CONFIG.items() if name in ("routes", "policy")}
+
+
+def declared(folder: Path, server: LocalServer, **more: str) -> Router:
+    (folder / "config").mkdir(exist_ok=True)
+    for name, text in {**ROUTES, **more}.items():
+        (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
+    return Router.open(folder / "config", runs=folder / "runs", workspace=folder, local={"own": server})
+
+
+def test_a_server_and_a_bundle_are_declared_with_the_tools(tmp_path: Path) -> None:
+    server = LocalServer([get_ticket, find], 'Tickets: "ours".', examples=["what does the ticket say"])
+    with declared(tmp_path, server) as router:
+        assert router.route_sync(STEP).bundle_ids == ["own"]
+        assert router.call_sync("r", "own.get_ticket", {"number": 7}).ok
+        bundle = router.catalog.bundles["own"]
+        assert (bundle.description, bundle.effects) == ('Tickets: "ours".', ("read",))
+        assert router.explain(STEP, "own").shown
+
+
+def test_policy_reaches_them_and_the_files_go_before_the_code(tmp_path: Path) -> None:
+    server = LocalServer([get_ticket], "Ours.", effects=("read", "write"))
+    with declared(tmp_path, server) as router:
+        decision = router.route_sync(STEP)
+        assert [(row.id, row.code) for row in decision.left_out] == [("own", "effect_not_allowed")]
+    bundles = '[bundles.own]\ndescription = "Theirs."\ntools = ["own.get_ticket"]\neffects = ["read"]\n'
+    with declared(tmp_path, server, bundles=bundles) as router:
+        assert router.catalog.bundles["own"].description == "Theirs."
+        assert router.route_sync(STEP.model_copy(update={"run_id": "r2"})).bundle_ids == ["own"]
+
+
+def test_what_is_wrong_with_a_declaration_says_where_it_was_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Router\.open\(local=…\): bundles\.toml"):
+        declared(tmp_path, LocalServer([get_ticket], "Ours.", effects=("fly",)))

@@ -7,12 +7,11 @@ import tempfile
 from pathlib import Path
 
 from bundle_router import Router, Step
+from bundle_router.tool import LocalServer
 
 CONFIG = {
-    "servers": '[servers.tickets]\ntransport = "local"\ntrust = "trusted"\n',
-    "bundles": '[bundles."tickets.read"]\ndescription = "Read tickets."\ntools = ["tickets.*"]\neffects = ["read"]\n',
-    "routes": '[[routes]]\nname = "triage"\nrole = "triager"\nbundles = ["tickets.read"]\n',
-    "policy": '[[policies]]\nname = "triagers"\nrole = "triager"\nallow = ["bundle:tickets.*"]\neffects = ["read"]\n',
+    "routes": '[[routes]]\nname = "triage"\nrole = "triager"\nbundles = ["tickets"]\n',
+    "policy": '[[policies]]\nname = "triagers"\nrole = "triager"\nallow = ["bundle:tickets"]\neffects = ["read"]\n',
 }
 
 
@@ -26,7 +25,8 @@ async def main() -> str:
     (folder / "config").mkdir()
     for name, text in CONFIG.items():
         (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
-    async with Router.open(folder / "config", runs=folder / "runs", local={"tickets": [get_ticket]}) as router:
+    local = {"tickets": LocalServer([get_ticket], "Read the tickets of the tracker.")}
+    async with Router.open(folder / "config", runs=folder / "runs", local=local) as router:
         await router.route(Step(run_id="r-1", workflow="support", role="triager", step="look"))
         result = await router.call("r-1", "tickets.get_ticket", {"number": 7})
         return result.text

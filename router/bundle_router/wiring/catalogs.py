@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Card, Catalog, Server
-from bundle_router.core.models import LocalTool
+from bundle_router.core.models import LocalServer, LocalTool
 
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
+    from bundle_router.core.config import ConfigFile
     from bundle_router.core.search.memory import Memory
     from bundle_router.core.tools.pins import Pins
 
-LocalServers = Mapping[str, Sequence[LocalTool | Callable[..., Any]]]
-"""Tools by the name of their server: typed functions, or `LocalTool`s."""
+LocalServers = Mapping[str, Sequence[LocalTool | Callable[..., Any]] | LocalServer]
+"""Tools by the name of their server: typed functions, `LocalTool`s, or a `LocalServer` that declares a bundle, too."""
 
 
 def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[LocalTool]], dict[str, Card]]:
     """The local servers a config may name (first-party ones, and the caller's own over them) and their cards."""
     from bundle_router.adapters.local import cards_of, counted_tokens, shipped_servers, tools_of
 
-    own = {name: tools_of(name, tools) for name, tools in (local or {}).items()}
+    own = {
+        name: tools_of(name, given.tools if isinstance(given, LocalServer) else given)
+        for name, given in (local or {}).items()
+    }
     servers = {**shipped_servers(), **own}
     return servers, cards_of(servers, counted_tokens())
+
+
+def declared_files(local: LocalServers | None) -> list[ConfigFile]:
+    """Return what `LocalServer`s declare, as config files. Entries of the project's own files replace them."""
+    from bundle_router.core.config import from_bytes
+
+    declared = {name: given for name, given in (local or {}).items() if isinstance(given, LocalServer)}
+    texts = {"servers.toml": "", "bundles.toml": ""}
+    for name, server in declared.items():
+        texts["servers.toml"] += f'[servers.{json.dumps(name)}]\ntransport = "local"\ntrust = "trusted"\n'
+        rows = {
+            "description": server.description,
+            "tools": [f"{name}.*"],
+            "effects": list(server.effects),
+            "examples": list(server.examples),
+            "mode": server.mode,
+        }
+        texts["bundles.toml"] += f"[bundles.{json.dumps(server.bundle or name)}]\n" + "".join(
+            f"{key} = {json.dumps(value)}\n" for key, value in rows.items()
+        )
+    return [from_bytes(name, f"Router.open(local=…): {name}", text.encode(), "project") for name, text in texts.items()
+            if declared]  # fmt: skip
 
 
 def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
@@ -44,27 +71,29 @@ def load_catalog(config: str | Path | None = "config", *, local: LocalServers | 
 def load_remembering(config: str | Path | None, *, local: LocalServers | None = None) -> tuple[Catalog, Memory | None]:
     """`load_catalog`, and the memory that is in force beside it."""
     _, cards = local_cards(local)
-    return with_learned(config, read_catalog(config, cards)[0])
+    return with_learned(config, read_catalog(config, cards, declared_files(local))[0])
 
 
-def read_catalog(config: str | Path | None, cards: Mapping[str, Card]) -> tuple[Catalog, dict[str, Pins]]:
+def read_catalog(
+    config: str | Path | None, cards: Mapping[str, Card], declared: Sequence[ConfigFile] = ()
+) -> tuple[Catalog, dict[str, Pins]]:
     """The catalog of a config folder, with the cards of the pins its servers may be used by, and all its pins.
 
     Raises ConfigError, CorruptPins.
     """
     from bundle_router.core.tools.pins import pinned
 
-    catalog = read_unpinned(config, cards)
+    catalog = read_unpinned(config, cards, declared)
     pins = open_pins(config).read_all(remote_servers(catalog))
     return with_skills(config, pinned(catalog, pins)), pins
 
 
-def read_unpinned(config: str | Path | None, cards: Mapping[str, Card]) -> Catalog:
-    """The catalog of a config folder as its files say. Raises ConfigError."""
+def read_unpinned(config: str | Path | None, cards: Mapping[str, Card], declared: Sequence[ConfigFile] = ()) -> Catalog:
+    """The catalog of a config folder as its files say, over what was `declared` in code. Raises ConfigError."""
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import load
 
-    return load(read_config(config), cards=cards)
+    return load([*declared, *read_config(config)], cards=cards)
 
 
 def remote_servers(catalog: Catalog) -> dict[str, Server]:

@@ -21,6 +21,7 @@ from bundle_router.engine.versions import Generations, Renew
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import (
     LocalServers,
+    declared_files,
     local_cards,
     open_pins,
     project_folder,
@@ -90,7 +91,7 @@ class Router:
                 f"pins={pins!r} is for development only", advice="pass development=True, or pin the servers"
             )
         tools, cards = local_cards(local)
-        pinned = PinnedFrom(open_pins(config), read_unpinned(config, cards))
+        pinned = PinnedFrom(open_pins(config), read_unpinned(config, cards, declared_files(local)))
         catalog, memory = with_learned(config, with_skills(config, pinned.catalog()))
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         if not root.is_dir():

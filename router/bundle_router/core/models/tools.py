@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -190,3 +190,21 @@ class LocalTool:
     arguments: type[BaseModel]
     run: Callable[[Any, ToolContext], Any]
     """Returns a `ToolOutput`, or an awaitable of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """Tools of one's own with a server and a bundle for them, declared where the router is opened.
+
+    `tools` are typed functions or `LocalTool`s. The bundle holds them all; its id is `bundle`, or else the server's
+    name. Policy and routes name it like any other. A `[servers]` or `[bundles]` entry of the same name in the config
+    replaces what is declared here. `effects` are of `read`, `write`, `exec`, `network`; `mode` is `direct`, `deferred`
+    or `meta`.
+    """
+
+    tools: Sequence[LocalTool | Callable[..., Any]]
+    description: str
+    effects: Sequence[str] = ("read",)
+    examples: Sequence[str] = ()
+    bundle: str = ""
+    mode: str = "direct"
