@@ -189,12 +189,12 @@ class FakeApi:
         if wanted is None:
             return [*blocks, {"type": "text", "text": "Nothing to call."}], "end_turn"
         searcher = next((tool for tool in tools if str(tool.get("type", "")).startswith("tool_search_tool")), None)
-        if searcher is not None and wanted.get("defer_loading"):
+        if searcher is not None and wanted.get("defer_loading") and not paused:
             blocks.append({"type": "text", "text": "Looking."})
             blocks += self.search(searcher["name"], wanted["name"])
-            if thinking and not paused:
+            if thinking:
                 blocks.append({"type": "thinking", "thinking": "found", "signature": f"signed-{len(blocks)}"})
-            if self.pauses > sum(message["role"] == "assistant" for message in turns[-1:]) and not paused:
+            if self.pauses:
                 return blocks, "pause_turn"
         call = {"type": "tool_use", "id": f"toolu_{next(self._ids)}", "name": wanted["name"]}
         return [*blocks, {**call, "input": {"owner": "octo", "repo": "demo"}}], "tool_use"

@@ -11,6 +11,15 @@ from typing import Any
 from bundle_router.cli.arguments import add_json, add_runs
 from bundle_router.cli.deferral_audit import add_sources, run_audit
 from bundle_router.cli.deferral_changes import run_apply, run_report, run_undo
+from bundle_router.cli.deferral_proxy import (
+    add_probe,
+    add_run,
+    run_install,
+    run_probe,
+    run_run,
+    run_status,
+    run_uninstall,
+)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +41,22 @@ def declare(parser: argparse.ArgumentParser) -> None:
         verbs, "report", "say what each change was worth: requests before it beside requests after", run_report
     )
     add_sources(report, positional=False)
+
+    ask = _verb(verbs, "probe", "ask a gateway whether it takes deferral: nothing is sent, unless --yes", run_probe)
+    add_probe(ask)
+    _add_yes(ask, "send the requests (they are billed)")
+
+    start = _verb(verbs, "run", "start an agent behind a proxy that defers its tools: run -- AGENT …", run_run)
+    add_run(start)
+
+    install = _verb(verbs, "install", "have an agent always start so: a dry run, unless --yes", run_install)
+    install.add_argument("agent", help="its command, e.g. opencode")
+    _add_yes(install, "carry it out")
+    uninstall = _verb(verbs, "uninstall", "take back what `install` did", run_uninstall)
+    uninstall.add_argument("agent")
+
+    status = _verb(verbs, "status", "list launchers, changes, probes and what proxies did", run_status)
+    status.add_argument("--runs", default="", help="folder of the numbers (default: runs where it exists)")
 
 
 def _verb(verbs: Any, name: str, summary: str, handler: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ class NumbersLog:
     """The numbers of one proxy, in a folder of its own under the runs. A disk that fails stops no request."""
 
     def __init__(self, runs: Path) -> None:
-        stem = datetime.now(UTC).strftime("deferral-%Y%m%dT%H%M%S")
+        stem = datetime.now(UTC).strftime("deferral-%Y%m%dT%H%M%S.%f")
         self.folder = runs / f"{stem}-{os.getpid()}"
         self.folder.mkdir(parents=True, mode=0o700)
         self._handle = os.open(self.folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)

@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,8 +34,6 @@ from bundle_router.deferral.upstream import MAX_BODY_BYTES, Headers, Upstream, U
 HEALTH: Final = "/.bundle-router/health"
 MAX_CONTINUATIONS: Final = 3
 REFUSALS: Final = (400, 422)
-_LOG: Final = logging.getLogger("bundle_router.deferral.http")
-_LOG.setLevel(logging.CRITICAL)
 
 
 @dataclass(slots=True)
@@ -342,7 +339,8 @@ def listen(port: int = 0) -> socket.socket:
 
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def] # signals are the command's own affair
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the command's own affair."""
         yield
 
 
@@ -356,6 +354,7 @@ async def serve(application: Any, listening: socket.socket) -> AsyncIterator[int
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="critical",  # nothing of a request is written
             access_log=False,
             proxy_headers=False,
             server_header=False,

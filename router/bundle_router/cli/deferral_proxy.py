@@ -1,0 +1,231 @@
+"""The verbs `deferral run | install | uninstall | status | probe`: the proxy beside an agent, and asking a gateway."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from bundle_router.cli.deferral_changes import carry_out, journal
+from bundle_router.cli.output import print_json, say, table
+from bundle_router.deferral.agents import AgentPlaces, agent_of, find_agent, launcher_text, run_agent
+from bundle_router.deferral.journal import state_folder
+from bundle_router.deferral.numbers import FILE, read_numbers
+from bundle_router.deferral.plans import FileEdit
+from bundle_router.deferral.probe import TOOLS, keep_result, probe
+from bundle_router.deferral.rewriting import DeferralRules
+from bundle_router.errors import NotInstalled, RequestError
+
+EXTRA: Final = ("starlette", "uvicorn", "aiohttp")
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- AGENT …", help="the agent and its arguments")
+    parser.add_argument("--upstream", default="", help="base URL to forward to (default: the one the agent would ask)")
+    parser.add_argument("--runs", default="", help="folder for the numbers (default: runs where it exists)")
+    parser.add_argument("--keep", action="append", default=[], metavar="GLOB", help="tools that stay upfront")
+    parser.add_argument("--defer", action="append", default=[], metavar="GLOB", help="tools that are deferred too")
+    parser.add_argument("--model", action="append", default=[], help="a further model that can search tools")
+    parser.add_argument("--min-tools", type=int, default=10, help="defer from so many tools on (default: 10)")
+
+
+def _missing() -> list[str]:
+    return [name for name in EXTRA if find_spec(name) is None]
+
+
+def _state() -> Path:
+    return state_folder(os.environ, Path.home())
+
+
+def _runs(named: str) -> Path:
+    if named:
+        return Path(named)
+    return Path("runs") if Path("runs").is_dir() else _state() / "runs"
+
+
+def run_run(arguments: argparse.Namespace) -> int:
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        raise RequestError("no agent is named", advice="write e.g. `bundle-router deferral run -- opencode`")
+    places = AgentPlaces(Path.home(), Path.cwd(), os.environ)
+    rules = DeferralRules(arguments.min_tools, tuple(arguments.keep), tuple(arguments.defer), tuple(arguments.model))
+    runs = _runs(arguments.runs)
+    before = set(runs.glob(f"deferral-*/{FILE}"))
+    try:
+        status = asyncio.run(
+            run_agent(command, places, rules, _state(), runs, upstream=arguments.upstream, say=_notice)
+        )
+    except FileNotFoundError:
+        raise RequestError(f"{command[0]!r} is not found") from None
+    if arguments.json:
+        made = [path.parent for path in set(runs.glob(f"deferral-*/{FILE}")) - before]
+        sums = [{"folder": str(folder), **read_numbers(folder)} for folder in made]
+        print_json({"agent": agent_of(command), "status": status, "proxies": sums})
+    return status
+
+
+def _notice(text: str) -> None:
+    print(f"bundle-router: {text}", file=sys.stderr)
+
+
+def run_install(arguments: argparse.Namespace) -> int:
+    if missing := _missing():
+        raise NotInstalled(f"{', '.join(missing)} is not installed", advice="pip install 'bundle-router[proxy]'")
+    folder = _state() / "bin"
+    launcher = folder / arguments.agent
+    program = find_agent(arguments.agent, os.environ.get("PATH", ""), folder)
+    if program is None:
+        raise RequestError(f"{arguments.agent!r} is not on the path")
+    if launcher.exists():
+        raise RequestError(f"{arguments.agent} is installed already", advice="uninstall it first")
+    edit = FileEdit(str(launcher), None, launcher_text(arguments.agent, program), 0o755)
+    about = {"kind": "proxy", "description": f"launcher of {arguments.agent}", "agent": arguments.agent}
+    entry = carry_out([edit], about) if arguments.yes else None
+    line = f'export PATH="{folder}:$PATH"'
+    on_path = str(folder) in os.environ.get("PATH", "").split(os.pathsep)
+    if arguments.json:
+        print_json(
+            {
+                "installed": entry is not None,
+                "change": entry["id"] if entry else None,
+                "launcher": str(launcher),
+                "program": program,
+                "profile_line": None if on_path else line,
+            }
+        )
+        return 0
+    verb = "starts" if entry else "would start"
+    say(f"{launcher} {verb} {program} behind a proxy of its own, and alone where that fails")
+    if not on_path:
+        say(f"add this line to your shell's profile (it is never edited here): {line}")
+    if entry is None:
+        say("a dry run: nothing was written; --yes carries it out")
+    return 0
+
+
+def run_uninstall(arguments: argparse.Namespace) -> int:
+    kept = journal()
+    with kept.locked():
+        found = [
+            entry
+            for entry in kept.entries()
+            if entry.get("kind") == "proxy" and entry.get("agent") == arguments.agent and entry["state"] == "applied"
+        ]
+        if not found:
+            raise RequestError(f"{arguments.agent} is not installed", advice="see `bundle-router deferral status`")
+        kept.undo(found[-1]["id"])
+    if arguments.json:
+        print_json({"uninstalled": arguments.agent, "change": found[-1]["id"]})
+    else:
+        say(f"uninstalled: {arguments.agent} starts as it did before")
+    return 0
+
+
+def run_status(arguments: argparse.Namespace) -> int:
+    state = _state()
+    entries = journal().entries()
+    agents = [_agent_row(entry, state / "bin") for entry in entries if _is_installed(entry)]
+    runs = _runs(arguments.runs)
+    proxies = [
+        {"folder": str(path.parent), **read_numbers(path.parent)}
+        for path in sorted(runs.glob(f"deferral-*/{FILE}"))[-5:]
+    ]
+    changes = [{name: entry.get(name) for name in ("id", "state", "kind", "description", "time")} for entry in entries]
+    document = {
+        "state_folder": str(state),
+        "proxy_extra": "installed" if not _missing() else f"missing: {', '.join(_missing())}",
+        "agents": agents,
+        "changes": changes,
+        "probes": _probes(state),
+        "proxies": proxies,
+    }
+    if arguments.json:
+        print_json(document)
+        return 0
+    say(f"proxy extra: {document['proxy_extra']}; state: {state}")
+    for title, rows in (("agents", agents), ("changes", changes), ("probes", document["probes"]), ("proxies", proxies)):
+        _print_rows(title, rows)  # type: ignore[arg-type] # each of them is a list of rows
+    return 0
+
+
+def _print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        say()
+        table(tuple(rows[0]), (tuple(row.values()) for row in rows), title=title)
+
+
+def _is_installed(entry: dict[str, Any]) -> bool:
+    return entry.get("kind") == "proxy" and entry["state"] == "applied"
+
+
+def _agent_row(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
+    launcher = folder / entry["agent"]
+    program = find_agent(entry["agent"], os.environ.get("PATH", ""), folder)
+    first = next((f for f in os.environ.get("PATH", "").split(os.pathsep) if (Path(f) / entry["agent"]).is_file()), "")
+    return {
+        "agent": entry["agent"],
+        "launcher": str(launcher) if launcher.exists() else "gone",
+        "program": program or "not found",
+        "in_use": "yes" if first and Path(first) == folder else "no: its folder is not first on the path",
+        "change": entry["id"],
+    }
+
+
+def _probes(state: Path) -> list[dict[str, Any]]:
+    try:
+        lines = (state / "probes.jsonl").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    newest: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+            newest[row["host"], row["form"]] = row
+        except (ValueError, KeyError, TypeError):
+            continue
+    return list(newest.values())
+
+
+def add_probe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", default="", help="base URL to ask (default: the one Claude Code would ask)")
+    parser.add_argument("--form", choices=("anthropic", "openai"), default="anthropic", help="the API it speaks")
+    parser.add_argument("--model", default="", help="the model to name (default: claude-sonnet-4-5, or gpt-5.4)")
+
+
+def run_probe(arguments: argparse.Namespace) -> int:
+    base = arguments.url or (
+        AgentPlaces(Path.home(), Path.cwd(), os.environ).upstream("claude")
+        if arguments.form == "anthropic"
+        else os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com"
+    )
+    model = arguments.model or ("claude-sonnet-4-5" if arguments.form == "anthropic" else "gpt-5.4")
+    shown = base.rpartition("@")[2].split("?")[0]
+    if not arguments.yes:
+        what = f"two requests of {TOOLS} made-up tools, 16 tokens of answer each, to {shown} with model {model}"
+        if arguments.json:
+            print_json({"asked": False, "would_send": what})
+        else:
+            say(f"this would send {what}; --yes sends them (they are billed)")
+        return 0
+    result = probe(base, arguments.form, model, os.environ)
+    keep_result(_state(), result)
+    if arguments.json:
+        print_json(asdict(result))
+    else:
+        words = {
+            "pass": "it takes deferral, and bills less",
+            "ignored": "it takes the request, and bills all the same",
+            "refused": f"it refuses the request ({result.status})",
+        }
+        say(f"{result.host}: {result.result}: {words[result.result]}")
+        say(f"input tokens: {result.tokens_upfront:,} upfront, {result.tokens_deferred:,} deferred")
+        if result.form == "openai":
+            say("a report only: the proxy speaks Anthropic's Messages API")
+    return 0 if result.result == "pass" else 1

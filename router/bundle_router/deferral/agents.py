@@ -1,0 +1,234 @@
+"""Starts an agent beside its own proxy, and writes the launchers that do so for good.
+
+Rules:
+1. Nothing of the agent's own files is changed: it is pointed at the proxy by its environment, by an option, or by a
+   temporary folder that goes with it.
+2. The upstream is the one that the agent would have asked, and is fixed when the proxy starts.
+3. If the proxy does not start or does not answer, the agent starts without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bundle_router.deferral.rewriting import DeferralRules, RequestRewriter
+from bundle_router.deferral.settings import RANK, Scope
+
+DEFAULT_UPSTREAM: Final = "https://api.anthropic.com"
+HEALTH_S: Final = 3.0
+KNOWN_AGENTS: Final = ("claude", "opencode", "cline")
+MARK: Final = "BUNDLE_ROUTER_DEFERRAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How an agent is started: its words, what is added to its environment, and the upstream it would have asked."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def agent_of(command: Sequence[str]) -> str:
+    return Path(command[0]).name.removesuffix(".exe")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _at(value: Any, *keys: str) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+class AgentPlaces:
+    """Where the known agents keep what decides which upstream they ask."""
+
+    def __init__(self, home: Path, folder: Path, environment: Mapping[str, str]) -> None:
+        self.home, self.folder, self.environment = home, folder, environment
+        named = environment.get("CLAUDE_CONFIG_DIR")
+        self.claude = Path(named) if named else home / ".claude"
+
+    def claude_setting(self) -> str:
+        """Return the base URL that a settings file gives Claude Code; it beats the environment."""
+        places: dict[Scope, Path] = {
+            "managed": Path("/etc/claude-code/managed-settings.json"),
+            "local": self.folder / ".claude/settings.local.json",
+            "project": self.folder / ".claude/settings.json",
+            "user": self.claude / "settings.json",
+        }
+        for scope in RANK:
+            found = _at(_json(places[scope]), "env", "ANTHROPIC_BASE_URL")
+            if isinstance(found, str) and found:
+                return found
+        return ""
+
+    def cline_providers(self) -> Path:
+        named = self.environment.get("CLINE_PROVIDER_SETTINGS_PATH")
+        return Path(named) if named else self.home / ".cline/data/settings/providers.json"
+
+    def upstream(self, agent: str) -> str:
+        """Return the base URL that an agent would ask, without `/v1`."""
+        found: Any = self.environment.get("ANTHROPIC_BASE_URL") or DEFAULT_UPSTREAM
+        if agent == "claude":
+            found = self.claude_setting() or found
+        elif agent == "opencode":
+            inline = self.environment.get("OPENCODE_CONFIG_CONTENT", "{}")
+            config = Path(self.environment.get("XDG_CONFIG_HOME") or self.home / ".config")
+            sources = [_parsed(inline), _json(self.folder / "opencode.json"), _json(config / "opencode/opencode.json")]
+            urls = (_at(source, "provider", "anthropic", "options", "baseURL") for source in sources)
+            found = next((url for url in urls if isinstance(url, str) and url), DEFAULT_UPSTREAM)
+        elif agent == "cline":
+            url = _at(_json(self.cline_providers()), "providers", "anthropic", "settings", "baseUrl")
+            found = url if isinstance(url, str) and url else DEFAULT_UPSTREAM
+        return str(found).rstrip("/").removesuffix("/v1")
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def launch(command: Sequence[str], port: int, places: AgentPlaces, scratch: Path) -> Launch:
+    """Return how to start an agent so that it asks the proxy on `port`; `scratch` may hold files for as long."""
+    base = f"http://127.0.0.1:{port}"
+    agent = agent_of(command)
+    off = places.environment.get("NO_PROXY") or places.environment.get("no_proxy") or ""
+    direct = ",".join(filter(None, (off, "127.0.0.1")))
+    common = {"ANTHROPIC_BASE_URL": base, "NO_PROXY": direct, "no_proxy": direct, MARK: "1"}
+    if agent == "claude":
+        words = tuple(command)
+        if places.claude_setting():  # a settings file beats the environment, and this option beats both
+            words = (command[0], "--settings", json.dumps({"env": {"ANTHROPIC_BASE_URL": base}}), *command[1:])
+        return Launch(words, common)
+    if agent == "opencode":
+        config = _parsed(places.environment.get("OPENCODE_CONFIG_CONTENT", "{}"))
+        config.setdefault("provider", {}).setdefault("anthropic", {}).setdefault("options", {})["baseURL"] = (
+            f"{base}/v1"
+        )
+        return Launch(tuple(command), common | {"OPENCODE_CONFIG_CONTENT": json.dumps(config)})
+    if agent == "cline":
+        providers = _json(places.cline_providers())
+        settings = providers.setdefault("providers", {}).setdefault("anthropic", {}).setdefault("settings", {})
+        settings["baseUrl"] = base
+        file = scratch / "providers.json"
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+            json.dump(providers, out)
+        return Launch(tuple(command), common | {"CLINE_PROVIDER_SETTINGS_PATH": str(file)})
+    return Launch(tuple(command), common | {"ANTHROPIC_API_BASE": base})
+
+
+@contextlib.asynccontextmanager
+async def proxy_running(upstream: str, rules: DeferralRules, state: Path, runs: Path) -> AsyncIterator[int]:
+    """Run a proxy while the block runs, and yield its port once it answers. Raises OSError where it can't."""
+    from bundle_router.deferral.numbers import NumbersLog
+    from bundle_router.deferral.proxy import DeferralProxy, listen, serve
+    from bundle_router.deferral.store import HiddenStore
+    from bundle_router.deferral.upstream import Upstream
+
+    store = HiddenStore(state / "hidden.sqlite")
+    numbers = NumbersLog(runs)
+    try:
+        async with Upstream(upstream) as way:
+            application = DeferralProxy(way, RequestRewriter(rules), store, numbers)
+            async with serve(application, listen()) as port:
+                await asyncio.wait_for(healthy(port), HEALTH_S)
+                yield port
+    finally:
+        numbers.close()
+        store.close()
+
+
+async def healthy(port: int) -> None:
+    """Ask a proxy whether it is well. Raises OSError where it is not."""
+    from bundle_router.deferral.proxy import HEALTH
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"GET {HEALTH} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode())
+        status = await reader.readline()
+        if b" 200 " not in status:
+            raise OSError(f"it answered {status!r}")
+    finally:
+        writer.close()
+
+
+async def run_agent(
+    command: Sequence[str],
+    places: AgentPlaces,
+    rules: DeferralRules,
+    state: Path,
+    runs: Path,
+    *,
+    upstream: str = "",
+    say: Callable[[str], None] = lambda _text: None,
+) -> int:
+    """Run an agent beside a proxy, and return its exit status. Without a proxy that answers, it runs alone."""
+    upstream = upstream or places.upstream(agent_of(command))
+    async with contextlib.AsyncExitStack() as stack:
+        started = Launch(tuple(command))
+        try:
+            port = await stack.enter_async_context(proxy_running(upstream, rules, state, runs))
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-"))
+            started = launch(command, port, places, Path(scratch))
+        except Exception as error:  # noqa: BLE001 - the agent starts whatever became of the proxy
+            say(f"the proxy did not start ({error or type(error).__name__}); {agent_of(command)} runs without it")
+        return await _run(started, places.environment)
+
+
+async def _run(started: Launch, environment: Mapping[str, str]) -> int:
+    process = await asyncio.create_subprocess_exec(*started.words, env={**environment, **started.environment})
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, _send, process, number)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to the agent too, which decides
+    try:
+        status = await process.wait()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    return status if status >= 0 else 128 - status
+
+
+def _send(process: asyncio.subprocess.Process, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+def find_agent(name: str, path: str, launchers: Path) -> str | None:
+    """Return the agent's own program: the first on the path that is none of our launchers."""
+    folders = [folder for folder in path.split(os.pathsep) if folder and Path(folder) != launchers]
+    return shutil.which(name, path=os.pathsep.join(folders))
+
+
+def launcher_text(agent: str, program: str) -> bytes:
+    """Return the text of a launcher. Where this program is gone or broken, it starts the agent alone."""
+    own = f"{shlex.quote(sys.executable)} -m bundle_router"
+    real = shlex.quote(program)
+    return f"""#!/bin/sh
+# Written by `bundle-router deferral install {agent}`; `bundle-router deferral uninstall {agent}` removes it.
+if [ -z "${{{MARK}:-}}" ] && {own} --version >/dev/null 2>&1; then
+  {MARK}=1 exec {own} deferral run -- {real} "$@"
+fi
+exec {real} "$@"
+""".encode()
