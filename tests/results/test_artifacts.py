@@ -180,9 +180,7 @@ def test_a_planted_giant_is_not_read(store: RunArtifacts, run_dir: Path) -> None
 FULL = """
 import signal, sys, resource
 from bundle_router.adapters.artifacts import RunArtifacts
-from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

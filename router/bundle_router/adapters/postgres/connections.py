@@ -37,6 +37,8 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     deadline: float = float("inf")
     warned: str = ""
+    is_ended: bool = False
+    """The server has said that it ends the session."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Runs one exchange with the server. Raises OperationalError, and gives the connection up, after `deadline`."""
@@ -118,6 +120,7 @@ class Pool:
         )
 
         def note(diagnostic: pg.Diagnostic) -> None:
+            connection.is_ended = connection.is_ended or diagnostic.severity_nonlocalized in ("FATAL", "PANIC")
             if diagnostic.severity_nonlocalized == "WARNING":
                 connection.warned = diagnostic.message_primary or "the server warned"
 

@@ -138,7 +138,8 @@ def _is_cut(connection: BoundedConnection) -> bool:
                 if not select.select([connection.pgconn.socket], [], [], 0)[0]:
                     break
                 connection.pgconn.consume_input()
-        return connection.pgconn.status != psycopg.pq.ConnStatus.OK
+                connection.pgconn.is_busy()  # has what was read looked at
+        return connection.is_ended or connection.pgconn.status != psycopg.pq.ConnStatus.OK
     except (psycopg.Error, OSError, ValueError):
         return True
 

@@ -40,11 +40,17 @@ _APPEND: Final = """
 with moved as (
     update router_runs set next_seq = %(seq)s + 1, head = %(hash)s, ended = null
     where run_id = %(run_id)s and next_seq = %(seq)s and head = %(prev)s returning run_id
+), written as (
+    insert into router_records (run_id, seq, file, kind, key, branch, attempt, line)
+    select run_id, %(seq)s, %(file)s, %(kind)s, %(key)s, %(branch)s, %(attempt)s, %(line)s from moved
 )
-insert into router_records (run_id, seq, file, kind, key, branch, attempt, line)
-select run_id, %(seq)s, %(file)s, %(kind)s, %(key)s, %(branch)s, %(attempt)s, %(line)s from moved
-returning case when %(notify)s then pg_notify('router_runs', run_id) end
+(select null as line, case when %(notify)s then pg_notify('router_runs', run_id) end from moved)
+union all
+(select line, null from router_records
+ where run_id = %(run_id)s and seq >= %(seq)s and not exists (select from moved) order by seq limit 1000)
 """
+"""Answers with one row without a line where the line was written, else with what stands there instead (as far as that
+was committed when the statement began)."""
 
 
 class PostgresRunStore:
@@ -282,9 +288,12 @@ class PostgresRunLog:
         while only_at is None or (only_at == self._read_to and not self._waiting):
             seq = self._read_to
             line, hash_ = seal_text(self._opened(text) if seq == 0 else text, seq, self.head)
-            if self._write(file, record, seq, line, hash_, deadline):
+            others = self._write(file, record, seq, line, hash_, deadline)
+            if others is None:
                 self._read_to, self.head = seq + 1, hash_
                 return Appended(tuple(self._hand_out()), seq, hash_)
+            for other in others:
+                self._take(other)
             while self._fetch():
                 pass
             if time.monotonic() >= deadline:
@@ -305,8 +314,11 @@ class PostgresRunLog:
             return text
         return encode_record(self._redactor.redact_value(record))
 
-    def _write(self, file: File, record: dict[str, Any], seq: int, line: bytes, hash_: str, deadline: float) -> bool:
-        """Sends the statement until it is answered; returns whether the line stands there, written by us.
+    def _write(
+        self, file: File, record: dict[str, Any], seq: int, line: bytes, hash_: str, deadline: float
+    ) -> list[str] | None:
+        """Sends the statement until it is answered. Returns None where the line stands there, written by us; else the
+        lines of others from there on, as far as they are known yet.
 
         A connection that broke leaves open whether it does. The same bytes are sent again: at most one of them can be
         written; where neither moved the head, the line at `seq` says whether the first one did.
@@ -324,27 +336,25 @@ class PostgresRunLog:
             "line": line[:-1].decode("ascii"),
             "notify": file == "calls" and bool(record.get("key")) and record.get("type") != "call.started",
         }
-        is_doubtful, pause = False, PAUSE_S
+        is_doubtful, looks, pause = False, 0, PAUSE_S
         while True:
             try:
                 with self._pool.lent(deadline) as connection:
-                    written = connection.execute(_APPEND, values).fetchone() is not None
+                    found = [there for there, _ in connection.execute(_APPEND, values).fetchall()]
+                    is_ours = is_doubtful and values["line"] in found[:1]
+                    if is_ours:
+                        connection.execute(CONFIRMED_BY, (self._run_id,))  # waits for whom every commit waits for
                     if connection.warned:
                         raise Unconfirmed(f"{self.path}: {connection.warned}", kind="unreachable", advice="try again")
-                    if written or not is_doubtful:
-                        return written
-                    query = "select line from router_records where run_id = %s and seq = %s"
-                    there = connection.execute(query, (self._run_id, seq)).fetchone()
-                    if there is None or there[0] != values["line"]:
-                        return False
-                    connection.execute(CONFIRMED_BY, (self._run_id,))  # waits for whom every commit waits for
-                    if connection.warned:
-                        raise Unconfirmed(f"{self.path}: {connection.warned}", kind="unreachable", advice="try again")
-                    return True
+                    if is_ours or found == [None]:
+                        return None
+                    if found or not is_doubtful or looks == 2:
+                        return found
+                    looks += 1  # whoever moved the head has committed by now: the next look sees whether we did
             except psycopg.errors.UniqueViolation as error:
                 if error.diag.constraint_name == "router_records_key":
                     raise KeyConflict(f"run {self._run_id!r} has a {values['kind']} of key {values['key']!r}") from None
-                return False
+                return []
             except (psycopg.Error, Unconfirmed) as error:
                 away = isinstance(error, Unconfirmed) or is_away(error)
                 is_doubtful = is_doubtful or away

@@ -1,0 +1,122 @@
+"""Large artifacts in a real S3 server (moto's, from PyPI), and what happens when it is not there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import psycopg
+import pytest
+from bundle_router.adapters.archive import open_archive, prune
+from bundle_router.adapters.postgres import PostgresRunStore
+from bundle_router.errors import CorruptRun, StorageError
+
+from tests.postgres.conftest import CATALOG, HEADER
+
+Make = Callable[..., PostgresRunStore]
+SERVERS = Path(os.environ.get("BUNDLE_ROUTER_TEST_SERVERS", ".servers"))
+FOLDERS = (Path(sys.executable).parent, SERVERS / "venv" / "bin")
+MOTO = next((str(folder / "moto_server") for folder in FOLDERS if (folder / "moto_server").is_file()), None)
+LARGE = b"x" * (1024 * 1024 + 1)
+
+pytestmark = pytest.mark.skipif(MOTO is None, reason="moto's S3 server is not installed; .ci/servers/install does it")
+
+
+class S3:
+    """A server with one bucket, `artifacts`."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.start()
+
+    def start(self) -> None:
+        assert MOTO is not None
+        words = [MOTO, "-H", "127.0.0.1", "-p", str(self.port)]
+        self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                urlopen(Request(f"http://127.0.0.1:{self.port}/artifacts", method="PUT")).close()
+                return
+            time.sleep(0.1)
+        raise AssertionError("the server did not start")
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    server = S3()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def environment(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3.port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("environment")
+def test_large_artifacts_are_objects_and_go_with_the_last_run(make_store: Make, url: str) -> None:
+    store = make_store(objects="s3://artifacts/runs")
+    logs = [store.create(run_id, header=HEADER, catalog=CATALOG) for run_id in ("one", "two")]
+    stored = [log.artifacts().put(LARGE) for log in logs]
+    assert [log.artifacts().get(stored[0].sha256) for log in logs] == [LARGE, LARGE]
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select size, data from router_artifacts").fetchall() == [(len(LARGE), None)]
+    for log in logs:
+        log.close()
+    archive = open_archive(f"{url}&objects=s3://artifacts/runs")
+    assert archive.delete("one")
+    assert archive.artifacts("two").get(stored[0].sha256) == LARGE
+    assert prune(archive, now="2030-01-01T00:00:00Z", max_bytes=0).deleted == ("two",)
+    assert store.objects is not None
+    with pytest.raises(KeyError):
+        store.objects.get(stored[0].sha256)
+
+
+@pytest.mark.usefixtures("environment")
+def test_an_object_that_was_changed_is_not_given_out(make_store: Make) -> None:
+    store = make_store(objects="s3://artifacts/changed")
+    artifacts = store.create("r", header=HEADER, catalog=CATALOG).artifacts()
+    stored = artifacts.put(LARGE)
+    assert store.objects is not None
+    store.objects.delete(stored.sha256)
+    store.objects.put(stored.sha256, b"something else")
+    with pytest.raises(CorruptRun):
+        artifacts.get(stored.sha256)
+
+
+@pytest.mark.usefixtures("environment")
+def test_an_object_store_that_is_away_is_a_typed_error_in_bounded_time(make_store: Make, s3: S3) -> None:
+    store = make_store(objects="s3://artifacts/away")
+    artifacts = store.create("r", header=HEADER, catalog=CATALOG).artifacts()
+    stored = artifacts.put(LARGE)
+    s3.stop()
+    try:
+        began = time.monotonic()
+        for ask in (lambda: artifacts.get(stored.sha256), lambda: artifacts.put(LARGE + b"y")):
+            with pytest.raises(StorageError) as raised:
+                ask()
+            assert raised.value.kind == "unreachable"
+        assert time.monotonic() - began < 40
+        assert artifacts.get(artifacts.put(b"small").sha256) == b"small"
+    finally:
+        s3.start()
