@@ -151,6 +151,7 @@ def test_what_a_sub_agent_inherits_at_a_role_without_a_route_is_left_out_with_a_
         {"x": ["s.x"], "w": ["s.w"], "a": ["s.a"]},
         routes=[Route("lead", role=("lead",), bundles=("x", "w"))],
         policies=[Policy("p", allow=("*",)), Policy("q", role=("unmapped",), deny=("w", "a"))],
+        settings=Settings(fallback=Fallback(("search", "model", "default"))),
     )
     router = fake_router(over)
     router.route_sync(Step(run_id="top", workflow="w", role="lead", step="s"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Calibration, Catalog, EmbeddingSettings, Policy, SearchSettings, Settings
@@ -151,13 +152,13 @@ def replies(draw: st.DrawFn) -> Reply:
     model, search = draw(models), draw(searches)
     answer = None
     if draw(st.booleans()):
-        by_search = draw(st.booleans())
+        source: Any = draw(st.sampled_from(("search", "model", "shortlist")))
         answer = Answer(
             ids=tuple(draw(st.lists(st.sampled_from((*IDS, "unknown")), max_size=4))),
-            source="search" if by_search else "model",
-            reason="search" if by_search else "model",
+            source=source,
+            reason=source,
             justification=draw(st.sampled_from(("", "it fits"))),
-            scores=search.ranked if by_search and search is not None else (),
+            scores=search.ranked if source != "model" and search is not None else (),
             model=model,
         )
     return Reply("", answer, draw(st.none() | st.sampled_from(FAILURES)), model, search)
@@ -187,7 +188,8 @@ def test_a_reply_of_any_shape_stays_within_policy_and_replays_to_the_same_bytes(
     rows = [(-(row.score or 0.0), row.id) for row in decision.candidates]
     assert rows == sorted(rows)
     record = json.loads(encode({
-        "seq": 0, "run_id": "r", "principal": "", "step": step_json(step), "facts": facts_json(facts),
+        "seq": 0, "run_id": "r", "principal": "", "decision_id": "r.0", "catalog_revision": "", "input_digest": "",
+        "step": step_json(step), "facts": facts_json(facts),
         "reply": reply_json(replace(reply, key=question.key)), **outcome_json(decision),
     }))  # fmt: skip
     assert replay(record, catalog).outcome == "identical"

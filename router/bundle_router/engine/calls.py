@@ -21,7 +21,7 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.models import Activation, Facts, Outcome, Text
 from bundle_router.core.models.folders import TOP, relative_folder
-from bundle_router.core.tools.exposure import waits
+from bundle_router.core.tools.exposure import as_presented, waits
 from bundle_router.core.tools.meta_tools import Resolved, resolve, takes_nothing
 from bundle_router.core.tools.reuse import Asked
 from bundle_router.core.tools.shaping import Shaped, shape
@@ -144,7 +144,7 @@ def admit_call(
             return finish_call(deps, run, admitted, outcome, code, shaped, (), refused=True)
         activation = sticky_set.touch(run.activation, admitted.bundle)
         if joins:
-            activation, joined = _with_called(catalog, activation, admitted)
+            activation, joined = _with_called(catalog, current, activation, admitted)
             admitted = replace(admitted, joined=joined)
         run.log.append("calls", call_record(deps, run, "call.started", admitted))
         run.activation = activation
@@ -160,9 +160,12 @@ def _listening(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: 
     return narrowed(client, server) if passes(server, "results") else None
 
 
-def _with_called(catalog: Catalog, activation: Activation, admitted: Admitted) -> tuple[Activation, Joined]:
+def _with_called(
+    catalog: Catalog, current: Current, activation: Activation, admitted: Admitted
+) -> tuple[Activation, Joined]:
     """A deferred tool that is called joins the array, with its bundle's companions."""
-    bundle = catalog.bundles[admitted.bundle]
+    modes = {chosen.id: chosen.mode for chosen in current.decision.bundles}
+    bundle = as_presented(catalog.bundles[admitted.bundle], modes.get(admitted.bundle))
     if not waits(catalog, bundle, admitted.tool):
         return activation, ()
     companions = [tool for tool in bundle.companions if waits(catalog, bundle, tool)]

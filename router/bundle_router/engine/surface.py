@@ -23,6 +23,7 @@ from bundle_router.core.tools.exposure import (
     Placement,
     SkillText,
     Toolset,
+    as_presented,
     is_named_by_skill,
     listing,
     needs_ranking,
@@ -78,9 +79,12 @@ class Surface:
         exposed = exposed_now(self.catalog, facts, current)
         verdicts = plan_for(self.catalog, current.step, facts.grants).verdicts
         held = [
-            Held(bundle, tuple(tool for tool in verdicts.of(id_, facts).tools if tool in exposed))
-            for id_ in current.decision.bundle_ids
-            if (bundle := self.catalog.bundle(id_)) is not None
+            Held(
+                as_presented(bundle, chosen.mode),
+                tuple(tool for tool in verdicts.of(chosen.id, facts).tools if tool in exposed),
+            )
+            for chosen in current.decision.bundles
+            if (bundle := self.catalog.bundle(chosen.id)) is not None
         ]
         unranked = needs_ranking(self.catalog, held)
         ranked = self._ranking(current, unranked) if unranked else ()
@@ -127,8 +131,8 @@ class Surface:
 
     def _skills(self, current: Current, places: Mapping[str, str]) -> Iterator[SkillText]:
         """The instructions of shown bundles of which something may be called now, in the decision's order."""
-        for id_ in current.decision.bundle_ids:
-            bundle = self.catalog.bundle(id_)
+        for chosen in current.decision.bundles:
+            bundle = self.catalog.bundle(chosen.id) if chosen.mode is None else None
             skill = self.catalog.skill_of(bundle) if bundle is not None else None
             if bundle is None or skill is None or not places.keys() & {*bundle.tools}:
                 continue

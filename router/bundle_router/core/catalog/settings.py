@@ -6,7 +6,7 @@ more.
 
 import re
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -21,9 +21,10 @@ from bundle_router.core.catalog.keys import (
     key,
     without_repetition,
 )
+from bundle_router.core.models import Offer
 
 Durability = Literal["process", "disk"]
-FallbackStage = Literal["search", "model", "default"]
+FallbackStage = Literal["search", "model", "shortlist", "default"]
 AnswerMode = Literal["json_schema", "tools", "json", "md_json"]
 """How a model is held to the answer's shape; the words are instructor's modes."""
 CalibrationFeature = Literal[
@@ -33,7 +34,7 @@ CalibrationFeature = Literal[
 MIN_LABELS: Final = 300
 """Labels that a calibration takes: fewer say too little about the rare wrong ones."""
 
-_Stages = Annotated[list[FallbackStage], Field(max_length=3), AfterValidator(without_repetition)]
+_Stages = Annotated[list[FallbackStage], Field(max_length=4), AfterValidator(without_repetition)]
 _ModelNames = Annotated[list[ModelName], Field(max_length=10), AfterValidator(without_repetition)]
 _BASE_URL: Final = key("Where an OpenAI-compatible server listens. Leave out for the provider's own.", Line)
 _KEY_ENV: Final = key("The variable with the key. Leave out for the provider's own (OPENAI_API_KEY).", EnvName)
@@ -50,7 +51,7 @@ class Fallback:
     """What is tried when a route asks: the table `[fallback]`."""
 
     order: Annotated[tuple[FallbackStage, ...], key("What is tried, in order, when a route asks.", _Stages)] = (
-        "search", "model", "default",
+        "search", "model", "shortlist", "default",
     )  # fmt: skip
     default: Annotated[tuple[str, ...], key("The safe set when nothing else answered. [] means none.", BundleIds)] = ()
 
@@ -96,9 +97,24 @@ class EmbeddingSettings:
         return frozenset({_key_name(self.model)} | ({self.key_env} if self.key_env else set()))
 
 
+_HiddenOffer = Literal["deferred", "meta", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferSettings:
+    """How search may present a bundle, by the most that it can do: what is shown directly is harmless, or the right one
+    with the probability that its effects ask for; a shortlist is never direct."""
+
+    read: Annotated[Offer, key("What only reads, here or over the network.")] = "direct"
+    write: Annotated[Offer, key("What writes.", _HiddenOffer)] = "deferred"
+    execute: Annotated[Offer, key("What executes, and effects that nobody declared.", _HiddenOffer)] = "deferred"
+
+
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
     """When search settles a question by itself (see `core.search.sufficiency`)."""
+
+    ADDED: ClassVar = ("max_shortlist", "offer")
 
     floor: Annotated[float, key("Relevance under which nothing fits a step.", ge=0, le=1)] = 0.25
     read_threshold: Annotated[
@@ -119,6 +135,10 @@ class SearchSettings:
     embeddings: Annotated[
         EmbeddingSettings | None, key("Ranks by likeness of meaning too. Without it, by words alone.")
     ] = None
+    max_shortlist: Annotated[int, key("Bundles that are offered behind search when nothing is sure.", ge=0, le=50)] = 8
+    offer: Annotated[
+        OfferSettings, key("How search may present a bundle, by effect: direct, deferred, meta, or none.")
+    ] = OfferSettings()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ Rules:
 4. Within one kind the least recently used goes first; equal use is broken by id. A bundle is used when a step needs it
    and when one of its tools is called.
 5. Time is logical: `used` counts up from the highest in the set. No clock.
-6. A tool that was asked for stays until its bundle goes, or, between steps, until over `cap` were asked for after it.
+6. What was only offered (`shortlist`) is in the set with use 0, so that a call of it counts, and leaves it at the
+   next step unless something of it was called or asked for. An offer is no use of what is there already.
+7. A tool that was asked for stays until its bundle goes, or, between steps, until over `cap` were asked for after it.
    `place` is given once, counting up, and kept: what is in the set keeps its order.
 """
 
@@ -28,7 +30,7 @@ from bundle_router.core.models import Activation, Asked, Entry, Reason
 MAX_ASKED: Final = 128
 """Tools one run may have asked for at a time. More are found and called all the same, but don't join the array."""
 
-UNTRUSTED: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union", "default"))
+UNTRUSTED: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union", "shortlist", "default"))
 """Origins that text in an intent may have had a hand in. The declared default is one: it is shown when an answer was
 sought and not found, which text can bring about."""
 
@@ -143,10 +145,15 @@ def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of
     A bundle the catalog no longer knows is dropped silently, since there is nothing left to show.
     """
     tick, place = _tick(activation), _next_place(activation)
-    entries = {entry.id: entry for entry in _within(activation, cap) if tools_of(entry.id) is not None}
+    entries = {
+        entry.id: entry
+        for entry in _within(activation, cap)
+        if tools_of(entry.id) is not None and not is_unused_offer(entry)
+    }
     for id_, reason in needed:
         known = entries.get(id_)
-        entries[id_] = Entry(id_, reason, tick, False, place) if known is None else _used(known, reason, tick)
+        used = 0 if reason == "shortlist" else tick
+        entries[id_] = Entry(id_, reason, used, False, place) if known is None else _used(known, reason, tick)
         place += known is None
 
     needs = {id_ for id_, _ in needed}
@@ -166,9 +173,18 @@ def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of
     )
 
 
+def is_unused_offer(entry: Entry) -> bool:
+    """Whether the bundle was only offered, and nothing of it was called or asked for."""
+    return entry.origin == "shortlist" and entry.used == 0
+
+
 def _used(known: Entry, reason: Reason, tick: int) -> Entry:
-    """The entry of a bundle that a step needs again (rule 3)."""
+    """The entry of a bundle that a step needs again (rules 3 and 6)."""
     trusted = known.origin not in UNTRUSTED
+    if reason == "shortlist":
+        return known if trusted else replace(known, inherited=False)
+    if known.origin == "shortlist":
+        return replace(known, used=tick, inherited=False, origin=reason)
     if reason in UNTRUSTED:
         return known if trusted else replace(known, used=tick, inherited=False)
     return replace(known, used=tick, inherited=False, origin=known.origin if trusted else reason)

@@ -13,7 +13,9 @@ Rules:
 4. A step with no answer (no route, nothing found, no default) gets none: only `always` bundles, and nothing sticky. So
    does a step whose route says that it has none (`bundles = []`, no `ask`).
 5. With fewer than two candidates nothing is asked: one candidate is not a choice, and is never taken automatically.
-6. What the operator's rows bring in comes before what was picked, in the order shown and in the step's budgets.
+   Where a shortlist may be offered, it is that one.
+6. What the operator's rows bring in comes before what was picked, in the order shown and in the step's budgets. The
+   declared default is shown beside a shortlist, which is no answer either.
 7. What a reader would ask about is in `left_out`, everything that was there before included; a bundle that simply had
    no mapping is not (see `explain`).
 """
@@ -45,6 +47,7 @@ from bundle_router.core.models import (
     Source,
     Step,
 )
+from bundle_router.core.tools.exposure import may_be_offered
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,12 @@ def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -
     if catalog.settings.fallback.order != ("default",):
         but = tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_))) if route else ()
         permitted = plan.verdicts.candidates(facts, route.ask if route else None, but)
+        question = Question(catalog, facts, activation, step, route, permitted)
         if len(permitted.ids) >= 2:
-            return Question(catalog, facts, activation, step, route, permitted)
+            return question
+        only = tuple(id_ for id_ in permitted.ids if may_be_offered(catalog, catalog.bundles[id_]))
+        if only and "shortlist" in catalog.settings.fallback.order:
+            return settle(question, Answer(only, "shortlist", "shortlist", "it is the only bundle that may be picked"))
     return _unanswered(catalog, facts, activation, step, route, _UNASKED)
 
 
@@ -98,6 +105,8 @@ def settle(
     if not ids:
         return _concluded(question, heard)
     picks = tuple(_Need(id_, answer.reason, heard.evidence(id_)) for id_ in ids)
+    if answer.source == "shortlist":
+        picks = (*_default_needs(question.catalog), *picks)
     settling = _Settling(question.route, answer.source, picks, heard)
     return _settled(question.catalog, question.facts, question.activation, question.step, settling)
 
@@ -158,7 +167,8 @@ class _Heard:
         """What a pick rests on: its own score, where search picked it; else what the answer says of all."""
         if self.answer is None:
             return ""
-        score = next((row.score for row in self.ranked if row.id == id_ and self.answer.source == "search"), None)
+        ranks = self.answer.source in ("search", "shortlist")
+        score = next((row.score for row in self.ranked if row.id == id_ and ranks), None)
         return self.answer.justification if score is None else f"score {score:.2f}"
 
 
@@ -204,25 +214,37 @@ def _unanswered(
 ) -> Decision:
     if route is not None and route.bundles:
         return _settled(catalog, facts, activation, step, _Settling(route, "mapping", (), heard))
-    default = catalog.settings.fallback.default if "default" in catalog.settings.fallback.order else ()
-    needs = tuple(_Need(id_, "default", "[fallback] default") for id_ in default)
+    needs = _default_needs(catalog)
     source: Source = "default" if needs else "none"
     return _settled(catalog, facts, activation, step, _Settling(route, source, needs, heard))
 
 
+def _default_needs(catalog: Catalog) -> tuple[_Need, ...]:
+    fallback = catalog.settings.fallback
+    return tuple(_Need(id_, "default", "[fallback] default") for id_ in fallback.default if "default" in fallback.order)
+
+
 def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step, how: _Settling) -> Decision:
     plan = plan_for(catalog, step, facts.grants)
-    shown = Shown(catalog, step)
-    for need in how.needs(catalog):
-        shown.add(plan.verdicts.of(need.id, facts), need.reason, need.evidence)
-    needed = [(chosen.id, chosen.reason) for chosen in shown.bundles]
-    source: Source = how.source
-    if source == "default" and not any(reason == "default" for _, reason in needed):
-        source = "none"  # every default bundle was refused: the step got nothing, and says so
-
     settings = catalog.settings.activation
     before = sticky_set.renamed(activation, catalog.id_today) if catalog.aliases else activation
-    applied = sticky_set.apply(before, needed, lambda id_: _tools_of(catalog, id_), settings.max_tools)
+    stays = {entry.id for entry in before.entries if entry.origin != "shortlist"} if settings.sticky else set()
+    shown = Shown(catalog, step)
+    for need in how.needs(catalog):
+        offered = need.reason == "shortlist"
+        if not (offered and need.id in stays):  # what is there already is not offered anew
+            shown.add(plan.verdicts.of(need.id, facts), need.reason, need.evidence, offered=offered)
+    needed = [(chosen.id, chosen.reason) for chosen in shown.bundles]
+    source = _source_of(how, {reason for _, reason in needed}, any(plan.verdicts.of(i, facts).permitted for i in stays))
+
+    behind = {entry.id for entry in before.entries if entry.origin == "shortlist"} - {id_ for id_, _ in needed}
+    behind |= {id_ for id_, reason in needed if reason == "shortlist"}
+
+    def tools_of(id_: str) -> tuple[str, ...] | None:
+        tools = _tools_of(catalog, id_)
+        return () if tools is not None and id_ in behind else tools
+
+    applied = sticky_set.apply(before, needed, tools_of, settings.max_tools)
     if settings.sticky:
         _add_sticky(shown, plan, facts, before, applied, how, source)
     _note_going(shown, plan, facts, applied, settings.max_tools)
@@ -242,6 +264,13 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
         model=how.heard.model,
         search=how.heard.search,
     )
+
+
+def _source_of(how: _Settling, reasons: set[Reason], stays: bool) -> Source:
+    """Who settled the step. Where each bundle of a shortlist or the default was refused it got nothing, and says so."""
+    if how.source == "shortlist" and "shortlist" not in reasons and not stays:
+        return "default" if "default" in reasons else "none"
+    return "none" if how.source == "default" and "default" not in reasons else how.source
 
 
 def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
@@ -275,13 +304,18 @@ def _add_sticky(
         if entry.id in shown.ids or entry.id in gone:
             continue
         verdict = plan.verdicts.of(entry.id, facts)
-        if why_none:
+        if sticky_set.is_unused_offer(entry):
+            said = "it was offered at an earlier step, and nothing of it was used"
+            shown.withhold(verdict, LeftOut(entry.id, "not_selected", said))
+        elif why_none:
             shown.withhold(verdict, LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_whence(entry)}"))
         elif how.is_closed and entry.origin in sticky_set.UNTRUSTED:
             said = f"brought in by {entry.origin}; a route that does not ask ignores that"
             shown.withhold(verdict, LeftOut(entry.id, "not_mapped", said))
         else:
-            shown.add(verdict, "inherited" if entry.inherited else "sticky", f"{_whence(entry)} ({entry.origin})")
+            offered = entry.origin == "shortlist"
+            reason: Reason = "inherited" if entry.inherited else "sticky"
+            shown.add(verdict, reason, f"{_whence(entry)} ({entry.origin})", offered=offered)
 
 
 def _whence(entry: Entry) -> str:
@@ -322,7 +356,7 @@ def _ranked_out(row: Candidate, search: SearchUse | None) -> LeftOut:
 
 
 def _justification(how: _Settling, source: Source, shown: Shown) -> str:
-    if how.route is not None and source in ("mapping", "search", "model"):
+    if how.route is not None and source in ("mapping", "search", "model", "shortlist"):
         text = f"route {how.route.name!r} covers this step"
     elif how.route is not None:
         text = f"route {how.route.name!r} covers this step and maps nothing"
@@ -332,6 +366,8 @@ def _justification(how: _Settling, source: Source, shown: Shown) -> str:
         text += f"; {how.heard.why}"
     if source == "default":
         text += "; the declared default is shown"
+    elif source == "shortlist":
+        text += "; nothing is sure, so the best of what is permitted waits behind search"
     elif source == "none":
         text += "; nothing is shown" if not shown.bundles else "; only what is always shown"
     stays = [chosen.id for chosen in shown.bundles if chosen.reason in ("sticky", "inherited")]

@@ -20,9 +20,9 @@ from typing import Final
 from bundle_router.core.models import CODES, FAILURES, Answer, Candidate, ModelUse, Reason, Reply, SearchUse, Source
 from bundle_router.core.models.canonical import encode
 
-PICKED: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union"))
+PICKED: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union", "shortlist"))
 """Reasons that a selector may give."""
-_SOURCES: Final[frozenset[Source]] = frozenset(("search", "model"))
+_SOURCES: Final[frozenset[Source]] = frozenset(("search", "model", "shortlist"))
 _MAX_SCORE: Final = 1e300
 
 

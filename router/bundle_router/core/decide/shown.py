@@ -10,7 +10,7 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.plans import indexes_of
 from bundle_router.core.decide.policy import Verdict
 from bundle_router.core.models import Chosen, Exposure, LeftOut, Reason, Step
-from bundle_router.core.tools.exposure import shown_at_most
+from bundle_router.core.tools.exposure import as_presented, offered_mode, shown_at_most
 
 
 class Shown:
@@ -27,8 +27,9 @@ class Shown:
         self._count = 0
         self._tokens = 0
 
-    def add(self, verdict: Verdict, reason: Reason, evidence: str) -> None:
-        """Shows the bundle where its verdict and the budgets permit it, and says why not where they don't."""
+    def add(self, verdict: Verdict, reason: Reason, evidence: str, *, offered: bool = False) -> None:
+        """Shows the bundle where its verdict and the budgets permit it, and says why not where they don't. `offered`:
+        behind search alone, whatever its mode is."""
         if verdict.id in self.ids:
             return
         if not verdict.permitted:
@@ -37,13 +38,14 @@ class Shown:
         fresh = [tool for tool in verdict.tools if tool not in self._tools]
         bundle = self._catalog.bundle(verdict.id)
         assert bundle is not None, "a permitted bundle exists"  # noqa: S101 - a caller's bug, not input
-        tools, tokens = shown_at_most(self._catalog, bundle, fresh)
+        mode = offered_mode(self._catalog, bundle) if offered else None
+        tools, tokens = shown_at_most(self._catalog, as_presented(bundle, mode), fresh)
         over = self._over_budget(tools, tokens)
         if over:
             self.leave_out(LeftOut(verdict.id, "over_budget", over))
             return
         self.ids.add(verdict.id)
-        self.bundles.append(Chosen(verdict.id, len(self.bundles) + 1, reason, evidence))
+        self.bundles.append(Chosen(verdict.id, len(self.bundles) + 1, reason, evidence, mode))
         self._tools.update(fresh)
         self._count += tools
         self._tokens += tokens

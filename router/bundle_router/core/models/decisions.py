@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.models.words import Code, Failure, Hearing, Reason, Recall, Source, Verdict
+from bundle_router.core.models.words import Code, Failure, Hearing, Mode, Reason, Recall, Source, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,14 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A bundle the step may see. `evidence` says in words what the reason rests on."""
+    """A bundle the step may see. `evidence` says in words what the reason rests on; `mode` how it is presented where
+    that is not the bundle's own mode: what was offered in a shortlist waits behind search."""
 
     id: str
     rank: int
     reason: Reason
     evidence: str = ""
+    mode: Mode | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import re
 from typing import Final, Literal, get_args
 
-Source = Literal["mapping", "search", "model", "default", "none"]
-Reason = Literal["mapped", "always", "sticky", "inherited", "search", "model", "model_cached", "union", "default"]
+Source = Literal["mapping", "search", "model", "shortlist", "default", "none"]
+Reason = Literal[
+    "mapped", "always", "sticky", "inherited", "search", "model", "model_cached", "union", "shortlist", "default"
+]
 Code = Literal[
     "unknown_bundle",
     "disabled",
@@ -51,6 +53,8 @@ Outcome = Literal[
 Trust = Literal["untrusted", "trusted"]
 Effect = Literal["read", "write", "exec", "network"]
 Mode = Literal["direct", "deferred", "meta"]
+Offer = Literal["direct", "deferred", "meta", "none"]
+"""How search may present what it is not sure of. `direct`: with its tools, where that is harmless; `none`: never."""
 
 SOURCES: Final[tuple[Source, ...]] = get_args(Source)
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)

@@ -290,6 +290,13 @@ def _candidates_from(record: Mapping[str, Any]) -> tuple[Candidate, ...]:
 # --- what was decided --------------------------------------------------------------------------------------------
 
 
+def _chosen_json(row: Chosen) -> Json:
+    value = _flat_json(row)
+    if row.mode is None:
+        del value["mode"]
+    return value
+
+
 def _left_out_json(row: LeftOut) -> Json:
     value = {"id": row.id, "code": row.code, "detail": row.detail}
     return value if row.tool is None else {**value, "tool": row.tool}
@@ -300,7 +307,7 @@ def outcome_json(decision: Decision) -> Json:
     return {
         "source": decision.source,
         "degraded": decision.degraded,
-        "bundles": [_flat_json(chosen) for chosen in decision.bundles],
+        "bundles": [_chosen_json(chosen) for chosen in decision.bundles],
         "left_out": [_left_out_json(row) for row in decision.left_out],
         "justification": decision.justification,
         "route": decision.route,

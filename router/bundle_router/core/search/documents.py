@@ -20,12 +20,15 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from bundle_router.core.search.index import Collection, Document
-from bundle_router.core.search.text import Analyzer, pair_term
+from bundle_router.core.search.text import Analyzer, pair_term, words
+from bundle_router.core.search.words import GENERIC, STOP_WORDS
 
 Standing = Literal["trusted", "pinned", "unread"]
 """Who stands for a tool's text: its server is trusted; or a person has read and pinned it; or nobody."""
 
 MAX_UNREAD_CHARS: Final = 300
+MIN_WORDS: Final = 3
+"""Different words that a bundle needs, beside those of its id, to be found by search."""
 MAX_FIELD_WORDS: Final = 2_000
 """Words of one field that are indexed. A bundle of 600 tools stays one document, not a book."""
 
@@ -103,6 +106,8 @@ class Corpus:
     """Tool id to its server, for the quota."""
     pinned: frozenset[str] = frozenset()
     unread: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+    """Bundles of which next to nothing is indexed, so that no request finds them whatever they are for."""
 
     @property
     def ranks_tools(self) -> Collection:
@@ -117,15 +122,29 @@ class Corpus:
 
 def outline(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> Corpus:
     """The corpus without its documents."""
-    by_id = {tool.id: tool for tool in tools}
+    named, by_id = tuple(bundles), {tool.id: tool for tool in tools}
     read = {id_ for id_, tool in by_id.items() if tool.standing != "unread"}
     return Corpus(
         (),
-        MappingProxyType({bundle.id: tuple(sorted(read.intersection(bundle.tools))) for bundle in bundles}),
+        MappingProxyType({bundle.id: tuple(sorted(read.intersection(bundle.tools))) for bundle in named}),
         MappingProxyType({tool.id: tool.server for tool in by_id.values()}),
         frozenset(tool.id for tool in by_id.values() if tool.standing == "pinned"),
         frozenset(by_id.keys() - read),
+        frozenset(bundle.id for bundle in named if _is_silent(bundle, by_id)),
     )
+
+
+def _is_silent(bundle: BundleText, by_id: Mapping[str, ToolText]) -> bool:
+    of_tools = (text for tool in trusted_tools(bundle, by_id) for text in (tool.name, tool.description))
+    known = {*words(bundle.id), *STOP_WORDS, *GENERIC}
+    left = MIN_WORDS
+    for text in (bundle.description, *bundle.examples, *of_tools):
+        fresh = {*words(text[:MAX_UNREAD_CHARS])} - known
+        known |= fresh
+        left -= len(fresh)
+        if left <= 0:
+            return False
+    return True
 
 
 def make_corpus(

@@ -15,11 +15,15 @@ Rules:
    cheap. Then all of them: a superfluous bundle costs tokens, a missing one the step.
 5. Harmless is what only reads, here or over the network, and whose tools all live on trusted servers. A network is no
    more than policy permits the step anyway; text by strangers does not come along on a guess.
-6. Ambiguous is everything else. `stand_in` then names the harmless bundle to fall back to when the model fails.
+6. Ambiguous is everything else. `stand_in` then names the harmless bundle to fall back to when the model fails, and
+   `shortlist` the best bundles to offer behind search, whatever they can do: exposure is not execution. Also where
+   nothing seems to fit: who is wrong about that leaves the step empty-handed.
+7. What `[search] offer` says of a bundle's effects bounds all of this: `none`, and search never names it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Final
@@ -28,6 +32,7 @@ from bundle_router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog,
 from bundle_router.core.models import Candidate, SearchUse, Step, Verdict
 from bundle_router.core.models.evidence import Evidence, Logistic
 from bundle_router.core.search.ranking import Ranking
+from bundle_router.core.tools.exposure import may_be_offered, offer_of
 
 CONSERVATIVE: Final = "conservative/1"
 """The version recorded where no calibration is in force. Changes with any of the numbers below."""
@@ -49,11 +54,12 @@ KEPT: Final = 10
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What search may do with a question: show `ids` (verdicts `enough` and `union`), or pass it on. `stand_in` is what
-    it would show in place of a model that fails."""
+    it would show in place of a model that fails, `shortlist` what it would offer behind search, best first."""
 
     use: SearchUse
     ids: tuple[str, ...] = ()
     stand_in: str | None = None
+    shortlist: tuple[str, ...] = ()
 
 
 def thresholds_version(settings: SearchSettings) -> str:
@@ -68,12 +74,14 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     ranked = tuple(Candidate(row.id, round(row.score, 6)) for row in ranking.scored[:KEPT])
     cut = round(PLAUSIBLE * ranking.scored[0].score, 6) if ranking.scored else 0.0
     use = SearchUse("novel", "", thresholds_version(settings), cut=cut, evidence=evidence, ranked=ranked)
+    may = (row.id for row in ranking.scored if may_be_offered(catalog, catalog.bundles[row.id]))
+    shortlist = tuple(itertools.islice(may, settings.max_shortlist))
     why = _novel(evidence, settings, ranking)
     if why:
-        return Judgement(_said(use, "novel", why))
+        return Judgement(_said(use, "novel", why), (), None, shortlist)
     plausible = [catalog.bundles[row.id] for row in ranking.scored if row.score >= cut]
     first, calibration = plausible[0], _in_force(settings)
-    threshold = _threshold(first, settings, calibrated=calibration is not None)
+    threshold = _threshold(catalog, first, calibrated=calibration is not None)
     if calibration is not None:
         probability = round(Logistic(calibration.bias, calibration.weights)(asdict(evidence)), 6)
         use = _with(use, probability, threshold)
@@ -90,9 +98,10 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
             _said(use, "union", f"{why}; all that is plausible only reads and costs {tokens:,} tokens: {names}"),
             tuple(bundle.id for bundle in plausible),
         )
-    stand_in = next((bundle.id for bundle in plausible if is_harmless(bundle)), None)
+    directly = (bundle for bundle in plausible if offer_of(catalog, bundle) == "direct")
+    stand_in = next((bundle.id for bundle in directly if is_harmless(bundle)), None)
     why += f"; not shown on a guess, since {refused}" if is_harmless(first) else ""
-    return Judgement(_said(use, "ambiguous", why), (), stand_in)
+    return Judgement(_said(use, "ambiguous", why), (), stand_in, shortlist)
 
 
 def is_harmless(bundle: Bundle) -> bool:
@@ -120,10 +129,10 @@ def _novel(evidence: Evidence, settings: SearchSettings, ranking: Ranking) -> st
     return ""
 
 
-def _threshold(bundle: Bundle, settings: SearchSettings, *, calibrated: bool) -> float | None:
+def _threshold(catalog: Catalog, bundle: Bundle, *, calibrated: bool) -> float | None:
     """How likely the bundle has to be the right one. None: never shown by search alone."""
-    effects = set(bundle.effects)
-    if not effects or "exec" in effects:
+    effects, settings, offer = set(bundle.effects), catalog.settings.search, offer_of(catalog, bundle)
+    if not effects or "exec" in effects or offer == "none" or (offer != "direct" and "write" not in effects):
         return None
     if "write" in effects:
         return settings.write_threshold if calibrated else None
@@ -133,13 +142,13 @@ def _threshold(bundle: Bundle, settings: SearchSettings, *, calibrated: bool) ->
 def _calibrated(first: Bundle, probability: float, threshold: float | None) -> tuple[bool, str]:
     said = f"search: {first.id} is right with probability {probability:.2f}"
     if threshold is None:
-        return False, f"{said}, and what executes is never shown by search alone"
+        return False, f"{said}, and what executes, or [search] offer withholds, is never shown by search alone"
     return probability >= threshold, f"{said}, {threshold:.2f} is needed"
 
 
 def _conservative(first: Bundle, evidence: Evidence, *, allowed: bool) -> tuple[bool, str]:
     if not allowed:
-        return False, f"search ranks {first.id} first, which does more than read"
+        return False, f"search ranks {first.id} first, which does more than read or is withheld by [search] offer"
     lead = f"search: {first.id} leads by {evidence.margin:.2f}"
     if evidence.margin < MIN_MARGIN:
         return False, f"{lead}, {MIN_MARGIN:.2f} is needed"
@@ -155,6 +164,9 @@ def _no_union(catalog: Catalog, step: Step, plausible: list[Bundle], settings: S
     most = settings.max_union if step.max_bundles is None else min(settings.max_union, step.max_bundles)
     if len(plausible) > most:
         return f"{len(plausible)} bundles are plausible, at most {most} may be"
+    held = next((bundle for bundle in plausible if offer_of(catalog, bundle) != "direct"), None)
+    if held is not None and is_harmless(held):
+        return f"[search] offer does not show {held.id} directly"
     other = next((bundle for bundle in plausible if not is_harmless(bundle)), None)
     if other is not None:
         return f"{other.id} {'does more than read' if other.trust == 'trusted' else 'is not trusted'}"

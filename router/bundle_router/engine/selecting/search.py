@@ -35,16 +35,22 @@ if TYPE_CHECKING:
 MAX_INLINE: Final = 500
 """Characters that are searched on the caller's thread (some milliseconds among 500 bundles). More are in another."""
 KEPT_REVISIONS: Final = 2
+MAX_ASKED: Final = 20
+"""Candidates that a model is asked about, of those that search ranks; and of those it knows nothing of."""
 
 MakeSearch = Callable[[Catalog], "Search"]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What search made of a question. `reply` says so in full; `stand_in` is its answer in place of a failing model."""
+    """What search made of a question. `reply` says so in full; `stand_in` is its answer in place of a failing model,
+    `shortlist` what it would offer behind search. `for_model`: the candidates that a model is to choose from, best
+    first (none: all of them)."""
 
     reply: Reply
     stand_in: Answer | None = None
+    shortlist: Answer | None = None
+    for_model: tuple[str, ...] = ()
 
 
 NOT_THERE: Final = Found(Reply())
@@ -107,7 +113,11 @@ class SearchSelector:
                 request = replace(request, vector=understood.vector)
             ranking = search.rank_bundles(request, frozenset(question.candidates), self._memory)
             judged = judge(question.catalog, question.step, ranking)
-            return self._found(judged, search.index.revision, understood)
+            found = self._found(judged, search.index.revision, understood)
+            if found.reply.answer is not None:
+                return found
+            for_model = _for_model(question, [row.id for row in ranking.scored], search.corpus.silent)
+            return replace(found, shortlist=_shortlist(question, judged), for_model=for_model)
         except Exception as error:  # noqa: BLE001 - rule 5: the caller's step goes on, whatever is wrong in here
             self._diagnostics.event("error", "search.broke", error=error)
             return BROKEN
@@ -178,6 +188,26 @@ def _stand_in(use: SearchUse, id_: str) -> Answer:
     return Answer(
         (id_,), "search", "search", f"in its place the best that search found and that only reads: {id_}", use.ranked
     )
+
+
+def _shortlist(question: Question, judged: Judgement) -> Answer | None:
+    """What search would offer behind search: the best that it ranked; where all candidates fit, the others too."""
+    from bundle_router.core.tools.exposure import may_be_offered
+
+    catalog, ids = question.catalog, judged.shortlist
+    if len(question.candidates) <= catalog.settings.search.max_shortlist:
+        others = (id_ for id_ in question.candidates if id_ not in ids)
+        ids = (*ids, *(id_ for id_ in others if may_be_offered(catalog, catalog.bundles[id_])))
+    return Answer(ids, "shortlist", "shortlist", judged.use.why, judged.use.ranked) if ids else None
+
+
+def _for_model(question: Question, ranked: Sequence[str], silent: frozenset[str]) -> tuple[str, ...]:
+    """The best ranked candidates, and those that search knows nothing of. Few candidates are all asked about."""
+    order = [*ranked, *(id_ for id_ in question.candidates if id_ not in {*ranked})]
+    if len(order) <= MAX_ASKED:
+        return tuple(order)
+    unknown = [id_ for id_ in order[MAX_ASKED:] if id_ in silent][:MAX_ASKED]
+    return (*order[:MAX_ASKED], *unknown)
 
 
 def _size(step: Step) -> int:

@@ -3,9 +3,11 @@
 Rules:
 1. A stage that answers ends it. `default` ends it too: the core shows the declared default, or nothing.
 2. What search found is in the reply whoever answers, and if nobody does.
-3. A model that fails is never followed by more than search found plausible: what search settles by itself, else the
-   best bundle it found that only reads. Either is marked degraded. With neither, the core falls back to the default.
+3. A model that fails is never followed by more than search found: what search settles by itself; else the shortlist,
+   behind search, where `[fallback] order` has one after the model; else the best plausible bundle that only reads. All
+   are marked degraded. With none of them, the core falls back to the default.
 4. A model that answered is not overruled, even when it says that nothing fits.
+5. After search a model is asked about the best that search ranked and what search knows nothing of, in that order.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Protocol
 
 from bundle_router.core.catalog import Catalog, FallbackStage
 from bundle_router.core.decide.decide import Question
+from bundle_router.core.decide.plans import Candidates
 from bundle_router.core.models import Answer, RecentStep, Reply
 from bundle_router.engine.selecting.search import Found, SearchSelector
 from bundle_router.ports import Readiness, Selector
@@ -38,7 +41,7 @@ class StagedSelector:
     ) -> None:
         before_default = order[: order.index("default")] if "default" in order else order
         self._order = tuple(before_default)
-        self.search = search if "search" in self._order else None
+        self.search = search if {"search", "shortlist"} & {*self._order} else None
         self.index = search
         self.model = model if "model" in self._order else None
 
@@ -52,10 +55,14 @@ class StagedSelector:
                 if found.reply.answer is not None:
                     return _in_place_of(failed, found, found.reply.answer)
             elif stage == "model" and self.model is not None:
-                reply = await self.model.select(question, recent)
+                reply = await self.model.select(_narrowed(question, found), recent)
                 if reply.answer is not None:
                     return _with_search(reply, found)
                 failed = reply
+            elif stage == "shortlist" and self.search is not None:
+                found = found or await self.search.find(question, recent)
+                if found.shortlist is not None:
+                    return _in_place_of(failed, found, found.shortlist)
         if failed is not None and failed.failure is not None and found is not None and found.stand_in is not None:
             return _in_place_of(failed, found, found.stand_in)
         return _with_search(failed, found) if failed is not None else found.reply if found is not None else Reply()
@@ -64,7 +71,9 @@ class StagedSelector:
         """What search says before any model is asked, without a run's recent steps; None where a model comes first."""
         if self.search is None or self._order[:1] != ("search",):
             return None
-        return self.search.consider(question, ()).reply
+        found = self.search.consider(question, ())
+        offered = found.shortlist if self.model is None and "shortlist" in self._order else None
+        return found.reply if offered is None else _in_place_of(None, found, offered)
 
     async def warm_up(self, catalog: Catalog) -> Readiness:
         """Makes the index, loads what models need, and says whether they can be asked. Contacts only an embedder."""
@@ -84,6 +93,12 @@ class StagedSelector:
             await self.model.close()
         if self.search is not None:
             await asyncio.to_thread(self.search.close)
+
+
+def _narrowed(question: Question, found: Found | None) -> Question:
+    """The question about what search leaves of the candidates."""
+    ids = found.for_model if found is not None else ()
+    return question if len(ids) < 2 else replace(question, permitted=Candidates(ids))
 
 
 def _with_search(reply: Reply, found: Found | None) -> Reply:

@@ -14,6 +14,7 @@ Rules:
 5. A bundle with more definitions than its `max_tokens` shows its companions and what its skill names, then what search
    ranks best for the goal, as far as they fit; the rest is deferred. What the skill of a deferred bundle names is
    direct. The step's `max_tokens` bounds everything, asked for or not.
+   What a shortlist offers is deferred or `meta`, whatever its bundle's mode is, and so is all that its skill names.
 6. The array is in the order in which bundles and tools first came into the run, so that a set that grows appends.
 7. The guidance holds operator's words and names of tools that an operator listed, and fits a budget by saying less of
    each bundle, never by leaving out how many there are. It does not change when a tool is activated.
@@ -23,8 +24,12 @@ from bundle_router.core.tools.exposure.forms import FORMATS, Format, definition,
 from bundle_router.core.tools.exposure.names import MAX_NAME, RESERVED, exposed_names, names_in
 from bundle_router.core.tools.exposure.placing import (
     Held,
+    as_presented,
     is_named_by_skill,
+    may_be_offered,
     needs_ranking,
+    offer_of,
+    offered_mode,
     place,
     shown_at_most,
     waits,
@@ -43,12 +48,16 @@ __all__ = [
     "Placement",
     "SkillText",
     "Toolset",
+    "as_presented",
     "definition",
     "exposed_names",
     "is_named_by_skill",
     "listing",
+    "may_be_offered",
     "names_in",
     "needs_ranking",
+    "offer_of",
+    "offered_mode",
     "place",
     "shown_at_most",
     "waits",

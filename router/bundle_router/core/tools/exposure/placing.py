@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Card, Catalog
-from bundle_router.core.models import Activation
+from bundle_router.core.models import Activation, Mode, Offer
 from bundle_router.core.tools.exposure.values import Place, Placed, Placement
 
 _OPENNESS: Final[Mapping[Place, int]] = {"direct": 0, "deferred": 1, "meta": 2}
@@ -36,6 +36,29 @@ def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
     if mode == "direct" and tool not in catalog.cards:
         return "deferred"  # its definition is not known yet
     return mode
+
+
+def offer_of(catalog: Catalog, bundle: Bundle) -> Offer:
+    """How search may present the bundle, by the most that it can do. Undeclared effects count as executing."""
+    offer, effects = catalog.settings.search.offer, frozenset(bundle.effects)
+    if not effects or "exec" in effects:
+        return offer.execute
+    return offer.write if "write" in effects else offer.read
+
+
+def may_be_offered(catalog: Catalog, bundle: Bundle) -> bool:
+    """Whether the bundle may stand in a shortlist."""
+    return offer_of(catalog, bundle) != "none"
+
+
+def offered_mode(catalog: Catalog, bundle: Bundle) -> Mode:
+    """How the bundle is presented in a shortlist: behind search, and no more openly than by itself."""
+    return "meta" if "meta" in (bundle.mode, offer_of(catalog, bundle)) else "deferred"
+
+
+def as_presented(bundle: Bundle, mode: Mode | None) -> Bundle:
+    """The bundle as a decision presents it (`Chosen.mode`): what is behind search brings no instructions along."""
+    return bundle if mode is None else replace(bundle, mode=mode, skill=None)
 
 
 def is_named_by_skill(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
