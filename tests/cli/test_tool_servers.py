@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from bundle_router import Result, Router, Step
 
 from tests.command_line import ROOT, json_of, run
 
@@ -194,7 +197,7 @@ def test_a_volatile_path_that_says_nothing_is_a_config_error(project: Path) -> N
 
 def test_wrappers_are_written_of_pins_and_said_to_be_stale_when_these_change(project: Path) -> None:
     run(project, "vendor", "mail")
-    path = project / "bundles" / "vendored" / "mail.py"
+    path = project / "tool_servers" / "mail.py"
     assert "async def echo(" in path.read_text()
     assert "stale-wrapper" not in run(project, "check").stdout
     changed(project, echo="Says it again.")
@@ -203,6 +206,27 @@ def test_wrappers_are_written_of_pins_and_said_to_be_stale_when_these_change(pro
     path.write_text("# mine\n")
     assert "is not the wrapper of server 'mail'" in run(project, "vendor", "mail", code=3).stderr
     assert "has no pins" in run(project, "vendor", "github", code=3).stderr
+
+
+def test_a_wrapper_is_imported_from_where_it_was_written_and_calls_the_server(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = run(project, "vendor", "mail", "--to", str(project / "ours")).stdout
+    assert f"import with {project} on the path: from ours import mail" in said
+    monkeypatch.syspath_prepend(project)
+    mail = importlib.import_module("ours.mail")
+
+    async def ask() -> Result:
+        async with Router.open(project / "config", runs=project / "runs", development=True) as router:
+            await router.route(Step(run_id="r", workflow="feature", role="planner", step="plan"))
+            arguments = mail.EchoArguments(text="hello")
+            result: Result = await mail.echo(lambda name, given: router.call("r", name, given), arguments)
+            return result
+
+    result = asyncio.run(ask())
+    for name in ("ours", "ours.mail"):
+        del sys.modules[name]
+    assert (result.outcome, result.tool) == ("ok", "mail.echo")
 
 
 # --- the warning light ------------------------------------------------------------------------------------------------

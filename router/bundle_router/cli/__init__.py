@@ -48,7 +48,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "login": ("login", "authorize a tool server that has auth = 'oauth', in your browser"),
     "pin": ("pin", "show what tool servers list now against what was reviewed, and approve it"),
-    "vendor": ("vendor", "write typed Python wrappers for a server's pinned tools to bundles/vendored/"),
+    "vendor": ("vendor", "write typed Python wrappers for a server's pinned tools"),
     "serve": ("serve", "serve runs to agents as MCP servers, on this machine only"),
     "deferral": ("deferral", "find where an agent's tool definitions are not deferred, and change it"),
 }

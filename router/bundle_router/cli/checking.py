@@ -11,6 +11,7 @@ from bundle_router.cli.arguments import add_config, add_development, add_json, c
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
 from bundle_router.cli.reviewing import Review, json_of, lines_of, remote_servers, review
+from bundle_router.cli.vendor import DEFAULT_FOLDER
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.tools.pins import Pins
 from bundle_router.errors import Problem
@@ -47,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     problems += _unused(local, catalog.servers)
     bundles = _shown(project_folder(config) / "bundles")
     problems += pin_problems(catalog, pins, str(bundles / "pins"))
-    problems += _stale_wrappers(catalog, pins, bundles / "vendored")
+    for folder in (bundles / "vendored", bundles.parent / DEFAULT_FOLDER):
+        problems += _stale_wrappers(catalog, pins, folder)
     asked = remote_servers(catalog, ()) if arguments.live else []
     live = review(catalog, pins, asked, development=arguments.development)
     _show(arguments, problems, catalog, unpinned_servers(catalog, pins), live)

@@ -22,7 +22,7 @@ def module_name(server: str) -> str:
 
 
 def vendored_source(server: str, cards: Iterable[Card]) -> str:
-    """The module `bundles/vendored/<server>.py` for the cards of one server (those that its pins give)."""
+    """Return the text of the module for the cards of one server (those that its pins give)."""
     ordered = sorted(cards, key=lambda card: card.tool)
     types = Types(Names())
     functions = Names()
