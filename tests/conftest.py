@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
-# How long an example takes says more of the machine than of us.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
+from tests.profiles import load_profile
 
+load_profile()
 for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
     os.environ.pop(name, None)
 

@@ -11,9 +11,11 @@ import pytest
 from bundle_router.core.models import LocalSettings, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo import TOOLS
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+
+from tests.profiles import examples
 
 TOOL = {tool.name: tool for tool in TOOLS}
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -157,7 +159,7 @@ def test_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None
         TOOL["read_file"].arguments(**wrong)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lines=st.lists(st.text("ab\rß", max_size=6), min_size=1, max_size=12),
     start=st.integers(1, 14),

@@ -13,8 +13,10 @@ from bundle_router.errors import Problem
 from bundle_router.review.lint import check
 from bundle_router.review.lint.reach import shadowed_by
 from bundle_router.review.lint.rules import RULES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.profiles import examples
 
 SERVERS = """
 [servers.repo]
@@ -218,7 +220,7 @@ fields = st.lists(names, max_size=2, unique=True).map(tuple)
 routes = st.lists(st.builds(Route, name=st.just("r"), workflow=fields, role=fields, step=fields), max_size=8)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(routes, st.tuples(*[st.sampled_from(["a", "b", "ab", "abc", "ac", "zb", "q"])] * 3))
 def test_a_route_called_unreachable_never_matches_before_the_one_that_hides_it(
     rows: list[Route], address: tuple[str, str, str]

@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 import pytest
 from bundle_router.core.config.positions import Path, locate, show
 from bundle_router.core.config.source import from_bytes, guard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+
+from tests.profiles import examples
 
 _Choice = TypeVar("_Choice")
 
@@ -104,7 +106,7 @@ def documents(draw: Any) -> str:
     return Writer(draw).document()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(300, suppress_health_check=[HealthCheck.too_slow])
 @given(documents())
 def test_every_path_the_parser_knows_has_a_line_and_the_line_holds_it(text: str) -> None:
     parsed = all_paths(tomllib.loads(text))
@@ -119,7 +121,7 @@ def test_every_path_the_parser_knows_has_a_line_and_the_line_holds_it(text: str)
             assert str(parsed[path]) in lines[line - 1]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(100, suppress_health_check=[HealthCheck.too_slow])
 @given(documents())
 def test_the_guard_lets_ordinary_documents_through(text: str) -> None:
     assert guard(from_bytes("x.toml", "x.toml", (text or "#").encode(), "project")) is None

@@ -58,6 +58,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.profiles import examples
+
 T = TypeVar("T")
 
 IDS = ("repo.readonly", "repo.write", "docs.fetch", "docs.search", "workspace.exec", "notes")
@@ -276,7 +278,7 @@ def permitted(catalog: Catalog, facts: Facts, step: Step) -> dict[str, set[str]]
 
 
 @given(catalogs(), facts_, activations, steps, replies)
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_whatever_is_asked_or_answered_the_result_is_within_what_policy_permits(
     catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply
 ) -> None:
@@ -290,7 +292,7 @@ def test_whatever_is_asked_or_answered_the_result_is_within_what_policy_permits(
 
 
 @given(catalogs(), facts_, activations, steps, replies, patterns.filter(bool))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_a_denial_always_wins_and_narrowing_never_widens(
     catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply, deny: tuple[str, ...]
 ) -> None:
@@ -337,7 +339,7 @@ def test_the_generated_cases_reach_what_they_are_about() -> None:
 
 
 @given(catalogs(), facts_, activations, steps, answers)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_settle_never_returns_what_was_not_a_candidate(
     catalog: Catalog, facts: Facts, before: Activation, step: Step, answer: Answer
 ) -> None:
@@ -353,7 +355,7 @@ def test_settle_never_returns_what_was_not_a_candidate(
 
 
 @given(catalogs(), facts_, activations, st.lists(st.tuples(steps, replies, replies), min_size=2, max_size=5))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_answer_given_on_the_way_changes_what_a_step_that_asks_nobody_shows(
     catalog: Catalog, facts: Facts, before: Activation, way: list[tuple[Step, Reply, Reply]]
 ) -> None:
@@ -369,7 +371,7 @@ def test_no_answer_given_on_the_way_changes_what_a_step_that_asks_nobody_shows(
 
 
 @given(catalogs(), facts_, activations, steps, replies)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_cap_holds_for_everything_but_what_the_step_itself_needs(
     catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply
 ) -> None:
@@ -389,7 +391,7 @@ def test_the_cap_holds_for_everything_but_what_the_step_itself_needs(
 
 
 @given(catalogs(), facts_, activations, steps, replies)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_identical_inputs_give_identical_bytes_and_the_record_replays_to_the_same(
     catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply
 ) -> None:
@@ -413,7 +415,7 @@ def test_identical_inputs_give_identical_bytes_and_the_record_replays_to_the_sam
 
 
 @given(catalogs(), facts_, activations, steps, replies)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_every_reason_and_code_is_from_the_closed_lists_and_no_bundle_is_both_shown_and_left_out(
     catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply
 ) -> None:
@@ -496,7 +498,7 @@ class Activations(RuleBasedStateMachine):
 
 
 TestActivations = Activations.TestCase
-TestActivations.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestActivations.settings = examples(60, stateful_step_count=30)
 
 
 def test_an_unheard_question_is_not_degraded_but_a_failed_one_is() -> None:

@@ -19,8 +19,10 @@ from bundle_router.review.learning.learned import NOTHING, Learned
 from bundle_router.review.learning.report import Learning, learn
 from bundle_router.review.learning.report_text import proposals_toml
 from bundle_router.wiring import make_search
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.profiles import examples
 
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 
@@ -105,7 +107,7 @@ chaos = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(logs=chaos)
 def test_logs_never_make_replay_accuracy_worse(kit: Any, logs: Any) -> None:
     runs = {

@@ -92,6 +92,12 @@ def firsts(setting: Any, held: list[str], memory: Memory | None) -> Counter[str]
     return counts
 
 
+@pytest.fixture(scope="module")
+def honest() -> dict[str | float, Counter[str]]:
+    """What was counted without an attacker, by what it was counted over: every attack is held against the same."""
+    return {}
+
+
 def measured(kit: Any, setting: Any, attack: str, share: float) -> Counter[str]:
     counts: Counter[str] = Counter()
     for fold in range(FOLDS):
@@ -106,13 +112,20 @@ def measured(kit: Any, setting: Any, attack: str, share: float) -> Counter[str]:
 @pytest.mark.parametrize("share", [0.125, 0.25])
 @pytest.mark.parametrize("ranked_by", ["setting", "understanding"])
 def test_an_attacker_in_some_runs_moves_little(
-    kit: Any, request: pytest.FixtureRequest, attack: str, share: float, ranked_by: str
+    kit: Any,
+    request: pytest.FixtureRequest,
+    honest: dict[str | float, Counter[str]],
+    attack: str,
+    share: float,
+    ranked_by: str,
 ) -> None:
     """By words alone, and with an embedder beside them: also what replay then chooses is no attacker's choice."""
     deployed = request.getfixturevalue(ranked_by)
-    honest, attacked = measured(kit, deployed, attack, 0.0), measured(kit, deployed, attack, share)
-    steps = honest["steps"]
-    assert honest["right"] / steps - attacked["right"] / steps <= MAX_DROP, (attack, share, honest, attacked)
+    if ranked_by not in honest:
+        honest[ranked_by] = measured(kit, deployed, attack, 0.0)
+    before, attacked = honest[ranked_by], measured(kit, deployed, attack, share)
+    steps = before["steps"]
+    assert before["right"] / steps - attacked["right"] / steps <= MAX_DROP, (attack, share, before, attacked)
     assert attacked["dragged"] / steps <= MAX_DRAGGED, (attack, share, attacked)
 
 
@@ -217,12 +230,14 @@ def recalling(kit: Any, setting: Any, attack: str, share: float, pull: float) ->
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("pull", [0.5, 4.0])
 def test_an_attacker_moves_little_of_what_is_recalled_by_meaning(
-    kit: Any, understanding: Any, attack: str, pull: float
+    kit: Any, understanding: Any, honest: dict[str | float, Counter[str]], attack: str, pull: float
 ) -> None:
-    honest, *_ = recalling(kit, understanding, attack, 0.0, pull)
+    if pull not in honest:
+        honest[pull], *_ = recalling(kit, understanding, attack, 0.0, pull)
+    before = honest[pull]
     attacked, beside_words, words_alone = recalling(kit, understanding, attack, 0.25, pull)
-    steps = honest["steps"]
-    assert honest["right"] / steps - attacked["right"] / steps <= MAX_DROP, (honest, attacked)
+    steps = before["steps"]
+    assert before["right"] / steps - attacked["right"] / steps <= MAX_DROP, (before, attacked)
     assert attacked["dragged"] / steps <= MAX_DRAGGED, attacked
     assert beside_words["dragged"] <= words_alone["dragged"], (beside_words, words_alone)
 

@@ -27,8 +27,10 @@ from bundle_router.review.learning.labels import label_steps
 from bundle_router.review.learning.learned import NOTHING, Learned, known_of
 from bundle_router.review.learning.report import Learning, learn
 from bundle_router.wiring import make_search
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.profiles import examples
 
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 
@@ -169,7 +171,7 @@ chaos = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(logs=chaos)
 def test_recall_never_makes_replay_worse(kit: Any, logs: Any) -> None:
     runs = {f"r{at:03d}": [kit.Turn(goal, (b,), (tool,)) for goal, (b, tool) in turns] for at, turns in enumerate(logs)}

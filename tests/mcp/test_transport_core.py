@@ -17,9 +17,11 @@ from bundle_router.core.tools.transport.gate import Gate
 from bundle_router.core.tools.transport.leases import Held, Leases
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
 from bundle_router.core.tools.transport.references import MissingReference, resolved
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.profiles import examples
 
 S = 10**9
 FAILED_5: tuple[End, ...] = ("failed",) * 5
@@ -251,7 +253,7 @@ class GateMachine(RuleBasedStateMachine):
 
 
 TestGate = GateMachine.TestCase
-TestGate.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestGate.settings = examples(60, stateful_step_count=60)
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 TestLeases = LeaseMachine.TestCase
-TestLeases.settings = settings(max_examples=40, stateful_step_count=100, deadline=None)
+TestLeases.settings = examples(40, stateful_step_count=100)
 
 
 # --- results and definitions ------------------------------------------------------------------------------------------

@@ -28,8 +28,10 @@ from bundle_router.engine.asking.memory import MAX_ANSWERS, AnswerMemory, Kept
 from bundle_router.ports import Readiness
 from bundle_router.testing import FakeClock, FakeDiagnostics, fake_router, small_catalog
 from bundle_router.testing.upstream import choice
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.profiles import examples
 
 Opened = Callable[..., ModelSelector]
 Ask = Callable[..., Reply]
@@ -510,7 +512,7 @@ INJECTIONS: list[str] = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(said=_answers() | st.text(max_size=100), data=st.data())
 def test_whatever_the_model_says_the_decision_stays_within_what_is_permitted(
     heard: Callable[[Question, str], Reply], question: Put, said: str, data: st.DataObject

@@ -6,8 +6,10 @@ import base64
 from urllib.parse import quote
 
 from bundle_router.adapters.redaction import SecretRedactor
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.profiles import examples
 
 TOKEN = "ghp_" + "aB3dE5gH7" * 4
 VALUE = "correct horse/battery+staple"
@@ -62,14 +64,14 @@ fragments = st.sampled_from(
 texts = st.lists(fragments | st.text(max_size=6), max_size=14).map("".join)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(texts)
 def test_redacting_twice_changes_nothing_more(text: str) -> None:
     once = REDACTOR.redact(text)
     assert REDACTOR.redact(once) == once
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(texts)
 def test_a_known_token_never_survives(text: str) -> None:
     assert TOKEN not in REDACTOR.redact(f"{text} {TOKEN} {text}")
@@ -82,7 +84,6 @@ def test_any_text_can_be_redacted_and_called_clean_only_when_it_is(text: str) ->
         assert redacted is text
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(exclude_characters="[]"), max_size=40), st.text(max_size=40))
 def test_text_around_a_token_is_kept(before: str, after: str) -> None:
     text = f"{before} \n {TOKEN} \n {after}"

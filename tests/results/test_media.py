@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from bundle_router.adapters.media import INLINE, describe, dimensions, duration, sniff
 from bundle_router.core.tools.shaping import MediaFacts
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+
+from tests.profiles import examples
 
 
 def png(width: int, height: int, *extra: tuple[bytes, bytes], tail: bytes = b"") -> bytes:
@@ -211,7 +213,7 @@ def test_a_bomb_costs_no_more_than_its_header() -> None:
     tracemalloc.stop()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300, derandomize=True)
 @given(
     st.binary(max_size=200)
     | st.builds(

@@ -11,10 +11,12 @@ from bundle_router.adapters.media import describe
 from bundle_router.core.models import Block, Data, Media, Text
 from bundle_router.core.tools.shaping import json_text, references, shape, visible
 from bundle_router.core.tools.shaping.visible import slices
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+from tests.profiles import examples
+
+SETTINGS = examples(60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from bundle_router.core.records.chain import FILES, genesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from tests.profiles import examples
 
 FILE = st.sampled_from(list(FILES))
 
@@ -77,10 +79,7 @@ def test_any_interleaving_of_appends_and_crashes_reopens_to_what_was_acknowledge
 
     run_state_machine_as_test(
         Crashing,
-        settings=settings(
-            max_examples=40,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        settings=examples(
+            40, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
         ),
     )

@@ -12,8 +12,10 @@ from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request, marks_of
 from bundle_router.core.search.text import Analyzer
 from bundle_router.core.search.trials import quality_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.profiles import examples
 
 ANALYZER = Analyzer(english_stemmer())
 ALL = frozenset({"repo.readonly", "workspace.exec", "issues.tracker", "weather", "docs.web"})
@@ -91,7 +93,7 @@ one_label = st.builds(
 labels_of = st.lists(one_label, max_size=60)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(labels=st.lists(one_label, min_size=30, max_size=60))
 def test_logs_never_make_replay_worse(search: Search, labels: list[Label]) -> None:
     for trusts in (TRUSTS, (0.35,)):
@@ -100,7 +102,7 @@ def test_logs_never_make_replay_worse(search: Search, labels: list[Label]) -> No
         assert (fit.memory is None) == (fit.after == fit.before)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(labels_of, st.randoms(use_true_random=False))
 def test_the_order_of_labels_of_different_runs_does_not_matter(labels: list[Label], chance: Any) -> None:
     unique = list({label.run: label for label in labels}.values())
@@ -110,7 +112,7 @@ def test_the_order_of_labels_of_different_runs_does_not_matter(labels: list[Labe
     assert one == other
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(labels_of, st.lists(st.sampled_from(["read", "rain", "bug", "foo"]), max_size=4))
 def test_what_memory_adds_is_limited(labels: list[Label], words: list[str]) -> None:
     memory = learn(*make_examples(labels, ANALYZER, nothing), trust=1.0)

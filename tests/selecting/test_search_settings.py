@@ -25,10 +25,11 @@ from bundle_router.core.records.records import (
 )
 from bundle_router.core.records.replay import conclude, replay
 from bundle_router.review.lint import check
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.test_decide_properties import IDS, activations, catalogs, facts_, permitted, steps
+from tests.profiles import examples
 
 SHIPPED = (Path(__file__).parents[2] / "config" / "router.toml").read_text(encoding="utf-8")
 CALIBRATION = """
@@ -174,7 +175,7 @@ def open_catalogs(draw: st.DrawFn) -> Catalog:
 
 
 @given(catalogs() | open_catalogs(), facts_, activations, steps, replies())
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_a_reply_of_any_shape_stays_within_policy_and_replays_to_the_same_bytes(
     catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply
 ) -> None:

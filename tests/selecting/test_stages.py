@@ -25,10 +25,11 @@ from bundle_router.core.search.ranking import Search
 from bundle_router.engine.selecting import SearchSelector
 from bundle_router.errors import NotInstalled
 from bundle_router.testing import FakeDiagnostics, fake_router
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.test_decide_properties import injections
+from tests.profiles import examples
 from tests.selecting.catalogs import (
     EITHER,
     NOVEL,
@@ -243,7 +244,7 @@ def test_no_step_is_slower_than_a_page_of_text(more: dict[str, Any]) -> None:
 
 
 @given(st.text(max_size=120), st.lists(st.text(max_size=30), max_size=3), st.booleans())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_same_question_gets_the_same_bytes_from_an_index_made_anew(
     goal: str, constraints: list[str], with_recent: bool
 ) -> None:

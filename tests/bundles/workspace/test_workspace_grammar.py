@@ -10,9 +10,11 @@ import pytest
 from bundle_router.core.models import BinaryForm, BinaryOption, BinaryRule
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.workspace import grammar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+
+from tests.profiles import examples
 
 DATA = Path(__file__).parents[2] / "data"
 SHIPPED = {
@@ -228,7 +230,7 @@ pieces = st.sampled_from([*PIECES.split(), "a\nb", "a\u00a0b", "a b", ""])
 nearly = st.lists(pieces | st.text(alphabet="-nva./=5;@ \0\r", max_size=5), max_size=6)
 
 
-@settings(max_examples=1500, deadline=None)
+@examples(1500)
 @given(st.one_of(nearly, nearly.map(lambda rest: ["run", *rest])))
 def test_exactly_the_language_of_an_independent_matcher_is_accepted(arguments: list[str]) -> None:
     assert isinstance(grammar.match(SMALL, arguments), grammar.Accepted) == in_language(arguments)

@@ -1,0 +1,33 @@
+"""How much of a property a run of the tests tries: a part of it by default, all of it where `.ci/run` asks for that.
+
+`BUNDLE_ROUTER_TESTS=all` asks for it. What is asserted is the same in both.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
+
+ALL: Final = os.environ.get("BUNDLE_ROUTER_TESTS") == "all"
+PART: Final = 5
+LEAST: Final = 20
+
+
+def examples(number: int, **more: Any) -> settings:
+    """Return settings for so many examples of a property; by default a fifth of them, and at least twenty."""
+    return settings(max_examples=number if ALL else min(number, max(LEAST, number // PART)), deadline=None, **more)
+
+
+def load_profile() -> None:
+    """Set what holds for every property, and keep what Hypothesis remembers of them beside the installed packages.
+
+    There is no deadline: how long an example takes says more of the machine than of us.
+    """
+    set_hypothesis_home_dir(Path(sys.prefix, "hypothesis"))
+    settings.register_profile("bundle-router", examples(100))
+    settings.load_profile("bundle-router")
