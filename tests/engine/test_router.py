@@ -636,7 +636,7 @@ def test_the_shipped_catalog_loads_and_its_revision_does_not_depend_on_the_machi
     assert done.stdout.strip() == first.revision
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a\ud800", "x" * 300, "y/" * 2_000])
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "y/" * 2_000])
 def test_a_workspace_that_no_disk_can_have_is_refused_in_words(router: Router, name: str) -> None:
     with pytest.raises(RequestError, match="is not a folder inside"):
         router.route_sync(Step(run_id="r-w", workflow="w", role="r", step="s", workspace=name))
