@@ -284,6 +284,41 @@ def test_a_session_of_one_run_is_unknown_to_another(site: Any) -> None:
     site.serve(work)
 
 
+def test_clients_that_leave_without_a_word_lock_nobody_out(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bundle_router.serving.protocol.MAX_SESSIONS", 4)
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        who = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": who}).encode()
+        ping = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "ping"}).encode()
+
+        async def open_one() -> str:
+            answer = await site.raw(endpoint.port, site.request(endpoint, body=hello))
+            assert answer.status == 200
+            return str(answer.headers["mcp-session-id"])
+
+        async def is_known(session: str) -> bool:
+            sent = site.request(endpoint, body=ping, more=f"Mcp-Session-Id: {session}")
+            return bool((await site.raw(endpoint.port, sent)).status == 200)
+
+        first, second, third = [await open_one() for _ in range(3)]
+        listening = site.request(endpoint, method="GET", more=f"Mcp-Session-Id: {second}")
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        writer.write(listening)
+        assert b" 200 " in await reader.readline()  # the second is in use, whenever it was last asked
+        assert await is_known(first)
+        fourth = await open_one()
+        for _ in range(20):
+            await open_one()
+            assert await is_known(first), "used again before each of the others"
+        assert await is_known(second)
+        assert not await is_known(third)
+        assert not await is_known(fourth)
+        writer.close()
+
+    site.serve(work)
+
+
 def test_it_listens_on_loopback_alone(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         assert endpoint.url("r") == f"http://127.0.0.1:{endpoint.port}/mcp/runs/r"

@@ -98,6 +98,27 @@ class _Server(Server[Any]):
         return super().create_initialization_options(asked, *more, **named)
 
 
+class _Sessions(StreamableHTTPSessionManager):
+    """The SDK's sessions, of which the longest unused makes room for a new one: clients of the handshake era leave
+    without a word, and would lock everybody out until `IDLE_S` has passed."""
+
+    def _admit_session(self, *given: Any) -> Any:
+        # Not meant to be overridden, and the only place where a session is refused for want of room.
+        if self.max_sessions is not None and len(self._server_instances) >= self.max_sessions:
+            idle = [
+                (transport.idle_scope.deadline, session)
+                for session, transport in self._server_instances.items()
+                if transport.idle_scope is not None and not transport._requests_in_flight
+            ]
+            if idle:
+                session = min(idle)[1]
+                self._session_owners.pop(session, None)
+                scope = self._server_instances.pop(session).idle_scope
+                if scope is not None:
+                    scope.cancel()
+        return super()._admit_session(*given)
+
+
 class RunServer:
     """One run as an MCP server: an ASGI application between `start` and `close`."""
 
@@ -119,7 +140,7 @@ class RunServer:
         for method, (params, handler) in handlers(run, self._asked, self.following).items():
             server.add_request_handler(method, params, handler)
         server.add_notification_handler("notifications/initialized", types.NotificationParams, self._greeted)
-        self._manager = StreamableHTTPSessionManager(
+        self._manager = _Sessions(
             server,
             # Host and Origin were compared whole before this; the SDK's patterns compare by prefix.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
