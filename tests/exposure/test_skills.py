@@ -84,6 +84,21 @@ def test_a_skill_is_handed_out_with_its_bundle_and_the_tools_it_names_are_in_the
         assert decision.exposure.tools == 2
 
 
+def test_a_composed_bundle_brings_the_skills_of_its_parts() -> None:
+    made = catalog()
+    part = made.bundles["hub"]
+    extra = Bundle("extra", "More.", ("s.ping",), effects=("read",), mode="deferred")
+    whole = Bundle("all", "All.", (*part.tools, "s.ping"), bundles=("hub", "extra"), effects=("read",), mode="deferred")
+    routes = [Route("hub", step=("hub",), bundles=("all", "hub"))]
+    composed = small_catalog({"hub": part, "extra": extra, "all": whole}, routes=routes)
+    with fake_router(replace(composed, skills=made.skills)) as router:
+        router.route_sync(step())
+        toolset = router.tools_sync("r")
+        (skill,) = toolset.skills
+        assert (skill.bundle, skill.tools) == ("hub", ("s__get_issue", "s__label"))
+        assert [tool.name for tool in toolset.active] == ["s.get_issue", "s.label"]
+
+
 def test_a_skill_brings_nothing_that_policy_took_away_and_none_where_its_bundle_is_not_shown() -> None:
     from bundle_router.core.catalog import Policy
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from bundle_router import Router, Step, StepPolicy
 from bundle_router.adapters.mcp.supervision import descendants
+from bundle_router.engine.upstreams import Servers
 from bundle_router.errors import RequestError
 
 
@@ -292,6 +293,27 @@ def test_a_server_whose_tools_cant_be_listed_is_unavailable_until_they_can(
             assert left_out(router, project.step())["faults"] == "server_unavailable"
             server.statuses.clear()
             server.faults.options.clear()
+
+
+@pytest.mark.parametrize("trouble", ["slow", "no tools", "no tool of a bundle"])
+def test_an_unpinned_server_of_which_nothing_can_be_shown_is_unavailable_and_says_why(
+    project: Any, bench: Any, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    with bench.faults.serving() as server:
+        glob = "s.nothing*" if trouble == "no tool of a bundle" else "s.*"
+        project.http(server.url, tools=f'tools = ["{glob}"]')
+        if trouble == "slow":
+            monkeypatch.setattr(Servers.discover, "__defaults__", (0.2,))
+            server.faults.options["list_delay"] = 3
+        if trouble == "no tools":
+            monkeypatch.setattr(server.faults, "_list", lambda _cursor: {"tools": []})
+        with project.open(pins="trusted-may-skip") as router:
+            router.route_sync(project.step())
+            router.tools_sync("r")
+            if trouble != "no tool of a bundle":
+                result = router.call_sync("r", "s.echo", {"text": "x"})
+                assert (result.outcome, result.code) == ("unavailable", "server_unavailable")
+            assert left_out(router, project.step())["faults"] == "server_unavailable"
 
 
 def test_a_server_that_keeps_failing_is_left_out_of_decisions_until_it_is_tried_again(project: Any, bench: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import permitted_tools, plan_for
 from bundle_router.core.models import Code, Facts
+from bundle_router.core.models.patterns import matches
 from bundle_router.engine.run import Current
 
 OUTDATED: Final = "the config changed since its last step was decided, so the step has to be routed again"
@@ -32,7 +33,7 @@ def why_not(catalog: Catalog, facts: Facts, current: Current, tool: str) -> tupl
     """Why a tool is not exposed by the current decision: the first code of its best bundle, as `explain` would say."""
     holders = [bundle for bundle in catalog.bundles.values() if tool in bundle.tools]
     if not holders:
-        return "unknown_bundle", "no bundle holds a tool of this name"
+        return _why_not_listed(catalog, facts, current, tool)
     if current.outdated:
         return "not_mapped", OUTDATED
     plan = plan_for(catalog, current.step, facts.grants)
@@ -50,3 +51,16 @@ def why_not(catalog: Catalog, facts: Facts, current: Current, tool: str) -> tupl
                 return "not_mapped", "it became available after this step was decided: route the step again"
             return "not_mapped", f"bundle {bundle.id!r} holds it and is not shown at this step"
     return first or ("not_mapped", "no shown bundle holds it")
+
+
+def _why_not_listed(catalog: Catalog, facts: Facts, current: Current, tool: str) -> tuple[Code, str]:
+    """Why a tool that no bundle is known to hold is not there: its server may have had no chance to list it."""
+    name = tool if "." in tool else tool.removeprefix("mcp__").replace("__", ".", 1)
+    plan = plan_for(catalog, current.step, facts.grants)
+    for bundle in catalog.bundles.values():
+        if any(matches(pattern, name) for pattern in bundle.patterns):
+            verdict = plan.verdicts.of(bundle.id, facts)
+            rows = [row for row in verdict.refused if row.tool in bundle.patterns and matches(row.tool, name)]
+            if rows:
+                return rows[0].code, rows[0].detail
+    return "unknown_bundle", "no bundle holds a tool of this name"

@@ -24,7 +24,7 @@ from bundle_router.core.tools.exposure import (
     SkillText,
     Toolset,
     as_presented,
-    is_named_by_skill,
+    is_named_in,
     listing,
     needs_ranking,
     place,
@@ -131,14 +131,16 @@ class Surface:
 
     def _skills(self, current: Current, places: Mapping[str, str]) -> Iterator[SkillText]:
         """The instructions of shown bundles of which something may be called now, in the decision's order."""
+        told: set[str] = set()
         for chosen in current.decision.bundles:
             bundle = self.catalog.bundle(chosen.id) if chosen.mode is None else None
-            skill = self.catalog.skill_of(bundle) if bundle is not None else None
-            if bundle is None or skill is None or not places.keys() & {*bundle.tools}:
-                continue
-            named = [t for t in bundle.tools if t in places and is_named_by_skill(self.catalog, bundle, t)]
-            tools = tuple(self.exposed[tool] for tool in named)
-            yield SkillText(bundle.id, skill.name, skill.description, tools, skill.text)
+            for part, skill in self.catalog.skills_of(bundle) if bundle is not None else ():
+                here = [tool for tool in part.tools if tool in places]
+                if here and skill.path not in told:
+                    told.add(skill.path)
+                    named = [tool for tool in here if is_named_in(skill, tool)]
+                    tools = tuple(self.exposed[tool] for tool in named)
+                    yield SkillText(part.id, skill.name, skill.description, tools, skill.text)
 
     def _deferred(self, placement: Placement) -> list[tuple[str, str, list[Any]]]:
         """What a provider defers, bundle by bundle, as far as its definitions are known."""

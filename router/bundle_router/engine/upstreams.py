@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, Server
+from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.pins import Pins, PinSetting, Usable, compare, drifted_among, narrowed, usable, with_cards
 from bundle_router.errors import ToolFailure
@@ -93,7 +94,10 @@ class Servers:
         self._clock = clock
         self._diagnostics = diagnostics
         self._remote = tuple(s for s in catalog.servers.values() if s.transport != "local" and s.enabled)
-        self._named = tuple(sorted({tool for bundle in catalog.bundles.values() for tool in bundle.tools}))
+        self._named = frozenset(tool for bundle in catalog.bundles.values() for tool in bundle.tools)
+        self._globs: dict[str, set[str]] = {}
+        for pattern in (pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns):
+            self._globs.setdefault(pattern.partition(".")[0], set()).add(pattern)
         self._review()
         self._held: dict[str, _Held] = {}
         self._failed: dict[tuple[str, str], _Failed] = {}
@@ -106,7 +110,7 @@ class Servers:
         """What follows from the pins alone."""
         pins = self._pins
         self._reviewed = {s.name: pins[s.name].reviewed(s) for s in self._remote if s.name in pins}
-        self._unpinned = drifted_among(self._named, {s.name: self._usable(s, None) for s in self._remote})
+        self._unpinned = drifted_among(sorted(self._named), {s.name: self._usable(s, None) for s in self._remote})
 
     def narrow(self, newer: Mapping[str, Pins]) -> None:
         """Takes back what newer pins do not hold, or hold in another form. Nothing of them is added."""
@@ -155,7 +159,7 @@ class Servers:
         availability = Availability(
             catalog=with_cards(self._catalog, live),
             unavailable=tuple(sorted((*closed, *passing))),
-            drifted=drifted_among(self._named, by_server),
+            drifted=drifted_among(sorted(self._named), by_server),
             closed=tuple(closed),
             unpinned=self._unpinned,
         )
@@ -190,10 +194,17 @@ class Servers:
         since = listing is not None and listing.listed_ns > failed.at_ns if failed is not None else False
         if failed is not None and now < failed.until_ns and not since:
             return failed.reason, failed.until_ns
-        if listing is None or found.cards or found.drifted:
+        if found.open or found.drifted or self._is_wanted(server, found.cards):
             return "", _NEVER
-        count = len(listing.rejected) + len(listing.admitted.refused)
+        if found.cards:
+            return f"none of its {len(found.cards)} tools is one that a bundle names", _NEVER
+        count = len(listing.rejected) + len(listing.admitted.refused) if listing is not None else 0
         return f"it lists no tool that can be used ({count} refused)" if count else "it lists no tools", _NEVER
+
+    def _is_wanted(self, server: Server, cards: Iterable[str]) -> bool:
+        """Whether any of the tools is in a bundle: else its globs would make a shown bundle of nothing."""
+        globs = self._globs.get(server.name, ())
+        return any(name in self._named or any(matches(glob, name) for glob in globs) for name in cards)
 
     def _tell(self, drifted: Pairs, before: Pairs) -> None:
         """Says what drifted of servers that have pins, when it does. That others have none is said where they are
@@ -228,19 +239,21 @@ class Servers:
             loop.create_task(self._list(server, scope, wait_s, fresh=False)): server
             for server in self._discoverable(names, scope)
         }
-        silent, patience_s = set(asked), wait_s
+        silent, patience_s, others = set(asked), wait_s, False
         try:
             while silent:
                 done, silent = await asyncio.wait(silent, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
                 if any(task.result() is not None for task in done):
+                    others = True
                     patience_s = max(loop.time() - began, PATIENCE_S)
         finally:
             for task in silent:
                 task.cancel()
+        why = "while the others did" if others else f"within {wait_s:g} s"
         for task in silent:
-            self._mark((asked[task].name, scope.principal), "it gave no list of its tools while the others did")
+            self._mark((asked[task].name, scope.principal), f"it gave no list of its tools {why}")
 
     def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
         """Whether `discover` would ask anybody, if only for what is in the cache."""

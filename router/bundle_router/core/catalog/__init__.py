@@ -138,6 +138,22 @@ class Catalog:
         """The instructions that come with the bundle."""
         return self.skills.get(bundle.skill) if bundle.skill is not None else None
 
+    def skills_of(self, bundle: Bundle) -> tuple[tuple[Bundle, Skill], ...]:
+        """The instructions that come with the bundle, its own first, then those of the bundles it is composed of; each
+        once, with the bundle that brings it."""
+        if bundle.skill is None and not bundle.bundles:
+            return ()
+        found: dict[str, tuple[Bundle, Skill]] = {}
+        waiting = [bundle]
+        for part in waiting:
+            skill = self.skill_of(part)
+            if skill is not None:
+                found.setdefault(skill.path, (part, skill))
+            waiting.extend(
+                inner for id_ in part.bundles if (inner := self.bundles.get(id_)) is not None and inner not in waiting
+            )
+        return tuple(found.values())
+
     @cached_property
     def always(self) -> tuple[Bundle, ...]:
         return tuple(bundle for bundle in self.bundles.values() if bundle.always)

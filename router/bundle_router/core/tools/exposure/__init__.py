@@ -25,7 +25,7 @@ from bundle_router.core.tools.exposure.names import MAX_NAME, RESERVED, exposed_
 from bundle_router.core.tools.exposure.placing import (
     Held,
     as_presented,
-    is_named_by_skill,
+    is_named_in,
     may_be_offered,
     needs_ranking,
     offer_of,
@@ -51,7 +51,7 @@ __all__ = [
     "as_presented",
     "definition",
     "exposed_names",
-    "is_named_by_skill",
+    "is_named_in",
     "listing",
     "may_be_offered",
     "names_in",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bundle_router.core.catalog import Bundle, Card, Catalog
+from bundle_router.core.catalog import Bundle, Card, Catalog, Skill
 from bundle_router.core.models import Activation, Mode, Offer
 from bundle_router.core.tools.exposure.values import Place, Placed, Placement
 
@@ -31,7 +31,7 @@ def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
     if server is None or server.trust == "untrusted":
         return "meta"
     mode = bundle.mode
-    if mode == "deferred" and bundle.skill is not None and is_named_by_skill(catalog, bundle, tool):
+    if mode == "deferred" and is_named_by_skill(catalog, bundle, tool):
         mode = "direct"
     if mode == "direct" and tool not in catalog.cards:
         return "deferred"  # its definition is not known yet
@@ -58,13 +58,16 @@ def offered_mode(catalog: Catalog, bundle: Bundle) -> Mode:
 
 def as_presented(bundle: Bundle, mode: Mode | None) -> Bundle:
     """The bundle as a decision presents it (`Chosen.mode`): what is behind search brings no instructions along."""
-    return bundle if mode is None else replace(bundle, mode=mode, skill=None)
+    return bundle if mode is None else replace(bundle, mode=mode, skill=None, bundles=())
 
 
 def is_named_by_skill(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
     """Whether the instructions that come with the bundle name the tool, whole or without its server."""
-    skill = catalog.skill_of(bundle)
-    return skill is not None and (tool in skill.tools or tool.partition(".")[2] in skill.tools)
+    return any(is_named_in(skill, tool) for _, skill in catalog.skills_of(bundle))
+
+
+def is_named_in(skill: Skill, tool: str) -> bool:
+    return tool in skill.tools or tool.partition(".")[2] in skill.tools
 
 
 def waits(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
@@ -87,7 +90,7 @@ def needs_ranking(catalog: Catalog, held: Sequence[Held]) -> frozenset[str]:
 
 def shown_at_most(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> tuple[int, int]:
     """Tools that the bundle puts into the array, and their tokens: exact where it fits its budget, else the most."""
-    if bundle.mode == "meta" or (bundle.mode == "deferred" and bundle.skill is None):
+    if bundle.mode == "meta" or (bundle.mode == "deferred" and not catalog.skills_of(bundle)):
         return 0, 0
     cards = [catalog.cards[tool] for tool in tools if mode_of(catalog, bundle, tool) == "direct"]
     tokens = sum(card.tokens for card in cards)

@@ -10,6 +10,7 @@ from typing import Final
 from bundle_router.core.models.spelling import Suggester
 
 MAX_NAME: Final = 200
+CLIENT_PREFIX: Final = "mcp__"
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 
 
@@ -35,7 +36,7 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
 
     A canonical or exposed name means itself, permitted or not: what is asked for by name is refused by name.
     """
-    name = written[:MAX_NAME].strip()
+    name = _own_name(written[:MAX_NAME].strip(), canonical)
     exact = canonical.get(name, name)
     if exact in permitted:
         return Resolved(exact, known=True)
@@ -49,6 +50,16 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
         if meant:
             return Resolved(name, known=False, alike=tuple(meant))
     return Resolved(name, known=False, alike=_nearest(name, permitted))
+
+
+def _own_name(name: str, canonical: Mapping[str, str]) -> str:
+    """The name without what Claude Code and its like put before it: `mcp__server__tool`, with the server's own name or
+    with that of this router's endpoint."""
+    if name in canonical or not name.startswith(CLIENT_PREFIX):
+        return name
+    rest = name.removeprefix(CLIENT_PREFIX)
+    behind = rest.partition("__")[2]
+    return behind if behind in canonical and rest not in canonical else rest
 
 
 def _short(tool: str) -> str:
