@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from bundle_router.core.models import LocalSettings, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo import TOOLS
+from bundle_router.tools.repo import TOOLS, scanning
+from bundle_router.tools.repo.credentials import CREDENTIALS
+from bundle_router.tools.repo.hits import Ripgrep
+from bundle_router.tools.repo.searching import ripgrep
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -225,3 +228,49 @@ def test_listing_a_file_says_it_is_no_folder(folder: Path) -> None:
     with pytest.raises(ToolFailure) as caught:
         call("list_dir", folder, path="z.txt")
     assert caught.value.code == "not_a_directory"
+
+
+# --- credentials ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name, _ in CREDENTIALS),
+        ".git/modules/sub/config",
+        "deep/.GIT/Config",
+        "deep/.netrc",
+        "by-a-link",
+        "folder-link/config",
+        "hard-link",
+    ],
+)
+def test_files_of_credentials_are_neither_read_nor_searched(tmp_path: Path, name: str) -> None:
+    places = {"by-a-link": ".netrc", "folder-link/config": ".git/config", "hard-link": ".git/config"}
+    path = tmp_path / places.get(name, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("https://me:hunter2@example.org")
+    (tmp_path / "by-a-link").symlink_to(".netrc")
+    (tmp_path / "folder-link").symlink_to(".git")
+    if name == "hard-link":
+        (tmp_path / "hard-link").hardlink_to(path)
+    with pytest.raises(ToolFailure) as caught:
+        call("read_file", tmp_path, path=name)
+    assert caught.value.code == "credentials"
+    if name == "hard-link":
+        return  # searching does not open what it finds again; a program can't make such a link (the .git is read-only)
+    context = ToolContext(str(tmp_path), LocalSettings(), timeout_s=20, max_bytes=1 << 20)
+    for engine in (None, scanning.search):
+        found = ripgrep(Ripgrep(pattern="hunter2"), context, engine=engine)
+        assert "hunter2@" not in texts(found)[0]
+        for folder in (path.parent, tmp_path / "folder-link"):
+            if folder.exists():
+                inside = Ripgrep(pattern="hunter2", path=str(folder.relative_to(tmp_path)))
+                assert "hunter2@" not in texts(ripgrep(inside, context, engine=engine))[0]
+
+
+@pytest.mark.parametrize("name", [".git/hooks/pre-commit", ".npmrc", ".env", "config", "docs/config", ".github/config"])
+def test_hooks_and_project_settings_are_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("ordinary")
+    assert "ordinary" in texts(call("read_file", tmp_path, path=name))

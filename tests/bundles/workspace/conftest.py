@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -37,16 +38,17 @@ class Ran:
 
 
 class Runner:
-    """Runs Python source in one workspace under changeable limits."""
+    """Runs Python source in one workspace under changeable limits. `facilities` are what it has unless a call says."""
 
-    def __init__(self, workspace: Path) -> None:
+    def __init__(self, workspace: Path, facilities: tuple[str, ...] = FACILITIES) -> None:
         self.workspace = workspace
+        self.facilities = facilities
 
     def __call__(
         self,
         source: str,
         *args: str,
-        facilities: tuple[str, ...] = FACILITIES,
+        facilities: tuple[str, ...] | None = None,
         timeout_s: float = 60,
         max_bytes: int = 1 << 20,
         cancelled: Callable[[], bool] = lambda: False,
@@ -68,7 +70,7 @@ class Runner:
             hidden=hidden,
         )
         arguments = ExecArguments(binary="python", args=("-", *args), stdin=source, cwd=cwd)
-        output = execute(arguments, context, facilities=facilities)
+        output = execute(arguments, context, facilities=self.facilities if facilities is None else facilities)
         text, data = output.blocks
         assert isinstance(text, Text)
         assert isinstance(data, Data)
@@ -106,9 +108,20 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(workspace: Path) -> Runner:
+    """Runs programs with everything there is."""
     if sys.platform != "linux":
         pytest.skip("programs are only started on Linux")
     return Runner(workspace)
+
+
+@pytest.fixture(params=[FACILITIES, FACILITIES[1:]], ids=["bubblewrap", "own"])
+def run_either(workspace: Path, request: pytest.FixtureRequest) -> Runner:
+    """Runs programs with everything there is, in the two ways in which namespaces are made."""
+    if sys.platform != "linux":
+        pytest.skip("programs are only started on Linux")
+    if request.param == FACILITIES and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    return Runner(workspace, request.param)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from bundle_router.core.models import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.credentials import CREDENTIALS
 from bundle_router.tools.sandbox.plan import FACILITIES
 from bundle_router.tools.workspace import autorun
 from bundle_router.tools.workspace.router_code import RouterCode, base_interpreter, router_code
@@ -286,6 +287,7 @@ def test_the_tables_in_the_security_policy_are_these() -> None:
     for rows in (autorun.PROTECTED, autorun.ORDINARY):
         for names, who in rows:
             assert f"| {', '.join(f'`{name}`' for name in names)} | {who} |" in text
+    assert all(f"| `{name}` | {who} |" in text for name, who in CREDENTIALS)
 
 
 def test_where_the_kernel_has_no_path_descriptors_a_file_is_written_all_the_same(

@@ -22,7 +22,9 @@ from bundle_router.tools.workspace.execution import BinariesArguments, ExecArgum
 from pydantic import ValidationError
 
 EVERYWHERE = pytest.mark.parametrize(
-    "facilities", [FACILITIES, ("files",), ()], ids=["isolated", "without_namespaces", "bare"]
+    "facilities",
+    [FACILITIES, FACILITIES[1:], ("files",), ()],
+    ids=["bubblewrap", "own_namespaces", "without_namespaces", "bare"],
 )
 PAYLOADS = Path(__file__).parents[2] / "data" / "payloads" / "command_injection.txt"
 SPAWN_STUBBORN = """
@@ -234,7 +236,7 @@ def test_nothing_but_the_launcher_and_the_binary_is_executed(workspace: Path, tm
         "rule = BinaryRule(name='python', path='@python', forms=(form,))\n"
         f"context = ToolContext({str(workspace)!r}, LocalSettings(binaries=(rule,)), timeout_s=60, max_bytes=9999)\n"
         "arguments = ExecArguments(binary='python', args=('-', '$(id)', ';id', '`id`', '|id'), stdin='print(40 + 2)')\n"
-        "print(execute(arguments, context).blocks[0].text)"
+        "print(execute(arguments, context, facilities=FACILITIES[1:]).blocks[0].text)"
     )
     strace = ["strace", "-f", "-qq", "-e", "trace=execve,execveat", "-o", str(trace), sys.executable, "-c", code]
     done = subprocess.run(strace, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
@@ -373,7 +375,7 @@ def test_a_timeout_ends_children_that_ignore_it_and_changed_their_session(
         SPAWN_STUBBORN + "print('partial', flush=True)\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(600)",
         marker,
         facilities=facilities,
-        timeout_s=3,
+        timeout_s=6,
     )
     assert ran.failed
     assert ran.record["ended"] == "timeout"

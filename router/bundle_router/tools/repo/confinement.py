@@ -30,7 +30,8 @@ from bundle_router.tools.repo.beneath import (
     open_beneath,
     opener_beside,
 )
-from bundle_router.tools.repo.hiding import Hidden
+from bundle_router.tools.repo.credentials import CREDENTIALS, is_credential_file
+from bundle_router.tools.repo.hiding import Hidden, identity_of
 from bundle_router.tools.repo.lineage import open_folder
 from bundle_router.tools.repo.refusals import explained, invalid, outside
 
@@ -145,6 +146,24 @@ class Root:
         except BaseException:
             os.close(fd)
             raise
+
+    def open_for_reader(self, path: str) -> BinaryIO:
+        """As `open_file`, for content that is shown: credentials of other machines are refused."""
+        file = self.open_file(path)
+        if self._is_credential(file.fileno(), path):
+            file.close()
+            raise ToolFailure(f"{path!r} holds credentials, which no tool shows", code="credentials")
+        return file
+
+    def _is_credential(self, fd: int, path: str) -> bool:
+        """By where the file really is; by what it is, for those at the top: another name for it does not help."""
+        real = os.path.realpath(self.place_of(fd, self.relative(path)))
+        if is_credential_file(real):
+            return True
+        info = os.fstat(fd)
+        if info.st_nlink == 1:
+            return False
+        return any(identity_of(f"{self.path}/{name}") == (info.st_dev, info.st_ino) for name, _ in CREDENTIALS)
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
         """The whole of a small file. Raises ToolFailure `too_large` rather than cutting it."""

@@ -65,7 +65,7 @@ def read_file(arguments: ReadFile, context: ToolContext) -> ToolOutput:
     """Runs `repo.read_file`."""
     with (
         _root_of(arguments.path, context) as root,
-        root.open_file(arguments.path) as file,
+        root.open_for_reader(arguments.path) as file,
     ):
         size = os.fstat(file.fileno()).st_size
         name = show_name(root.relative(arguments.path))

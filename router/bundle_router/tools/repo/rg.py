@@ -26,6 +26,7 @@ from bundle_router.tools.repo import scanning
 from bundle_router.tools.repo.beneath import PATH_ONLY, components
 from bundle_router.tools.repo.children import Child, Command, started
 from bundle_router.tools.repo.confinement import Root
+from bundle_router.tools.repo.credentials import is_credential_file
 from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep
 from bundle_router.tools.repo.regexes import bad_pattern
 
@@ -61,6 +62,7 @@ def search(
         return
     with _scope(query, root) as (fd, is_folder):
         place = root.place_of(fd, query.path)
+        real = os.path.realpath(place)
         command = Command(
             # In the folder itself: given a folder below its own, rg 13 misapplies the .gitignore files in between.
             argv=(binary, *_OPTIONS, *_query_options(query, root), "--", "./" if is_folder else place),
@@ -72,7 +74,9 @@ def search(
         )
         with started(command, context) as child:
             for hits in _files(_events(child), query.path, is_folder=is_folder):
-                if not root.is_hidden(hits.path.rpartition("/")[0] or "."):
+                below = hits.path.removeprefix(f"{query.path}/") if is_folder else ""
+                folder = hits.path.rpartition("/")[0] or "."
+                if not is_credential_file(f"{real}/{below}") and not root.is_hidden(folder):
                     yield hits
             _check_end(child, query)
 
@@ -85,7 +89,7 @@ def _scope(query: Ripgrep, root: Root) -> Iterator[tuple[int, bool]]:
     except ToolFailure as failure:
         if failure.code != "not_a_directory":
             raise
-        with root.open_file(query.path) as file:
+        with root.open_for_reader(query.path) as file:
             yield file.fileno(), False
         return
     try:

@@ -49,7 +49,7 @@ def _files(query: Ripgrep, root: Root) -> Iterator[str]:
     except ToolFailure as failure:
         if failure.code != "not_a_directory":
             raise
-        root.open_file(top).close()  # says what it is, if it is no file
+        root.open_for_reader(top).close()  # says what it is, if it is no file
         yield top
         return
     chain: tuple[Rules, ...] = ()
@@ -112,7 +112,7 @@ def _chain_at(root: Root, folder: str, chain: tuple[Rules, ...]) -> tuple[Rules,
 def _text_of(root: Root, path: str) -> bytes:
     """The file's bytes as UTF-8; empty for what is skipped (binary, too large, gone, refused)."""
     try:
-        with root.open_file(path) as file:
+        with root.open_for_reader(path) as file:
             data = read_up_to(file, MAX_FILE_BYTES + 1)
     except (ToolFailure, OSError):
         return b""

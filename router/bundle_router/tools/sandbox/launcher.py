@@ -1,7 +1,7 @@
 """The launcher process: reads a plan from its control pipe, enters the namespaces, and supervises the program.
 
-Started as `python -I -S -c …` with two descriptors as arguments: of this code, and of the control pipe. See
-`bundle_router.tools.workspace.process` for the router's side.
+Started as `python -I -S -c …`, by bubblewrap or by itself, with three descriptors as arguments: of this code, of the
+control pipe and of the pipe for reports. See `bundle_router.tools.workspace.process` for the router's side.
 """
 
 from __future__ import annotations
@@ -11,20 +11,29 @@ import sys
 from pathlib import Path
 
 from bundle_router.tools.sandbox import linux, namespaces
-from bundle_router.tools.sandbox.plan import Plan
+from bundle_router.tools.sandbox.plan import NAMESPACES, Plan, Statement
 from bundle_router.tools.sandbox.supervisor import Supervisor
 
 
 def main() -> None:
-    control_fd = int(sys.argv[2])
+    code_fd, control_fd, report_fd = map(int, sys.argv[1:4])
+    os.write(report_fd, b'{"ready": true}\n')
     plan = Plan.decode(_read_line(control_fd))
-    for descriptor in (int(sys.argv[1]), control_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd, plan.report_fd):
+    groups = [group for group, *_ in plan.cgroups]
+    for descriptor in (code_fd, control_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd, report_fd, *groups):
         os.set_inheritable(descriptor, False)
     linux.adopt_orphans()
+    if plan.entered:
+        linux.die_with_parent()
+        details = ("own network namespace, loopback only", "own pid namespace", namespaces.MOUNTS_HELD)
+        held = [
+            Statement(name, True, f"{detail} (bubblewrap)") for name, detail in zip(NAMESPACES, details, strict=True)
+        ]
+        Supervisor(plan, control_fd, held, own_users=os.geteuid() != 0).run()
+        return
     users = _users()
     statements = namespaces.enter(plan.facilities)
-    own_users = _users() != users
-    supervisor = Supervisor(plan, control_fd, statements, own_users=own_users)
+    supervisor = Supervisor(plan, control_fd, statements, own_users=_users() != users)
     if not any(statement.held for statement in statements if statement.name == "process tree"):
         supervisor.run()
         return

@@ -1,7 +1,7 @@
 """The Linux calls Python has no name for, through ctypes. Each raises OSError with the kernel's errno.
 
-Structure layouts and numbers are those of linux/{prctl,capability,landlock,mount}.h. The system call numbers used
-here (444 to 446) are the same on every architecture.
+Structure layouts and numbers are those of linux/{prctl,capability,landlock,mount,seccomp}.h. The system call numbers
+used here (428 and above) are the same on every architecture; those of `seccomp` have a table of their own.
 """
 
 from __future__ import annotations
@@ -18,27 +18,39 @@ CLONE_NEWUSER: Final = 0x10000000
 CLONE_NEWPID: Final = 0x20000000
 CLONE_NEWNET: Final = 0x40000000
 
-MS_RDONLY: Final = 1
 MS_NOSUID: Final = 2
 MS_NODEV: Final = 4
 MS_NOEXEC: Final = 8
+MS_RDONLY: Final = 1
 MS_REMOUNT: Final = 32
-MS_NOATIME: Final = 1024
-MS_NODIRATIME: Final = 2048
 MS_BIND: Final = 4096
 MS_REC: Final = 16384
 MS_PRIVATE: Final = 1 << 18
-MS_RELATIME: Final = 1 << 21
+MNT_DETACH: Final = 2
+
+_OPEN_TREE: Final = 428
+_MOVE_MOUNT: Final = 429
+_MOUNT_SETATTR: Final = 442
+_CLONE_RECURSIVE: Final = 1 | os.O_CLOEXEC | 0x1000 | 0x8000  # OPEN_TREE_CLONE, AT_EMPTY_PATH, AT_RECURSIVE
+_EMPTY_PATH: Final = 0x1000
+_RECURSIVE: Final = 0x8000
+_MOVE_FROM_EMPTY_PATH: Final = 4
+_AT_FDCWD: Final = -100
+ATTR_RDONLY: Final = 1
+ATTR_NOSUID: Final = 2
+ATTR_NODEV: Final = 4
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_SECCOMP: Final = 22
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _LAST_CAPABILITY: Final = 63
 _CAPABILITY_VERSION_3: Final = 0x20080522
 
-FILE_CAPABILITIES: Final = (0, 1, 3, 4)
-"""CHOWN, DAC_OVERRIDE, FOWNER, FSETID: what root needs to work on a workspace that belongs to someone else."""
+FILE_CAPABILITIES: Final = (0, 1, 3)
+"""CHOWN, DAC_OVERRIDE, FOWNER: what root needs to work on a workspace that belongs to someone else. Without FSETID,
+writing to a set-user-ID file takes that bit away."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -86,6 +98,54 @@ def unshare(flags: int) -> None:
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
     if _libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]) == -1:
+        _raise()
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns"))
+
+
+def clone_tree(descriptor: int) -> int:
+    """Return a descriptor of a detached copy of the mounts at and beneath what is open. Linux 5.2."""
+    return syscall(_OPEN_TREE, ctypes.c_int(descriptor), b"", ctypes.c_uint(_CLONE_RECURSIVE))
+
+
+def attach_tree(tree: int, target: str) -> None:
+    """Mounts what `clone_tree` returned."""
+    flags = ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
+    syscall(_MOVE_MOUNT, ctypes.c_int(tree), b"", ctypes.c_int(_AT_FDCWD), os.fsencode(target), flags)
+
+
+def restrict_mounts(descriptor: int, attributes: int) -> None:
+    """Adds `ATTR_…` to the mount that is open and all beneath it. Linux 5.12."""
+    wanted = _MountAttributes(attributes, 0, 0, 0)
+    size = ctypes.c_size_t(ctypes.sizeof(wanted))
+    flags = ctypes.c_uint(_EMPTY_PATH | _RECURSIVE)
+    syscall(_MOUNT_SETATTR, ctypes.c_int(descriptor), b"", flags, ctypes.byref(wanted), size)
+
+
+def change_root(folder: str, old: str) -> None:
+    """`pivot_root(2)`; `old` lies beneath `folder`, which is a mount point."""
+    if _libc.pivot_root(os.fsencode(folder), os.fsencode(old)) == -1:
+        _raise()
+
+
+def unmount(target: str) -> None:
+    """Takes a mount, and all beneath it, out of sight; what is open there stays open."""
+    if _libc.umount2(os.fsencode(target), ctypes.c_int(MNT_DETACH)) == -1:
+        _raise()
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def filter_system_calls(program: bytes) -> None:
+    """Installs a BPF program of 8-byte instructions for this process and all it starts. Needs `no_new_privs`."""
+    wanted = _FilterProgram(len(program) // 8, program)
+    zero = ctypes.c_ulong(0)
+    mode = ctypes.c_ulong(2)  # SECCOMP_MODE_FILTER
+    if _libc.prctl(ctypes.c_int(_PR_SET_SECCOMP), mode, ctypes.byref(wanted), zero, zero) == -1:
         _raise()
 
 

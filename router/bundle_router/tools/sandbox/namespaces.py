@@ -1,4 +1,4 @@
-"""Namespaces: a network without the outside, a process tree that ends as one, and a few mounts of its own.
+"""Namespaces: a network without the outside, a process tree that ends as one, and a root folder of its own.
 
 Rules:
 1. Each is tried; what the kernel refuses is stated with its reason and the program still runs.
@@ -14,23 +14,24 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from bundle_router.tools.sandbox import linux
-from bundle_router.tools.sandbox.plan import Place, Statement
+from bundle_router.tools.sandbox.plan import MEMORY_FOLDER_BYTES, Mount, Statement
+from bundle_router.tools.sandbox.tree import Swapped
 
 _EMPTY: Final = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP_RUNNING: Final = 0x41
 _NOT_WANTED: Final = "switched off"
+MOUNTS_HELD: Final = "own root folder: only the workspace, /tmp, /var/tmp and a private folder are writable"
 
 _KINDS: Final = (
     ("network", linux.CLONE_NEWNET, "own network namespace, loopback only"),
     ("process tree", linux.CLONE_NEWPID, "own pid namespace"),
-    ("mounts", linux.CLONE_NEWNS | linux.CLONE_NEWIPC, "own mount namespace"),
+    ("mounts", linux.CLONE_NEWNS | linux.CLONE_NEWIPC, MOUNTS_HELD),
 )
 
 
@@ -52,10 +53,20 @@ def enter(facilities: Sequence[str]) -> list[Statement]:
                 _raise_loopback()
             elif name == "mounts":
                 linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
+                _try_copies()
             statements.append(Statement(name, True, detail))
         except OSError as error:
             statements.append(Statement(name, False, reason(error)))
     return statements
+
+
+def _try_copies() -> None:
+    """Raises OSError where this kernel can't do what `build_root` needs (before Linux 5.12)."""
+    descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    tree = linux.clone_tree(descriptor)
+    linux.restrict_mounts(tree, linux.ATTR_NOSUID)
+    os.close(tree)
+    os.close(descriptor)
 
 
 def _allowed(flag: int) -> bool:
@@ -90,88 +101,71 @@ def _raise_loopback() -> None:
         fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP_RUNNING))
 
 
-def mount_own_proc() -> bool:
-    """A /proc that shows only this pid namespace. To be called by its first process. False where refused."""
-    return _mounted("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+def build_root(mounts: Sequence[Mount]) -> bool:
+    """Makes the root folder that `mounts` describe and goes there. To be called by the first process of its pid
+    namespace. Returns whether /proc is that namespace's own; without one there is none. Raises Swapped, OSError.
+
+    What is shown is opened before anything is mounted, checked, copied by its descriptor and attached by it: no path is
+    looked up twice.
+    """
+    trees = {mount: _clone(mount) for mount in mounts if mount.kind in ("read", "write", "device")}
+    base = "/tmp" if Path("/tmp").is_dir() else "/mnt"  # noqa: S108  # a mount point
+    linux.mount("tmpfs", base, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
+    os.chdir(base)
+    Path("old").mkdir()
+    linux.change_root(".", "old")
+    os.chdir("/")
+    for mount in mounts:
+        _carry_out(mount, trees.get(mount))
+    own_proc = _mounted("proc", "/proc", "proc", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    linux.unmount("/old")
+    Path("/old").rmdir()
+    linux.mount(None, "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
+    return own_proc
 
 
-def mount_own_shared_memory() -> bool:
-    """An empty /dev/shm of 64 MiB, so that semaphores and shared memory work and are nobody else's."""
-    return _mounted("tmpfs", "/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=64m,mode=1777")  # noqa: S108  # a mount point, not a temporary file
-
-
-def mask(folders: Sequence[str]) -> None:
-    """Puts an empty read-only folder over each: sockets there (of containers, the desktop) give power over the host."""
-    for folder in folders:
-        if Path(folder).is_dir() and not Path(folder).is_symlink():
-            _mounted("tmpfs", folder, "tmpfs", _EMPTY, "size=4k,mode=755")
-
-
-def protect(place: Place) -> str:
-    """Makes a file or folder read-only at its place. Returns why not, or an empty string. Raises Swapped."""
-    try:
-        with _opened(place) as path:
-            linux.mount(path, path, None, linux.MS_BIND | linux.MS_REC)
-        with _opened(place) as path:  # the mount itself, which lies over what was opened first
-            flags = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | _mount_flags(path)
-            linux.mount(None, path, None, flags)
-    except OSError as error:
-        return reason(error)
-    return ""
-
-
-def hide(place: Place) -> str:
-    """Puts an empty read-only folder over a folder. Returns why not, or an empty string. Raises Swapped."""
-    try:
-        with _opened(place) as path:
-            linux.mount("tmpfs", path, "tmpfs", _EMPTY, "size=4k,mode=555")
-    except OSError as error:
-        return reason(error)
-    return ""
-
-
-def pin(place: Place) -> str:
-    """Makes a folder a mount point of itself, which can't be renamed. Returns why not, or ''. Raises Swapped."""
-    try:
-        with _opened(place) as path:
-            linux.mount(path, path, None, linux.MS_BIND | linux.MS_REC)
-    except OSError as error:
-        return reason(error)
-    return ""
-
-
-class Swapped(Exception):
-    """What lies at a place is not what the router saw there, so it can't be kept from the program."""
-
-
-@contextmanager
-def _opened(place: Place) -> Iterator[str]:
-    """A path that leads to what is open, to mount on: between looking and mounting nothing can be put there."""
-    try:
-        descriptor = os.open(place.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        raise Swapped(place.path) from None
+def _clone(mount: Mount) -> int:
+    descriptor = os.open(mount.source, os.O_PATH | os.O_NOFOLLOW * bool(mount.inode) | os.O_CLOEXEC)
     try:
         info = os.fstat(descriptor)
-        if (info.st_dev, info.st_ino) != (place.device, place.inode):
-            raise Swapped(place.path)
-        if stat.S_ISLNK(info.st_mode):
-            raise OSError(errno.ELOOP, "it is a symbolic link")
-        yield f"/proc/self/fd/{descriptor}"
+        if mount.inode and (info.st_dev, info.st_ino) != (mount.device, mount.inode):
+            raise Swapped(mount.source)
+        tree = linux.clone_tree(descriptor)
+        attributes = linux.ATTR_NOSUID | (0 if mount.kind == "device" else linux.ATTR_NODEV)
+        linux.restrict_mounts(tree, attributes | (linux.ATTR_RDONLY if mount.kind == "read" else 0))
+        return tree
     finally:
         os.close(descriptor)
 
 
-def _mount_flags(path: str) -> int:
-    """The flags a remount has to repeat: inside a user namespace they are locked."""
-    current = os.statvfs(path).f_flag
-    same = current & (linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC | linux.MS_NOATIME | linux.MS_NODIRATIME)
-    return same | (linux.MS_RELATIME if current & 4096 else 0)  # ST_RELATIME has another number than MS_RELATIME
+def _carry_out(mount: Mount, tree: int | None) -> None:
+    target = Path(mount.target)
+    if mount.kind == "link":
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(mount.source)
+    elif tree is not None:
+        _make_mount_point(target, folder=stat.S_ISDIR(os.fstat(tree).st_mode))
+        linux.attach_tree(tree, mount.target)
+        os.close(tree)
+    else:
+        target.mkdir(parents=True, exist_ok=True)
+        if mount.kind == "memory":
+            options = f"size={MEMORY_FOLDER_BYTES},mode=1777"
+            linux.mount("tmpfs", mount.target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+        elif mount.kind == "hide":
+            linux.mount("tmpfs", mount.target, "tmpfs", _EMPTY, "size=4k,mode=555")
 
 
-def _mounted(source: str, target: str, kind: str, flags: int, data: str | None = None) -> bool:
+def _make_mount_point(target: Path, *, folder: bool) -> None:
+    if os.path.lexists(target):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.mkdir() if folder else target.touch()
+
+
+def _mounted(source: str, target: str, kind: str, flags: int) -> bool:
     try:
-        linux.mount(source, target, kind, flags, data)
+        linux.mount(source, target, kind, flags)
     except OSError:
         return False
     return True

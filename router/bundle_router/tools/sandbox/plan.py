@@ -1,8 +1,8 @@
 """What the router tells the launcher, and what the launcher reports: two JSON shapes, read by both sides.
 
-The launcher reads one line of plan from its control pipe; any further byte, or the pipe's end, means "end
-everything now", so a router that dies takes its programs with it. Reports are JSON lines on a pipe of their own,
-which is closed before the program starts: the program can't forge them.
+The launcher says that it is ready, reads one line of plan from its control pipe and carries it out; any further byte,
+or the pipe's end, means "end everything now", so a router that dies takes its programs with it. Reports are JSON lines
+on a pipe of their own, which is closed before the program starts: the program can't forge them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-Facility = Literal["network", "process tree", "mounts", "files"]
-FACILITIES: Final[tuple[Facility, ...]] = ("network", "process tree", "mounts", "files")
+Facility = Literal["bubblewrap", "network", "process tree", "mounts", "files", "system calls"]
+FACILITIES: Final[tuple[Facility, ...]] = (
+    *("bubblewrap", "network", "process tree", "mounts"),
+    *("files", "system calls"),
+)
 """What can be left out on purpose. Everything else (limits, privileges, ending every process) always applies."""
+NAMESPACES: Final = ("network", "process tree", "mounts")
+
+MountKind = Literal["folder", "link", "read", "write", "device", "memory", "hide"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,25 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Mount:
+    """One step of making the program's own root folder, which begins empty; see `tree.mounts_of`.
+
+    `read`, `write` and `device` show `source` at `target`, everything beneath included; `device` and `inode` are what
+    must lie at the source (0: anything). `link` makes a symlink with the text `source`, `folder` an empty folder,
+    `memory` an empty writable one of `MEMORY_FOLDER_BYTES`, `hide` puts an empty read-only one over what is there.
+    """
+
+    kind: MountKind
+    target: str
+    source: str = ""
+    device: int = 0
+    inode: int = 0
+
+
+MEMORY_FOLDER_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything the launcher needs. Descriptors are inherited under the same numbers.
 
@@ -47,9 +72,15 @@ class Plan:
     still be the folder behind `cwd_fd` when the program starts. Landlock grants writing beneath `root_fd`, the folder
     the program works in, and `write`, and using `read` and `devices`.
 
-    Where there is a mount namespace, `masked` folders are emptied, `hidden` ones too, `protected` places are made
-    read-only, and `pinned` folders, which hold some of those, can't be moved away with them. When one of the last three
-    kinds was swapped the program does not start.
+    Where there is a mount namespace, the program has a root of its own (`mounts`, filled in by the router): it sees
+    `read`, `devices`, `write`, the folder behind `root_fd` and the `temporary` folders (source, target); `hidden` and
+    `masked` places are emptied, `protected` ones read-only, and `pinned` folders, which hold some of those, can't be
+    moved away with them. When one of these was swapped the program does not start. `entered` says that bubblewrap has
+    done all that before the launcher starts. `loader` are folders that only the launcher itself needs.
+
+    `memory_bytes` bounds one process's address space, `total_memory_bytes` the memory of all; `file_bytes` one file,
+    `total_written_bytes` and `max_new_files` all that is written. `cgroups` are the program's control groups
+    (descriptor, name, what they bound), `in_memory` writable folders on file systems that live in memory.
     """
 
     argv: tuple[str, ...]
@@ -62,13 +93,21 @@ class Plan:
     write: tuple[str, ...]
     read: tuple[str, ...]
     devices: tuple[str, ...]
-    masked: tuple[str, ...] = ()
+    loader: tuple[str, ...] = ()
+    temporary: tuple[tuple[str, str], ...] = ()
     protected: tuple[Place, ...] = ()
     hidden: tuple[Place, ...] = ()
+    masked: tuple[Place, ...] = ()
     pinned: tuple[Place, ...] = ()
-    cgroups: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    entered: bool = False
+    cgroups: tuple[tuple[int, str, str], ...] = ()
+    in_memory: tuple[str, ...] = ()
     memory_bytes: int = 2 << 30
+    total_memory_bytes: int = 2 << 30
     file_bytes: int = 256 << 20
+    total_written_bytes: int = 512 << 20
+    max_new_files: int = 50_000
     max_processes: int = 256
     open_files: int = 1024
     grace_s: float = 0.5
@@ -83,8 +122,9 @@ class Plan:
         for name, value in fields.items():
             if isinstance(value, list):
                 fields[name] = tuple(tuple(item) if isinstance(item, list) else item for item in value)
-        for name in ("protected", "hidden", "pinned"):
+        for name in ("protected", "hidden", "masked", "pinned"):
             fields[name] = tuple(Place(**place) for place in fields[name])
+        fields["mounts"] = tuple(Mount(**mount) for mount in fields["mounts"])
         return cls(**fields)
 
 

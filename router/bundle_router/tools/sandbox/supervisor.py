@@ -17,12 +17,16 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.tools.sandbox import linux, namespaces, target
+from bundle_router.tools.sandbox.bounds import INTERVAL_S, Watcher
 from bundle_router.tools.sandbox.plan import Place, Plan, Statement, encode_statements
+from bundle_router.tools.sandbox.tree import SHARED_MEMORY, Swapped
 
 _KILL_FOR_S: Final = 5.0
 _POLL_S: Final = 0.02
@@ -45,16 +49,12 @@ class Supervisor:
     def run(self) -> None:
         wake = self._watch_children()
         try:
-            if self._holds("mounts"):
-                self._arrange_mounts()
-            else:
-                self._statements += _not_kept(self._plan, self._statements)
-        except namespaces.Swapped as swapped:
-            self._report(failed=f"{swapped} was replaced while the program was being started")
+            own_proc = self._arrange_mounts()
+        except (OSError, Swapped, _Unprotected) as error:
+            self._report(failed=str(error))
             return
-        except _Unprotected as unprotected:
-            self._report(failed=str(unprotected))
-            return
+        others = _everyone_else if self._first else partial(descendants, os.getpid())
+        self._watcher = Watcher(self._plan, others if own_proc else None, target.bounds_of_groups(self._plan))
         self._program = os.fork()
         if self._program == 0:
             self._be_program()
@@ -62,7 +62,7 @@ class Supervisor:
             self._wait(wake)
         finally:
             self._end_all(wake)
-            target.remove_cgroups(self._plan)
+            target.remove_groups(self._plan)
         self._report(leftovers=self._leftovers)
 
     def _holds(self, name: str) -> bool:
@@ -80,35 +80,24 @@ class Supervisor:
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         return readable
 
-    def _arrange_mounts(self) -> None:
-        plan, grants = self._plan, {}
-        if self._first and namespaces.mount_own_proc():
-            grants["read"] = (*plan.read, "/proc")
-        if namespaces.mount_own_shared_memory():
-            grants["write"] = (*plan.write, "/dev/shm")  # noqa: S108  # a mount of our own
-        namespaces.mask(plan.masked)
-        self._keep_places()
-        self._plan = Plan(**{name: grants.get(name, getattr(plan, name)) for name in Plan.__dataclass_fields__})
-
-    def _keep_places(self) -> None:
-        """Pins first, so that nothing below is moved away; what could not be hidden is at least made read-only."""
+    def _arrange_mounts(self) -> bool:
+        """Returns whether /proc shows this process's own pid namespace. Raises OSError, Swapped, _Unprotected."""
         plan = self._plan
-        done: set[Place] = set()
-        for place in plan.pinned:
-            if refused := namespaces.pin(place):
-                self._statements.append(_about(place, False, f"can be moved away ({refused})"))
-        for place in plan.hidden:
-            if refused := namespaces.hide(place):
-                self._statements.append(_about(place, False, f"can be read ({refused})"))
-            else:
-                self._statements.append(_about(place, True, "hidden"))
-                done.add(place)
-        for place in plan.protected:
-            if place not in done:
-                refused = namespaces.protect(place)
-                if refused and place.required:
-                    raise _Unprotected(place, refused)
-                self._statements.append(_about(place, not refused, refused or "read-only"))
+        if not self._holds("mounts"):
+            self._statements += _not_kept(plan, self._statements)
+            return not self._first
+        own_proc = plan.entered or namespaces.build_root(plan.mounts)
+        if not os.path.samestat(os.fstat(plan.root_fd), Path(_path_of_root(plan)).stat()):
+            raise Swapped(_path_of_root(plan))
+        covered = {mount.target for mount in plan.mounts}
+        hidden = (*plan.hidden, *plan.masked)
+        for place in (*hidden, *(place for place in plan.protected if place not in hidden)):
+            held = place.path in covered or Path(_path_of_root(plan)).is_relative_to(place.path)
+            detail = "hidden" if place in hidden else "read-only"
+            self._statements.append(_about(place, held, detail if held else "a symbolic link, which can be replaced"))
+        read = (*plan.read, "/proc") if own_proc else plan.read
+        self._plan = replace(plan, read=read, write=(*plan.write, *_own_writable(plan)))
+        return own_proc
 
     # --- the child ---------------------------------------------------------------------------------------------------
 
@@ -124,23 +113,28 @@ class Supervisor:
             os._exit(target.CANT_START)
 
     def _give_up_powers(self) -> None:
-        plan = self._plan
-        in_cgroup = target.join_cgroups(plan)
-        target.limit(plan)
-        self._statements.append(target.limit_processes(plan, in_cgroup=in_cgroup, own_users=self._own_users))
-        self._statements.append(Statement("memory", True, f"{plan.memory_bytes >> 20} MiB a process"))
+        plan, statements = self._plan, self._statements
+        target.join_groups(plan)
+        target.limit(plan, own_users=self._own_users)
+        statements += self._watcher.statements()
         target.enter_folder(plan)
         linux.forbid_new_privileges()
-        self._statements.append(target.restrict_files(plan, network_held=self._holds("network")))
-        self._statements.append(target.drop_privileges())
-        self._report(**encode_statements(self._statements))
+        files, abi = target.restrict_files(plan, network_held=self._holds("network"))
+        statements += [files, target.drop_privileges()]
+        sockets = self._holds("mounts") and (self._holds("network") or abi >= 6)
+        calls = target.filter_calls(plan, unix_sockets=sockets)
+        statements += [calls, *target.consequences(sockets=sockets, calls=calls.held, mounts=self._holds("mounts"))]
+        self._report(**encode_statements(statements))
 
     # --- the parent --------------------------------------------------------------------------------------------------
 
     def _wait(self, wake: int) -> None:
-        """Returns when the program has ended or the router wants it ended."""
+        """Returns when the program has ended, has passed a bound, or the router wants it ended."""
         while self._reap() and self._status is None and not self._stopped:
-            self._pause(wake, None)
+            if exceeded := self._watcher.exceeded():
+                self._report(exceeded=exceeded)
+                return
+            self._pause(wake, INTERVAL_S)
 
     def _pause(self, wake: int, timeout_s: float | None) -> None:
         watched = [wake] if self._stopped else [wake, self._control]
@@ -207,9 +201,30 @@ def _not_kept(plan: Plan, statements: Iterable[Statement]) -> list[Statement]:
     for place in plan.protected:
         if place.required:
             raise _Unprotected(place, f"no mount namespace: {why}")
-    hidden = [_about(place, False, "can be read: hiding it needs a mount namespace") for place in plan.hidden]
-    kept = [place for place in plan.protected if place not in plan.hidden]
-    return [*hidden, *(_about(place, False, "needs a mount namespace") for place in kept)]
+    hidden = [*plan.hidden, *plan.masked]
+    kept = [place for place in plan.protected if place not in hidden]
+    said = [_about(place, False, "can be read: hiding it needs a mount namespace") for place in hidden]
+    return [*said, *(_about(place, False, "needs a mount namespace") for place in kept)]
+
+
+def _path_of_root(plan: Plan) -> str:
+    """Where the folder the program works in is mounted: the only mount with its identity."""
+    info = os.fstat(plan.root_fd)
+    found = [mount.target for mount in plan.mounts if (mount.device, mount.inode) == (info.st_dev, info.st_ino)]
+    return found[0] if found else plan.cwd
+
+
+def _own_writable(plan: Plan) -> Iterator[str]:
+    """Writable folders of a root of its own; not /tmp where it also holds the way to the workspace."""
+    yield SHARED_MEMORY
+    for _, folder in plan.temporary:
+        if not Path(_path_of_root(plan)).is_relative_to(folder):
+            yield folder
+
+
+def _everyone_else() -> list[int]:
+    """Every process of this pid namespace, by its own /proc, but the first."""
+    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if entry.name != "1"]
 
 
 def descendants(root: int) -> list[int]:

@@ -1,9 +1,9 @@
 """The last steps of the process that becomes the program: what it gives up, in order, before execve.
 
-1. Joins its cgroups, while it still may write there.
+1. Joins its control groups, while it still may write there.
 2. Limits itself; core dumps are off.
 3. Enters the working folder, and only if it is still the folder the router checked.
-4. Gives up new privileges, then files (Landlock), then capabilities.
+4. Gives up new privileges, then files (Landlock), then capabilities, then system calls (seccomp).
 5. Executes the file behind the descriptor that the router checked: no name is looked up again.
 """
 
@@ -14,10 +14,10 @@ import os
 import resource
 import signal
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final
 
-from bundle_router.tools.sandbox import landlock, linux
+from bundle_router.tools.sandbox import landlock, linux, seccomp
 from bundle_router.tools.sandbox.namespaces import reason
 from bundle_router.tools.sandbox.plan import Plan, Statement
 
@@ -26,22 +26,26 @@ CANT_START: Final = 127
 """Exit status of a process that could not become the program; what it reported before says why."""
 
 
-def join_cgroups(plan: Plan) -> bool:
-    """Whether this process is now in every group of the plan (and there is one)."""
-    try:
-        for group in plan.cgroups:
-            Path(group, "cgroup.procs").write_text("0", encoding="utf-8")
-    except OSError:
-        return False
-    return bool(plan.cgroups)
+def bounds_of_groups(plan: Plan) -> set[str]:
+    """Return what the plan's control groups bound: `pids`, `memory`."""
+    return {kind for *_, kinds in plan.cgroups for kind in kinds.split()}
 
 
-def remove_cgroups(plan: Plan) -> None:
+def join_groups(plan: Plan) -> None:
+    """Puts this process in every control group of the plan. Raises OSError."""
+    for group, *_ in plan.cgroups:
+        descriptor = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
+        os.write(descriptor, b"0")
+        os.close(descriptor)
+
+
+def remove_groups(plan: Plan) -> None:
     """Empty groups are removed here, so that none stays when the router is killed. EBUSY: not quite empty yet."""
-    for group in plan.cgroups:
+    for group, name, _ in plan.cgroups:
         for _ in range(_REMOVE_TRIES):
             try:
-                Path(group).rmdir()
+                above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=group)
+                os.rmdir(name, dir_fd=above)
             except OSError as error:
                 if error.errno == errno.EBUSY:
                     time.sleep(0.01)
@@ -49,50 +53,69 @@ def remove_cgroups(plan: Plan) -> None:
             break
 
 
-def limit(plan: Plan) -> None:
-    limits = (
+def limit(plan: Plan, *, own_users: bool) -> None:
+    """Limits this process. RLIMIT_NPROC counts per user: it means something in a user namespace, nothing to root."""
+    limits = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_AS, plan.memory_bytes),
         (resource.RLIMIT_FSIZE, plan.file_bytes),
         (resource.RLIMIT_NOFILE, plan.open_files),
-    )
+        *([(resource.RLIMIT_NPROC, plan.max_processes)] if own_users and os.geteuid() != 0 else []),
+    ]
     for kind, value in limits:
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
 
 
-def limit_processes(plan: Plan, *, in_cgroup: bool, own_users: bool) -> Statement:
-    """RLIMIT_NPROC counts per user: it bounds this program alone only inside a user namespace, and root never."""
-    if in_cgroup:
-        return Statement("process count", True, f"at most {plan.max_processes}, by cgroup")
-    if os.geteuid() == 0:
-        return Statement("process count", False, "RLIMIT_NPROC does not bind root and no pids cgroup is writable")
-    if not own_users:
-        return Statement("process count", False, "RLIMIT_NPROC would count the user's other processes")
-    resource.setrlimit(resource.RLIMIT_NPROC, (plan.max_processes, plan.max_processes))
-    return Statement("process count", True, f"at most {plan.max_processes}, by RLIMIT_NPROC")
-
-
 def enter_folder(plan: Plan) -> None:
     """Opens `cwd` anew (mounts of a new namespace are not seen through the old descriptor) and compares."""
-    folder = os.open(plan.cwd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    swapped = FileNotFoundError(f"the working folder {plan.cwd!r} was replaced while the program was being started")
+    try:
+        folder = os.open(plan.cwd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise swapped from error
     if not os.path.samestat(os.fstat(folder), os.fstat(plan.cwd_fd)):
-        raise FileNotFoundError(f"the working folder {plan.cwd!r} was replaced while the program was being started")
+        raise swapped
     os.fchdir(folder)
     os.close(folder)
 
 
-def restrict_files(plan: Plan, *, network_held: bool) -> Statement:
+def restrict_files(plan: Plan, *, network_held: bool) -> tuple[Statement, int]:
+    """Returns what Landlock keeps, and its version (0: nothing is kept)."""
     if "files" not in plan.facilities:
-        return Statement("files", False, "switched off")
+        return Statement("files", False, "switched off"), 0
     try:
         write: list[str | int] = [plan.root_fd, *plan.write]
         version = landlock.restrict(write=write, read=plan.read, devices=plan.devices, tcp=network_held)
     except OSError as error:
-        return Statement("files", False, f"no Landlock ({reason(error)})")
+        return Statement("files", False, f"no Landlock ({reason(error)})"), 0
     tcp = "" if network_held or version < 4 else "; TCP refused, UDP not"
-    return Statement("files", True, f"Landlock ABI {version}: writes only in the workspace and a private folder{tcp}")
+    detail = f"Landlock ABI {version}: writes only in the workspace and private folders{tcp}"
+    return Statement("files", True, detail), version
+
+
+def filter_calls(plan: Plan, *, unix_sockets: bool) -> Statement:
+    name = "system calls"
+    if name not in plan.facilities:
+        return Statement(name, False, "switched off")
+    try:
+        seccomp.install(unix_sockets=unix_sockets)
+    except OSError as error:
+        return Statement(name, False, f"no seccomp filter ({error.strerror})")
+    return Statement(name, True, "no io_uring, key rings, tracing, mounts, namespaces, vsock; no set-user-ID files")
+
+
+def consequences(*, sockets: bool, calls: bool, mounts: bool) -> Iterator[Statement]:
+    """What follows for unix sockets and for owners, modes and times of files outside."""
+    if sockets:
+        yield Statement("unix sockets", True, "none outside can be reached")
+    elif calls:
+        yield Statement("unix sockets", True, "refused, since those outside could be reached")
+    else:
+        yield Statement("unix sockets", False, "sockets outside can be reached")
+    detail = "modes, owners, times and attributes outside " + ("are read-only" if mounts else "need a mount namespace")
+    yield Statement("metadata", mounts, detail)
 
 
 def drop_privileges() -> Statement:

@@ -1,6 +1,6 @@
-"""A pids control group for one program, where the kernel has them and this process may make one.
+"""Control groups for one program, where the kernel has them and this process may make one.
 
-RLIMIT_NPROC counts per user and not for root, so a fork bomb under root is bounded by this or by nothing.
+They bound the memory and the number of processes of the whole. RLIMIT_NPROC counts per user and not for root.
 """
 
 from __future__ import annotations
@@ -11,30 +11,44 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _MOUNT: Final = Path("/sys/fs/cgroup")
 _REMOVE_FOR_S: Final = 2.0
+_LIMITS: Final = {"pids": ("pids.max",), "memory": ("memory.max", "memory.limit_in_bytes")}
+"""The file of a controller's limit; version 1 calls that of memory otherwise."""
 _numbers = itertools.count()
 
 
-@contextmanager
-def process_group(
-    max_processes: int, *, mount: Path = _MOUNT, membership: str | None = None
-) -> Iterator[tuple[str, ...]]:
-    """A fresh group limited to `max_processes`, removed at the end; empty where none can be made.
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    """A group that was made, and which controllers bound it."""
 
-    `membership` is the text of /proc/self/cgroup: the group is made beneath the one this process is in.
+    path: Path
+    controllers: tuple[str, ...]
+
+
+@contextmanager
+def control_groups(
+    limits: dict[str, int], *, mount: Path = _MOUNT, membership: str | None = None
+) -> Iterator[tuple[ControlGroup, ...]]:
+    """Fresh groups with these limits (`pids`, `memory`), removed at the end; fewer, or none, where they can't be made.
+
+    `membership` is the text of /proc/self/cgroup: a group is made beneath the one this process is in.
     """
-    group = _make(mount, membership if membership is not None else _membership(), max_processes)
-    if group is None:
-        yield ()
-        return
+    made: list[ControlGroup] = []
     try:
-        yield (str(group),)
+        for parent, controllers in _parents(mount, membership if membership is not None else _membership()):
+            wanted = {name: limits[name] for name in controllers if name in limits}
+            group = _make(parent, wanted) if wanted else None
+            if group is not None:
+                made.append(group)
+        yield tuple(made)
     finally:
-        _remove(group)
+        for group in made:
+            _remove(group.path)
 
 
 def _membership() -> str:
@@ -44,32 +58,39 @@ def _membership() -> str:
         return ""
 
 
-def _parents(mount: Path, membership: str) -> Iterator[Path]:
-    """Where a pids group may be made: version 1 has a hierarchy for each controller, version 2 one for all."""
+def _parents(mount: Path, membership: str) -> Iterator[tuple[Path, list[str]]]:
+    """Where groups may be made, with their controllers: version 1 has a hierarchy for each, version 2 one for all."""
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
-        if "pids" in controllers.split(","):
-            yield mount / "pids" / path.lstrip("/")
-        elif not controllers:
+        for name in _LIMITS:
+            if name in controllers.split(","):
+                yield mount / name / path.lstrip("/"), [name]
+        if not controllers:
             parent = mount / path.lstrip("/")
             with contextlib.suppress(OSError):
-                if "pids" in (parent / "cgroup.subtree_control").read_text(encoding="ascii").split():
-                    yield parent
+                yield parent, (parent / "cgroup.subtree_control").read_text(encoding="ascii").split()
 
 
-def _make(mount: Path, membership: str, max_processes: int) -> Path | None:
-    for parent in _parents(mount, membership):
-        group = parent / f"bundle-router-{os.getpid()}-{next(_numbers)}"
-        try:
-            group.mkdir(mode=0o700)
-        except OSError:
-            continue
-        try:
-            (group / "pids.max").write_text(str(max_processes), encoding="ascii")
-            return group
-        except OSError:
-            _remove(group)
-    return None
+def _make(parent: Path, limits: dict[str, int]) -> ControlGroup | None:
+    """A group with those of the limits that could be set; None if that is none."""
+    group = parent / f"bundle-router-{os.getpid()}-{next(_numbers)}"
+    try:
+        group.mkdir(mode=0o700)
+    except OSError:
+        return None
+    bounded = tuple(name for name, value in limits.items() if any(_set(group / file, value) for file in _LIMITS[name]))
+    if not bounded:
+        _remove(group)
+        return None
+    return ControlGroup(group, bounded)
+
+
+def _set(file: Path, value: int) -> bool:
+    try:
+        file.write_text(str(value), encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 def _remove(group: Path) -> None:

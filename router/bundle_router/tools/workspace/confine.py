@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Final
 
 from bundle_router.core.models import BinaryRule
 from bundle_router.tools.workspace.binary import PYTHON, Binary
+from bundle_router.tools.workspace.router_code import base_interpreter
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC: Final = (
@@ -30,7 +32,6 @@ _ETC: Final = (
 )
 """Named one by one: beside them lie password hashes and host keys, which root could read."""
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-_MASKED: Final = ("/run", "/var/run", "/home", "/root")
 
 
 def readable(rule: BinaryRule, binary: Binary) -> tuple[str, ...]:
@@ -40,10 +41,21 @@ def readable(rule: BinaryRule, binary: Binary) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*_SYSTEM, *etc, binary.real_path, *prefixes, *rule.reads]))
 
 
-def masked(needed: Sequence[str]) -> tuple[str, ...]:
-    """Folders to hide: sockets there give power over the host, and connecting to one is not a file access.
+def loader() -> tuple[str, ...]:
+    """What the launcher's interpreter needs; the program itself is not granted it."""
+    return (base_interpreter(), sys.base_prefix, sys.base_exec_prefix)
 
-    A folder that holds something the program or its launcher needs stays as it is.
-    """
-    real = [Path(os.path.realpath(path)) for path in (*needed, sys.base_prefix)]
-    return tuple(folder for folder in _MASKED if not any(path.is_relative_to(folder) for path in real))
+
+def in_memory(folders: Sequence[str]) -> tuple[str, ...]:
+    """Return those folders that lie on a file system in memory: what is written there no process is charged for."""
+    kinds = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            fields, _, kind = line.partition(" - ")
+            kinds[fields.split()[2]] = kind.split()[0]
+    numbers = {folder: Path(folder).stat().st_dev for folder in folders}
+    return tuple(
+        folder
+        for folder, number in numbers.items()
+        if kinds.get(f"{os.major(number)}:{os.minor(number)}") in ("tmpfs", "ramfs")
+    )

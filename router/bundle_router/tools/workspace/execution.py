@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,17 +19,21 @@ from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.sandbox.plan import FACILITIES, Plan, Statement
 from bundle_router.tools.workspace import confine, grammar
 from bundle_router.tools.workspace.binary import Binary, opened
-from bundle_router.tools.workspace.cgroups import process_group
+from bundle_router.tools.workspace.cgroups import ControlGroup, control_groups
 from bundle_router.tools.workspace.environment import environment
 from bundle_router.tools.workspace.keeping import Kept, kept_places, move_aside
 from bundle_router.tools.workspace.process import Finished, run
 from bundle_router.tools.workspace.scratch import private_folder
+from bundle_router.tools.workspace.survey import MAX_ENTRIES
 
 MAX_STDIN: Final = 1 << 20
 _RESERVE_S: Final = 2.0
 """Kept back from the caller's time for ending processes and handing back what they said."""
 _RESERVE_BYTES: Final = 8_192
 _LEAST_BYTES: Final = 2_048
+_NOT_SURVEYED: Final = Statement(
+    "survey", False, f"more than {MAX_ENTRIES:,} entries: sockets, credentials and links among the rest were not found"
+)
 
 
 class ExecArguments(Frozen):
@@ -63,12 +67,13 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
         _folder(root, arguments.cwd) as cwd_fd,
         opened(rule, workspace=root.top) as binary,
         private_folder() as private,
-        process_group(rule.max_processes) as groups,
+        control_groups({"pids": rule.max_processes, "memory": rule.memory_bytes}) as groups,
+        _opened_groups(groups) as cgroups,
     ):
         _check_paths(root, arguments, accepted)
         kept = kept_places(root, context, confine.readable(rule, binary), protect_git=rule.protect_git)
         plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
-        plan = replace(plan, cgroups=groups, facilities=facilities)
+        plan = replace(plan, cgroups=cgroups, facilities=facilities)
         finished = run(
             plan,
             stdin=arguments.stdin,
@@ -77,6 +82,8 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
             max_bytes=max((context.max_bytes - _RESERVE_BYTES) // 2, _LEAST_BYTES),
         )
         moved = move_aside(root, kept.absent)
+    if not kept.surveyed:
+        finished = replace(finished, statements=(*finished.statements, _NOT_SURVEYED))
     return _output(finished, binary, arguments, moved)
 
 
@@ -152,14 +159,33 @@ def _plan(
         write=(private,),
         read=read,
         devices=confine.DEVICES,
-        masked=confine.masked((root.path, private, *read)),
+        loader=confine.loader(),
+        temporary=((f"{private}/tmp", "/tmp"), (f"{private}/var-tmp", "/var/tmp")),  # noqa: S108  # of its own root
         protected=kept.protected,
         hidden=kept.hidden,
+        masked=kept.masked,
         pinned=kept.pinned,
+        in_memory=confine.in_memory((root.path, private)),
         memory_bytes=rule.memory_bytes,
+        total_memory_bytes=rule.memory_bytes,
         file_bytes=rule.file_bytes,
+        total_written_bytes=2 * rule.file_bytes,
         max_processes=rule.max_processes,
     )
+
+
+@contextmanager
+def _opened_groups(groups: Sequence[ControlGroup]) -> Iterator[tuple[tuple[int, str, str], ...]]:
+    """For the launcher, which sees no control groups in its own root."""
+    found = [
+        (os.open(group.path, os.O_PATH | os.O_DIRECTORY), group.path.name, " ".join(group.controllers))
+        for group in groups
+    ]
+    try:
+        yield tuple(found)
+    finally:
+        for descriptor, *_ in found:
+            os.close(descriptor)
 
 
 def _time(rule: BinaryRule, context: ToolContext) -> float:
@@ -187,6 +213,8 @@ def _headline(finished: Finished) -> str:
         return f"ended after {took}: out of time{left}"
     if finished.ended == "cancelled":
         return f"ended after {took}: cancelled by the caller{left}"
+    if finished.exceeded:
+        return f"ended after {took}: {finished.exceeded}{left}"
     if finished.signal is not None:
         return f"ended by {_signal_name(finished.signal)} after {took}{_hint(finished.signal)}{left}"
     return f"exit {finished.exit_code} after {took}{left}"

@@ -25,16 +25,20 @@ from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.sandbox.plan import Place
 from bundle_router.tools.workspace.autorun import ENVIRONMENT_MARKERS, NAMES, autorun_part
 from bundle_router.tools.workspace.router_code import router_code
+from bundle_router.tools.workspace.survey import survey
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The fields of a plan with these names; and `absent`, protected places that are not there, beneath the root."""
+    """The fields of a plan with these names; `absent`, protected places that are not there, beneath the
+    root; and whether all of the folder was looked through."""
 
     protected: tuple[Place, ...]
     hidden: tuple[Place, ...]
+    masked: tuple[Place, ...]
     pinned: tuple[Place, ...]
     absent: tuple[str, ...] = ()
+    surveyed: bool = True
 
 
 def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool) -> Kept:
@@ -50,12 +54,16 @@ def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, pr
         protected.append(_seen(top))
     reach = [top, *(Path(os.path.realpath(path)) for path in readable)]
     hidden = [_seen(path) for path in _within_reach(context.hidden, reach) if not top.is_relative_to(path)]
+    found = survey(root.path, {*code.places, *map(os.path.realpath, context.hidden)} - {root.path})
+    autorun += [_seen(path) for path in found.repositories if protect_git and path.parent != top]
+    protected += [_seen(path, required=True) for path in found.router_code]
+    masked = _present(_seen(path) for path in (*found.sockets, *found.credentials))
     places = [place for place in (*autorun, *protected, *hidden) if place]
     pinned = [_seen(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
     own = [*real, *map(Path, code.places), *unasked]
     beneath = [str(path.relative_to(top)) for path in own if path.is_relative_to(top) and path != top]
     absent = tuple(path for path in beneath if _walk(root.fd, path, _nothing) is None)
-    return Kept(_present(autorun + protected), _present(hidden), _present(pinned), absent)
+    return Kept(_present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.whole)
 
 
 def move_aside(root: Root, absent: Iterable[str]) -> list[str]:

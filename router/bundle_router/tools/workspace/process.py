@@ -28,11 +28,14 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.sandbox.plan import Plan, Statement
+from bundle_router.tools.repo.children import find_binary
+from bundle_router.tools.sandbox import bubblewrap
+from bundle_router.tools.sandbox.plan import NAMESPACES, Plan, Statement
+from bundle_router.tools.sandbox.tree import Swapped, check_places, mounts_of
 from bundle_router.tools.workspace.capture import Capture, Kept
 from bundle_router.tools.workspace.router_code import base_interpreter
 
-Ended = Literal["exited", "killed", "timeout", "cancelled"]
+Ended = Literal["exited", "killed", "timeout", "cancelled", "limit"]
 
 _POLL_S: Final = 0.05
 _KILLING_S: Final = 8.0
@@ -48,7 +51,10 @@ _SOURCES: Final = {path.stem: path.read_bytes() for path in (Path(__file__).pare
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a program ended. `exit_code` is None when `signal` ended it; `leftovers` counts processes it left running."""
+    """How a program ended. `exit_code` is None when `signal` ended it; `leftovers` counts processes it left running.
+
+    `exceeded` says which bound on the whole was passed, when that ended it.
+    """
 
     ended: Ended
     exit_code: int | None
@@ -58,6 +64,7 @@ class Finished:
     stderr: Kept
     statements: tuple[Statement, ...]
     leftovers: int
+    exceeded: str = ""
 
 
 def run(plan: Plan, *, stdin: str | None, timeout_s: float, cancelled: Callable[[], bool], max_bytes: int) -> Finished:
@@ -68,21 +75,45 @@ def run(plan: Plan, *, stdin: str | None, timeout_s: float, cancelled: Callable[
     control_out, control_in = os.pipe()
     report_out, report_in = os.pipe()
     try:
-        process = _start(replace(plan, report_fd=report_in), control_out, stdin)
-    except OSError as error:
+        plan, wrapper = _arranged(replace(plan, report_fd=report_in))
+        process = _start(plan, control_out, stdin, wrapper)
+    except (OSError, Swapped) as error:
         for descriptor in (control_in, report_out):
             os.close(descriptor)
-        raise ToolFailure(f"the launcher can't be started: {error.strerror}", code="not_started") from error
+        why = str(error) if isinstance(error, Swapped) else f"the launcher can't be started: {error.strerror}"
+        raise ToolFailure(f"the program was not started: {why}", code="not_started") from error
     finally:
         os.close(control_out)
         os.close(report_in)
-    watch = _Watch(process, control_in, report_out, max_bytes)
+    watch = _Watch(process, control_in, report_out, plan, max_bytes)
     try:
-        watch.tell(replace(plan, report_fd=report_in).encode())
-        watch.follow(timeout_s, cancelled, plan.grace_s)
+        watch.follow(timeout_s, cancelled)
         return watch.finished()
     finally:
         watch.close()
+
+
+def _arranged(plan: Plan) -> tuple[Plan, list[str]]:
+    """The plan with its mounts, and the bubblewrap command that carries them out (empty: the launcher does it)."""
+    if "mounts" not in plan.facilities:
+        return plan, []
+    plan = replace(plan, mounts=mounts_of(plan))
+    if not {"bubblewrap", *NAMESPACES} <= set(plan.facilities):
+        return plan, []
+    program = find_binary("bwrap", outside=os.readlink(f"/proc/self/fd/{plan.root_fd}"))  # noqa: PTH115  # text
+    if program is None or not _bubblewrap_works(program):
+        return plan, []
+    return replace(plan, entered=True), [program, *bubblewrap.arguments(plan.mounts), "--"]
+
+
+@cache
+def _bubblewrap_works(program: str) -> bool:
+    """Whether it is a file that only root or this user may change, and the kernel lets it do its work."""
+    info = Path(program).stat()
+    if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
+        return False
+    command = [program, *bubblewrap.namespaces(), *bubblewrap.PROBE, "--", program, "--version"]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env={}).returncode == 0
 
 
 @cache
@@ -100,7 +131,8 @@ def _sealed_code() -> int:
     return descriptor
 
 
-def _start(plan: Plan, control_fd: int, stdin: str | None) -> subprocess.Popen[bytes]:
+def _start(plan: Plan, control_fd: int, stdin: str | None, wrapper: list[str]) -> subprocess.Popen[bytes]:
+    descriptors = (_sealed_code(), control_fd, plan.report_fd)
     source: int | IO[bytes] = subprocess.DEVNULL
     with contextlib.ExitStack() as stack:
         if stdin is not None:
@@ -108,12 +140,12 @@ def _start(plan: Plan, control_fd: int, stdin: str | None) -> subprocess.Popen[b
             source.write(stdin.encode("utf-8"))
             source.seek(0)
         return subprocess.Popen(
-            [base_interpreter(), "-I", "-S", "-c", _CODE, str(_sealed_code()), str(control_fd)],
+            [*wrapper, base_interpreter(), "-I", "-S", "-c", _CODE, *map(str, descriptors)],
             stdin=source,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             close_fds=True,
-            pass_fds=(control_fd, _sealed_code(), plan.report_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd),
+            pass_fds=(*descriptors, plan.binary_fd, plan.cwd_fd, plan.root_fd, *(group for group, *_ in plan.cgroups)),
             env={},
             cwd="/",
             start_new_session=True,
@@ -123,10 +155,13 @@ def _start(plan: Plan, control_fd: int, stdin: str | None) -> subprocess.Popen[b
 class _Watch:
     """Follows one launcher until it and everything below it has ended."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control_fd: int, report_fd: int, max_bytes: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], control_fd: int, report_fd: int, plan: Plan, max_bytes: int
+    ) -> None:
         if process.stdout is None or process.stderr is None:
             raise AssertionError("the launcher was started without pipes")
         self._process = process
+        self._plan = plan
         self._control = control_fd
         self._report = report_fd
         self._started = time.monotonic()
@@ -147,10 +182,15 @@ class _Watch:
             while line:
                 line = line[os.write(self._control, line) :]
 
-    def follow(self, timeout_s: float, cancelled: Callable[[], bool], grace_s: float) -> None:
-        deadline = self._started + timeout_s
+    def follow(self, timeout_s: float, cancelled: Callable[[], bool]) -> None:
+        """Sends the plan once the launcher is ready, and returns when all is over."""
+        deadline, grace_s, sent = self._started + timeout_s, self._plan.grace_s, False
         while self._read(_POLL_S):
             now = time.monotonic()
+            if not sent and "ready" in self._said:
+                self._check_places()
+                self.tell(self._plan.encode())
+                sent = True
             if self._ended is None and "exited" not in self._said and (now >= deadline or cancelled()):
                 self._ended = "timeout" if now >= deadline else "cancelled"
                 self.tell(b"x")
@@ -161,6 +201,14 @@ class _Watch:
             elif self._ended is not None and now >= deadline:
                 self._out_of_patience = True
                 return
+
+    def _check_places(self) -> None:
+        """Bubblewrap mounts by path: where something was swapped while it did, the program is not started."""
+        plan = self._plan
+        try:
+            check_places((*plan.protected, *plan.hidden, *plan.masked, *plan.pinned) if plan.entered else ())
+        except Swapped as swapped:
+            raise ToolFailure(f"the program was not started: {swapped}", code="not_started") from swapped
 
     def _read(self, timeout_s: float) -> bool:
         """Reads what there is. False once the launcher has closed its report, which it does by ending."""
@@ -192,9 +240,9 @@ class _Watch:
         if "failed" in said:
             raise ToolFailure(f"the program was not started: {said['failed']}", code="not_started")
         status = said.get("exited")
-        if self._ended in (None, "exited") and (status is None or "statements" not in said):
+        if "exceeded" not in said and self._ended in (None, "exited") and (status is None or "statements" not in said):
             raise ToolFailure(f"the launcher ended without a result: {stderr.text[-2000:]}", code="not_started")
-        ended: Ended = self._ended or "exited"
+        ended: Ended = "limit" if "exceeded" in said else self._ended or "exited"
         if ended == "exited" and status is not None and status < 0:
             ended = "killed"
         return Finished(
@@ -206,6 +254,7 @@ class _Watch:
             stderr=stderr,
             statements=tuple(Statement(**fields) for fields in said.get("statements", ())),
             leftovers=said.get("leftovers", 0),
+            exceeded=said.get("exceeded", ""),
         )
 
     def _drain(self) -> None:

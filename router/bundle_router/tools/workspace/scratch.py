@@ -12,10 +12,10 @@ from pathlib import Path
 
 @contextmanager
 def private_folder() -> Iterator[str]:
-    """A fresh folder (mode 0700) with `home` and `tmp` in it. Its real path, without symlinks."""
+    """A fresh folder (mode 0700) with `home`, `tmp` and `var-tmp` in it. Its real path, without symlinks."""
     folder = Path(tempfile.mkdtemp(prefix="bundle-router-exec-")).resolve()
     try:
-        for name in ("home", "tmp"):
+        for name in ("home", "tmp", "var-tmp"):
             (folder / name).mkdir()
         yield str(folder)
     finally:

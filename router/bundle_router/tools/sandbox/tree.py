@@ -1,0 +1,89 @@
+"""The root folder a program gets: what of the machine it sees, and what of that it may change.
+
+Only the router computes this, as a list of steps that bubblewrap or our own namespaces carry out alike. The root begins
+empty, so what is not named is not there: no socket, no home folder, nobody's temporary files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from bundle_router.tools.sandbox.plan import Mount, Place, Plan
+
+_EMPTY_FOLDERS: Final = ("/dev", "/etc", "/home", "/mnt", "/opt", "/proc", "/root", "/run", "/srv", "/tmp", "/var")  # noqa: S108  # of a root of its own
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # a mount of its own
+
+
+class Swapped(Exception):
+    """What lies at a place is not what the router saw there, so it can't be kept from the program."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} was replaced while the program was being started")
+
+
+def mounts_of(plan: Plan) -> tuple[Mount, ...]:
+    """Return the steps, outer folders first. Raises Swapped.
+
+    Of a place that is a symlink there is none: what a mount covers is where it leads.
+    """
+    root = os.readlink(f"/proc/self/fd/{plan.root_fd}")  # noqa: PTH115  # text
+    at_root = Place(root, *_identity(os.fstat(plan.root_fd)))
+    read_only = any(Path(root).is_relative_to(place.path) for place in plan.protected)
+    inside = [place for place in (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned) if place.path != root]
+    check_places(inside)
+    kept = [place for place in inside if not stat.S_ISLNK(Path(place.path).lstat().st_mode)]
+    steps = [Mount("folder", path) for path in _EMPTY_FOLDERS]
+    steps += _readable((*plan.read, *plan.loader), below=root)
+    steps += [Mount("device", path, path) for path in plan.devices if os.path.exists(path)]  # noqa: PTH110  # text
+    steps += [Mount("memory", SHARED_MEMORY)]
+    steps += [Mount("write", target, source) for source, target in plan.temporary]
+    steps += [Mount("write", path, path) for path in plan.write]
+    steps += [_shown(at_root, "read" if read_only else "write")]
+    steps += [_shown(place, "read" if read_only else "write") for place in plan.pinned if place in kept]
+    steps += [_shown(place, "read") for place in plan.protected if place in kept and _beneath(place.path, root)]
+    for place in (*plan.hidden, *plan.masked):
+        is_folder = place in kept and stat.S_ISDIR(Path(place.path).lstat().st_mode)
+        if place in kept:
+            steps += [Mount("hide", place.path) if is_folder else Mount("device", place.path, "/dev/null")]
+    return tuple(sorted(dict.fromkeys(steps), key=lambda step: step.target.rstrip("/").count("/")))
+
+
+def check_places(places: Iterable[Place]) -> None:
+    """Raises Swapped when something else lies at a place by now, or nothing."""
+    for place in places:
+        try:
+            same = _identity(os.lstat(place.path)) == (place.device, place.inode)  # text
+        except OSError:
+            same = False
+        if not same:
+            raise Swapped(place.path)
+
+
+def _readable(paths: Iterable[str], *, below: str) -> Iterator[Mount]:
+    """What is shown read-only: each path as it is written, links as links, and where it really leads."""
+    shown: list[str] = []
+    every = {found for path in paths for found in (path, os.path.realpath(path)) if os.path.lexists(found)}
+    for path in sorted(every, key=len):
+        if _beneath(path, below) or any(_beneath(path, other) for other in shown):
+            continue
+        shown.append(path)
+        if os.path.islink(path):  # noqa: PTH114  # text
+            yield Mount("link", path, os.readlink(path))  # noqa: PTH115  # text
+        else:
+            yield Mount("read", path, path)
+
+
+def _shown(place: Place, kind: str) -> Mount:
+    return Mount("read" if kind == "read" else "write", place.path, place.path, place.device, place.inode)
+
+
+def _beneath(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def _identity(info: os.stat_result) -> tuple[int, int]:
+    return info.st_dev, info.st_ino

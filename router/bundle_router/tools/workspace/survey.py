@@ -1,0 +1,93 @@
+"""A look through the workspace before a program starts, for what a mount of the whole does not settle.
+
+A socket there may be another program's, who waits for commands. A file there may be another name of code that the
+router's process runs. A repository below the top has hooks and config of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from bundle_router.tools.repo.beneath import Identity
+from bundle_router.tools.repo.credentials import is_credential_file
+
+MAX_ENTRIES: Final = 200_000
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was found, by path. `whole` is False when there was too much to look at."""
+
+    sockets: list[Path] = field(default_factory=list)
+    credentials: list[Path] = field(default_factory=list)
+    router_code: list[Path] = field(default_factory=list)
+    repositories: list[Path] = field(default_factory=list)
+    whole: bool = True
+
+
+def survey(top: str, leave_out: Collection[str]) -> Survey:
+    """Look at every entry below the folder `top`, without following links or entering the folders to leave out."""
+    found = Survey()
+    linked: dict[Identity, Path] = {}
+    for number, entry in enumerate(_entries([top], leave_out)):
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name == ".git":
+                found.repositories.append(Path(entry.path))
+        elif entry.is_file(follow_symlinks=False):
+            if is_credential_file(entry.path):
+                found.credentials.append(Path(entry.path))
+            info = entry.stat(follow_symlinks=False)
+            if info.st_nlink > 1:
+                linked[_identity(info)] = Path(entry.path)
+        elif not entry.is_symlink() and stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+            found.sockets.append(Path(entry.path))
+        if number > MAX_ENTRIES:
+            found.whole = False
+            break
+    if linked:
+        code = linked_code(tuple(sys.path), Path(top).stat().st_dev)
+        found.router_code = [path for identity, path in linked.items() if identity in code]
+    return found
+
+
+@lru_cache(maxsize=4)
+def linked_code(import_path: tuple[str, ...], device: int) -> frozenset[Identity]:
+    """Return the files on the import path, and in environments, that have more than one name on this device.
+
+    uv and conda link what they install to a cache; most other installers copy.
+    """
+    tops = {top for top in (sys.prefix, sys.base_prefix, *import_path) if top and Path(top).is_dir()}
+    files = _entries([top for top in tops if Path(top).stat().st_dev == device], ())
+    every = (entry.stat(follow_symlinks=False) for entry in files if entry.is_file(follow_symlinks=False))
+    return frozenset(_identity(info) for info in every if info.st_nlink > 1)
+
+
+def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirEntry[str]]:
+    """Every entry; of a `.git` only the first level, where sockets may be: what is deeper is git's own."""
+    seen = set(leave_out)
+    while folders:
+        folder = folders.pop()
+        if folder in seen:
+            continue
+        seen.add(folder)
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):  # it is gone by now
+                        yield entry
+                        if entry.is_dir(follow_symlinks=False) and not folder.endswith("/.git"):
+                            folders.append(entry.path)
+        except OSError:
+            continue  # closed to us, and so to the program; or gone
+
+
+def _identity(info: os.stat_result) -> Identity:
+    return info.st_dev, info.st_ino

@@ -1,0 +1,124 @@
+"""Bounds on all of a program's processes together, kept by control groups or watched."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_router.tools.sandbox.plan import FACILITIES
+from bundle_router.tools.workspace import cgroups, confine
+
+OWN = FACILITIES[1:]
+NO_NAMESPACES = ("files", "system calls")
+
+GREEDY = """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        held = b"x" * (80 << 20)
+        time.sleep(60)
+for _ in range(8):
+    os.wait()
+"""
+WRITER = """
+import os
+for number in range(1000):
+    with open(f"{os.environ.get('WHERE', '.')}/part{number}", "wb") as file:
+        file.write(b"x" * (1 << 20)); file.flush(); os.fsync(file.fileno())
+"""
+
+
+@pytest.fixture(params=[FACILITIES, OWN, NO_NAMESPACES], ids=["bubblewrap", "own", "without_namespaces"])
+def facilities(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "_membership", lambda: "")
+
+
+def bound(ran: Any, name: str) -> str:
+    return str(next(row["detail"] for row in ran.record["isolation"] if row["name"] == name))
+
+
+def test_memory_of_all_processes_is_bounded_by_a_control_group(run: Any) -> None:
+    ran = run(GREEDY, memory_bytes=256 << 20)
+    if "by cgroup" not in bound(ran, "memory"):
+        pytest.skip("no control group can be made here")
+    assert ran.failed
+
+
+@pytest.mark.usefixtures("no_groups")
+def test_memory_of_all_processes_is_bounded_where_there_are_no_groups(run: Any, facilities: Any) -> None:
+    started = time.monotonic()
+    ran = run(GREEDY, memory_bytes=256 << 20, facilities=facilities)
+    assert bound(ran, "memory").endswith("256 MiB together, watched")
+    assert "it used more than 256 MiB of memory" in ran.text
+    assert ran.record["ended"] == "limit"
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.usefixtures("no_groups")
+def test_memory_that_processes_share_counts_once(run: Any) -> None:
+    shared = GREEDY.replace("for _ in range(8):\n    if", 'held = b"x" * (100 << 20)\nfor _ in range(8):\n    if', 1)
+    ran = run(
+        shared.replace('        held = b"x" * (80 << 20)\n        time.sleep(60)', "        time.sleep(1); os._exit(0)")
+    )
+    assert not ran.failed
+    ran = run(
+        shared.replace(
+            '        held = b"x" * (80 << 20)\n        time.sleep(60)', "        time.sleep(1); os._exit(0)"
+        ),
+        memory_bytes=400 << 20,
+    )
+    assert not ran.failed, ran.text
+
+
+@pytest.mark.usefixtures("no_groups")
+def test_the_number_of_processes_is_bounded_where_there_are_no_groups(run: Any, facilities: Any) -> None:
+    source = "import os, time\nfor _ in range(200):\n    if os.fork() == 0: time.sleep(60)\ntime.sleep(60)"
+    ran = run(source, max_processes=30, facilities=facilities)
+    assert ran.failed
+    assert "it started more than 30 processes" in ran.text or "BlockingIOError" in ran.text
+    assert ran.record["ended"] in ("limit", "exited")
+
+
+@pytest.mark.parametrize("where", [".", "/dev/shm"])
+def test_what_is_written_in_all_is_bounded(run: Any, workspace: Path, facilities: Any, where: str) -> None:
+    ran = run(WRITER, file_bytes=16 << 20, facilities=facilities, set_env=(f"WHERE={where}",))
+    assert ran.failed
+    if where == ".":
+        assert "it wrote more than 32 MiB" in ran.text
+        assert ran.record["ended"] == "limit"
+    total = sum(path.stat().st_size for path in workspace.iterdir())
+    assert total < 1 << 30
+
+
+def test_in_memory_file_systems_are_watched_by_the_room_they_have_left(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = confine.in_memory
+    monkeypatch.setattr(confine, "in_memory", lambda folders: tuple(folders))  # any free room will do
+    ran = run(WRITER, file_bytes=16 << 20)
+    assert "it wrote more than 32 MiB" in ran.text
+    assert "/dev/shm" in real(("/dev/shm", "/"))
+    assert "/" not in real(("/",))
+
+
+def test_what_children_that_have_ended_wrote_counts(run: Any) -> None:
+    child = "f = open('x', 'wb'); f.write(bytes(1 << 20))"
+    source = f"import subprocess, sys\nfor _ in range(100): subprocess.run([sys.executable, '-c', {child!r}])"
+    ran = run(source, file_bytes=4 << 20)
+    assert "it wrote more than 8 MiB" in ran.text
+
+
+def test_the_number_of_files_is_bounded(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bundle_router.tools.sandbox.plan import Plan
+    from bundle_router.tools.workspace import execution
+
+    monkeypatch.setattr(execution, "Plan", lambda **fields: Plan(**fields, max_new_files=2000))
+    ran = run("for n in range(10_000_000): open(f'f{n}', 'w').close()")
+    assert "it made more than 2,000 files" in ran.text

@@ -1,0 +1,306 @@
+"""Ways out that go round files: sockets, modes and owners, system calls. By bubblewrap and by our own namespaces."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_router.tools.sandbox import seccomp
+from bundle_router.tools.sandbox.plan import FACILITIES
+from bundle_router.tools.workspace import survey as survey_module
+from bundle_router.tools.workspace.survey import survey
+
+OWN = FACILITIES[1:]
+NO_NAMESPACES = ("files", "system calls")
+
+
+@pytest.fixture(params=[FACILITIES, OWN], ids=["bubblewrap", "own"])
+def facilities(request: pytest.FixtureRequest) -> Any:
+    """With namespaces, in the two ways they are made."""
+    if request.param == FACILITIES and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    return request.param
+
+
+# --- sockets --------------------------------------------------------------------------------------------------------
+
+CONNECT = """
+import socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as outside:
+    outside.settimeout(5)
+    outside.connect(sys.argv[1].replace("abstract:", chr(0)))
+    outside.send(b"run this")
+"""
+
+
+@pytest.fixture(params=["/tmp", "/var/tmp", "/dev/shm", "abstract", "readable", "workspace", "workspace/.git"])
+def server(request: pytest.FixtureRequest, workspace: Path, tmp_path: Path) -> Iterator[tuple[socket.socket, str, str]]:
+    """A server of the host on a unix socket, its address, and a folder that a rule may let programs read."""
+    (workspace / ".git").mkdir()
+    (tmp_path / "readable").mkdir()
+    own = {"workspace": workspace, "workspace/.git": workspace / ".git", "readable": tmp_path / "readable"}
+    above = "/tmp" if request.param == "abstract" or request.param in own else request.param
+    with tempfile.TemporaryDirectory(dir=above) as made:
+        folder = str(own.get(request.param, made))
+        address = "abstract:" + made if request.param == "abstract" else f"{folder}/s"
+        with socket.socket(socket.AF_UNIX) as listener:
+            cwd = Path.cwd()
+            os.chdir(folder)  # an address holds 108 bytes
+            try:
+                listener.bind(address.replace("abstract:", "\0") if request.param == "abstract" else "s")
+            finally:
+                os.chdir(cwd)
+            listener.listen()
+            listener.setblocking(False)
+            yield listener, address, request.param
+
+
+def reached(listener: socket.socket) -> bool:
+    try:
+        listener.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_no_server_on_a_unix_socket_outside_is_reached(run: Any, server: Any, workspace: Path, facilities: Any) -> None:
+    listener, address, kind = server
+    source = CONNECT
+    if kind.startswith("workspace"):  # its whole address may be too long
+        source = f"import os; os.chdir({kind.removeprefix('workspace').lstrip('/') or '.'!r})\n"
+        source += CONNECT.replace("sys.argv[1]", "'s'")
+    if kind == "readable":
+        pytest.skip("a folder that the operator lets programs read is shown as it is (SECURITY.md)")
+    ran = run(source, address, facilities=facilities)
+    ran.need("mounts")
+    assert ran.failed
+    assert not reached(listener)
+    assert ran.held("unix sockets")
+
+
+def test_without_namespaces_unix_sockets_are_refused_altogether(run: Any, server: Any) -> None:
+    listener, address, _ = server
+    ran = run(CONNECT, address, facilities=NO_NAMESPACES)
+    ran.need("system calls")
+    assert "PermissionError" in ran.text
+    assert not reached(listener)
+    assert ran.held("unix sockets")
+
+
+def test_where_nothing_bars_them_the_result_says_so(run: Any, workspace: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        listener.bind(f"{folder}/s")
+        listener.listen()
+        ran = run(CONNECT, f"{folder}/s", facilities=())
+        assert not ran.failed, ran.text
+        assert reached(listener)
+    assert "NOT: " in ran.text
+    assert "unix sockets (sockets outside can be reached)" in ran.text
+
+
+def test_a_program_has_unix_sockets_of_its_own(run: Any, facilities: Any) -> None:
+    source = (
+        "import multiprocessing.connection as c, os, socket, threading\n"
+        "s = socket.socketpair(); s[0].send(b'x')\n"
+        "l = c.Listener(os.environ['TMPDIR'] + '/l', 'AF_UNIX')\n"
+        "threading.Thread(target=lambda: l.accept().send(42)).start()\n"
+        "print(c.Client(l.address).recv())"
+    )
+    assert "\n42\n" in run(source, facilities=facilities).text
+
+
+def test_temporary_folders_are_its_own(run: Any, workspace: Path, facilities: Any) -> None:
+    folder = "/tmp" if workspace.is_relative_to("/var/tmp") else "/var/tmp"  # one that does not lead to the workspace
+    ran = run(f"import os; print(os.listdir('{folder}')); open('{folder}/mine-alone', 'w')", facilities=facilities)
+    ran.need("mounts")
+    assert "bundle-router-exec" in ran.text or "\n[]\n" in ran.text
+    assert not ran.failed
+    assert not Path(folder, "mine-alone").exists()
+
+
+# --- modes, owners, times -------------------------------------------------------------------------------------------
+
+METADATA = {
+    "chmod": "os.chmod(path, 0o777)",
+    "chown": "os.chown(path, os.getuid(), os.getgid())",
+    "utime": "os.utime(path, (1, 1))",
+    "setxattr": "os.setxattr(path, 'user.planted', b'1')",
+    "fchmod": "os.fchmod(os.open(path, os.O_RDONLY), 0o777)",
+    "futime": "os.utime(os.open(path, os.O_RDONLY), (1, 1))",
+    "rename": "os.rename(path, path + '2')",
+}
+
+
+@pytest.mark.parametrize("call", METADATA.values(), ids=METADATA.keys())
+def test_metadata_of_files_outside_is_read_only(run: Any, tmp_path: Path, facilities: Any, call: str) -> None:
+    path = tmp_path / "readable" / "file"
+    path.parent.mkdir()
+    path.write_text("x")
+    path.chmod(0o644)
+    before = path.stat()
+    reads = (str(path.parent),)
+    ran = run(f"import os; path = {str(path)!r}\n{call}", reads=reads, facilities=facilities)
+    ran.need("mounts")
+    assert ran.failed
+    assert "Read-only file system" in ran.text or call.startswith("os.rename")
+    assert path.stat() == before
+    assert ran.held("metadata")
+
+
+def test_without_mounts_the_result_says_that_metadata_can_be_changed(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "readable" / "file"
+    path.parent.mkdir()
+    path.write_text("x")
+    ran = run(f"import os; os.chmod({str(path)!r}, 0o600)", reads=(str(path.parent),), facilities=NO_NAMESPACES)
+    assert not ran.failed
+    assert "NOT: " in ran.text
+    assert "metadata (modes, owners, times and attributes outside need a mount namespace)" in ran.text
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "open('f', 'w'); os.chmod('f', 0o4755)",
+        "open('f', 'w'); os.chmod('f', 0o2755)",
+        "os.fchmod(os.open('f', os.O_CREAT | os.O_WRONLY), 0o4755)",
+        "os.open('f', os.O_CREAT | os.O_WRONLY, 0o4755)",
+        "os.umask(0); os.close(os.open('f', os.O_CREAT | os.O_RDWR, 0o6777))",
+        "os.mknod('f', 0o4755 | stat.S_IFREG)",
+        "open('f', 'w'); d = os.open('.', os.O_RDONLY); os.chmod('f', 0o4755, dir_fd=d)",
+        "os.chmod('theirs', 0o755); open('theirs', 'wb').write(open('/bin/sh', 'rb').read()); sys.exit(1)",
+        "open('theirs', 'r+b').write(b'x'); os.rename('theirs', 'mine'); sys.exit(1)",
+    ],
+)
+@pytest.mark.parametrize("without_namespaces", [False, True])
+def test_no_set_user_id_file_is_left_behind(run: Any, workspace: Path, make: str, without_namespaces: bool) -> None:
+    (workspace / "theirs").write_bytes(b"theirs")
+    (workspace / "theirs").chmod(0o4755)
+    before = (workspace / "theirs").stat().st_mode & 0o6000
+    ran = run(f"import os, stat, sys\n{make}", facilities=NO_NAMESPACES if without_namespaces else FACILITIES)
+    ran.need("system calls")
+    assert ran.failed
+    for path in workspace.iterdir():
+        if path.read_bytes() != b"theirs" or not before:
+            assert not path.stat().st_mode & 0o6000, path
+
+
+# --- system calls ---------------------------------------------------------------------------------------------------
+
+CALL = "import ctypes, errno\nlibc = ctypes.CDLL(None, use_errno=True)\n{call}\nprint('errno', ctypes.get_errno())"
+CALLS = {
+    "io_uring": ("libc.syscall(425, 4, ctypes.create_string_buffer(512))", 1),
+    "add_key": ("libc.syscall(NR_add_key, b'user', b'a', b'b', 1, -4)", 1),
+    "keyctl": ("libc.syscall(NR_keyctl, 0, -4, 1)", 1),
+    "unshare": ("libc.unshare(0x10000000)", 1),
+    "clone": ("libc.syscall(NR_clone, 0x10000000 | 17, 0, 0, 0, 0)", 1),
+    "clone3": ("libc.syscall(435, ctypes.create_string_buffer(88), 88)", 38),
+    "openat2": ("libc.syscall(437, -100, b'/', ctypes.create_string_buffer(24), 24)", 38),
+    "setns": ("libc.setns(0, 0)", 1),
+    "mount": ("libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)", 1),
+    "open_tree": ("libc.syscall(428, -100, b'/', 1)", 1),
+    "ptrace": ("libc.ptrace(0, 0, 0, 0)", 1),
+    "bpf": ("libc.syscall(NR_bpf, 0, None, 0)", 1),
+    "not dumpable": ("libc.prctl(4, 0, 0, 0, 0)", 1),
+    "vsock": ("libc.socket(40, 1, 0)", 1),
+    "packet": ("libc.socket(17, 3, 0)", 1),
+    "alg": ("libc.socket(38, 5, 0)", 1),
+    "x32": ("libc.syscall(0x40000000 | 39)", 38),
+}
+
+
+@pytest.mark.parametrize(("call", "number"), CALLS.values(), ids=CALLS.keys())
+def test_system_calls_that_lead_out_are_refused(run: Any, call: str, number: int) -> None:
+    machine = os.uname().machine
+    if machine not in ("x86_64", "aarch64") or ("x32" in call and machine != "x86_64"):
+        pytest.skip("no filter for this machine")
+    at = ("x86_64", "aarch64").index(machine)
+    tables = {**seccomp._REFUSED, "clone": (56, 220)}
+    for name, numbers in tables.items():
+        call = call.replace(f"NR_{name},", f"{numbers[at]},")
+    ran = run(CALL.format(call=call), facilities=NO_NAMESPACES)
+    ran.need("system calls")
+    assert f"errno {number}\n" in ran.text
+
+
+def test_ordinary_programs_do_not_notice(run: Any, facilities: Any) -> None:
+    source = (
+        "import asyncio, concurrent.futures, multiprocessing, os, shutil, socket, sqlite3, subprocess, sys, tempfile\n"
+        "open('a', 'w').write('x'); shutil.copy2('a', 'b'); os.chmod('b', 0o755); os.mkdir('d'); os.symlink('a', 'l')\n"
+        "print(subprocess.check_output([sys.executable, '-c', 'print(1)']))\n"
+        "print(asyncio.run(asyncio.sleep(0, 'slept')), socket.getaddrinfo('127.0.0.1', 80)[0][4])\n"
+        "with concurrent.futures.ThreadPoolExecutor() as pool: print(list(pool.map(abs, [-1])))\n"
+        "sqlite3.connect('db').execute('create table t(x)')\n"
+        "p = multiprocessing.get_context('fork').Process(target=print); p.start(); p.join()\n"
+        "tempfile.NamedTemporaryFile().close(); multiprocessing.Lock()\n"
+    )
+    ran = run(source, facilities=facilities)
+    assert not ran.failed, ran.text
+
+
+def test_the_filter_is_made_for_both_architectures_and_no_other() -> None:
+    for machine in ("x86_64", "aarch64"):
+        code = seccomp.program(machine, unix_sockets=True)
+        steps = list(struct.iter_unpack("=HBBI", code))
+        for at, (_, if_true, if_false, _) in enumerate(steps[:-1]):
+            assert at + 1 + max(if_true, if_false) < len(steps)
+    with pytest.raises(OSError, match="riscv64"):
+        seccomp.program("riscv64", unix_sockets=True)
+
+
+# --- what else lies in the workspace --------------------------------------------------------------------------------
+
+
+def test_a_survey_finds_what_a_mount_of_the_whole_does_not_settle(workspace: Path, monkeypatch: Any) -> None:
+    for folder in ("sub/.git/hooks", "left/out", "deep/er"):
+        (workspace / folder).mkdir(parents=True)
+    (workspace / "deep" / ".netrc").write_text("machine example login me password x")
+    (workspace / "left" / "out" / ".netrc").write_text("")
+    found = survey(str(workspace), {str(workspace / "left")})
+    assert found.repositories == [workspace / "sub" / ".git"]
+    assert found.credentials == [workspace / "deep" / ".netrc"]
+    assert found.whole
+    monkeypatch.setattr(survey_module, "MAX_ENTRIES", 2)
+    assert not survey(str(workspace), ()).whole
+
+
+def test_what_was_not_looked_through_is_said(run: Any, workspace: Path, monkeypatch: Any) -> None:
+    for number in range(9):
+        (workspace / str(number)).touch()
+    monkeypatch.setattr(survey_module, "MAX_ENTRIES", 5)
+    ran = run("print(1)")
+    assert "NOT: survey (more than" in ran.text
+
+
+def test_credentials_are_empty_to_programs_and_nested_repositories_read_only(
+    run: Any, workspace: Path, facilities: Any
+) -> None:
+    (workspace / "sub" / ".git" / "hooks").mkdir(parents=True)
+    (workspace / "sub" / ".netrc").write_text("machine example login me password hunter2")
+    ran = run("print('read', repr(open('sub/.netrc').read()))", facilities=facilities)
+    ran.need("mounts")
+    assert "hunter2" not in ran.text
+    assert run("open('sub/.git/hooks/x', 'w')", facilities=facilities).failed
+    assert (workspace / "sub" / ".netrc").stat().st_size > 0
+
+
+def test_another_name_of_the_routers_code_is_read_only(
+    run: Any, workspace: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    code = tmp_path / "import-root"
+    code.mkdir()
+    (code / "module.py").write_text("x = 1")
+    os.link(code / "module.py", workspace / "innocent.txt")
+    monkeypatch.syspath_prepend(str(code))
+    ran = run("open('innocent.txt', 'w').write('planted')")
+    ran.need("mounts")
+    assert ran.failed
+    assert (code / "module.py").read_text() == "x = 1"
+    assert stat.S_ISREG((workspace / "innocent.txt").stat().st_mode)
