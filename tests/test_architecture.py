@@ -8,12 +8,10 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PACKAGE = "bundle_router"
+from tests.house import IMPORTS, NAMES, PACKAGE, ROOT, layer_of, measures, tree_of
 
 LAYERS: dict[str, set[str]] = {
     # layer: what it may import of this project (itself included where it is more than one module)
@@ -135,36 +133,6 @@ PURE = {
     "pydantic_core",
 }
 
-MODULES = sorted(path.relative_to(ROOT) for path in (ROOT / "router").rglob("*.py"))
-
-
-def name_of(path: Path) -> str:
-    parts = path.with_suffix("").parts[1:]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-NAMES = {name_of(path): path for path in MODULES}
-
-
-def layer_of(module: str) -> str:
-    return module.partition(".")[2].partition(".")[0] or "__init__"
-
-
-def imports_of(path: Path) -> set[str]:
-    """Dotted names imported anywhere in the module, `from x import y` as `x.y` where that is a module."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
-            whole = [f"{node.module}.{alias.name}" for alias in node.names]
-            found.update(name if name in NAMES else str(node.module) for name in whole)
-    return found
-
-
-IMPORTS = {name: imports_of(path) for name, path in NAMES.items()}
-
 
 @pytest.mark.parametrize("module", NAMES)
 def test_imports_point_one_way(module: str) -> None:
@@ -190,10 +158,16 @@ PURE_MODULES += [
 def test_the_core_is_pure(module: str) -> None:
     outside = {name for name in IMPORTS[module] if not name.startswith(PACKAGE)}
     assert {n for n in outside if n not in PURE and n.split(".")[0] not in PURE} == set()
-    tree = ast.parse((ROOT / NAMES[module]).read_text(encoding="utf-8"))
+    tree = tree_of(NAMES[module])
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert not called & {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+def test_the_house_gets_no_worse() -> None:
+    """A ceiling that is above its goal is on its way down; `python tests/house.py --names` says what counts."""
+    worse = [row for row in measures() if row.value > row.ceiling]
+    assert [(row.what.strip(), row.value, row.ceiling) for row in worse] == []
 
 
 def test_there_are_no_import_cycles() -> None:

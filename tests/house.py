@@ -1,0 +1,242 @@
+"""What the house is measured by, beside its goals: `python tests/house.py [--names]`.
+
+A goal that is not met yet has a ceiling, a little above what was measured when it was written: above it
+tests/test_architecture.py fails, so that nobody makes it worse. Lower a ceiling when you have come below it; `--names`
+says what was counted.
+
+    rooms       folders and modules at the top of the package, which are the top of the import graph
+    enters      modules whose code runs in a mapped `route`, and in the first `call` of its run, warm, over the shipped
+                config; and how often one is entered again that was left before
+    parameters  functions that take more than seven, `self` and `cls` not counted
+    one name    public classes that have their name with another one
+    one stem    modules that have their name with one of a neighbouring room: of one that imports theirs, or is imported
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import asyncio
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PACKAGE: Final = "bundle_router"
+HOME: Final = ROOT / "router" / PACKAGE
+MAX_PARAMETERS: Final = 7
+STEP: Final = {"workflow": "feature", "role": "planner", "step": "plan"}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One thing that is measured. `names` is what was counted, where that can be named."""
+
+    what: str
+    value: int
+    goal: int | None
+    ceiling: int
+    names: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        return "" if self.goal is None else "met" if self.value <= self.goal else "not met"
+
+
+# --- modules and imports ---------------------------------------------------------------------------------------------
+
+
+def name_of(path: Path) -> str:
+    """Return the dotted name of a module of `router/`, whose path is relative to the checkout."""
+    parts = path.with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES: Final = {name_of(path): path for path in sorted(p.relative_to(ROOT) for p in (ROOT / "router").rglob("*.py"))}
+"""Every module and its path."""
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return a module, parsed."""
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"))
+
+
+def layer_of(module: str) -> str:
+    """Return the room at the top of the package that a module is in."""
+    return module.partition(".")[2].partition(".")[0] or "__init__"
+
+
+def room_of(module: str) -> str:
+    """Return the layer that a module is in, for the core its inner one."""
+    parts = module.split(".")
+    return ".".join(parts[1:3]) if parts[1:2] == ["core"] and len(parts) > 3 else layer_of(module)
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the dotted names imported anywhere in the module, `from x import y` as `x.y` where that is a module."""
+    found: set[str] = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            found.update(name if name in NAMES else str(node.module) for name in whole)
+    return found
+
+
+IMPORTS: Final = {name: imports_of(path) for name, path in NAMES.items()}
+
+
+# --- what is counted -------------------------------------------------------------------------------------------------
+
+
+def product_lines() -> int:
+    return sum((ROOT / path).read_text(encoding="utf-8").count("\n") for path in NAMES.values())
+
+
+def rooms() -> list[str]:
+    return sorted({layer_of(name) for name in NAMES} - {"__init__", "__main__"})
+
+
+def long_signatures() -> list[str]:
+    """Return functions with more than seven parameters, as `path:line name (count)`."""
+    found = []
+    for path in NAMES.values():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                count = len([each for each in taken if each.arg not in ("self", "cls")])
+                if count > MAX_PARAMETERS:
+                    found.append(f"{path}:{node.lineno} {node.name} ({count})")
+    return found
+
+
+def shared_class_names() -> list[str]:
+    """Return public classes that have their name with another one, as `Name: modules`."""
+    homes = defaultdict(list)
+    for name, path in NAMES.items():
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(name)
+    return [f"{name}: {', '.join(modules)}" for name, modules in sorted(homes.items()) if len(modules) > 1]
+
+
+def shared_stems() -> list[str]:
+    """Return modules of one stem in rooms of which one imports the other, as `stem: modules`."""
+    neighbours = {
+        frozenset((room_of(name), room_of(imported)))
+        for name, imports in IMPORTS.items()
+        for imported in imports & NAMES.keys()
+    }
+    homes = defaultdict(list)
+    for name, path in NAMES.items():
+        if path.stem not in ("__init__", "__main__"):
+            homes[path.stem].append(name)
+    found = []
+    for stem, modules in sorted(homes.items()):
+        beside = [
+            one
+            for one in modules
+            if any(room_of(one) != room_of(other) and {room_of(one), room_of(other)} in neighbours for other in modules)
+        ]
+        if beside:
+            found.append(f"{stem}: {', '.join(beside)}")
+    return found
+
+
+# --- what a route and a call go through ------------------------------------------------------------------------------
+
+
+@dataclass
+class Passage:
+    """The modules of the package that were entered, in order, each once for as long as it is not left."""
+
+    entered: list[str] = field(default_factory=list)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.entered)))
+
+    @property
+    def again(self) -> int:
+        """How often a module was entered that had been left before."""
+        return len(self.entered) - len(self.modules)
+
+    def see(self, frame: FrameType, event: str, _argument: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(str(HOME)) and (not self.entered or self.entered[-1] != file):
+            self.entered.append(file)
+
+
+@contextmanager
+def watched(passage: Passage) -> Iterator[None]:
+    """Have every Python function that this thread enters seen."""
+    sys.setprofile(passage.see)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def passages() -> Mapping[str, Passage]:
+    """Return what a mapped `route` and a `call` go through, in a router that has done both before."""
+    from bundle_router import Router, Step
+
+    async def measured(folder: Path) -> dict[str, Passage]:
+        found = {"route": Passage(), "call": Passage()}
+        (folder / "a.txt").write_text("text\n", encoding="utf-8")
+        async with Router.open(ROOT / "config", runs=folder / "runs", workspace=folder) as router:
+            for run_id in ("warm", "seen"):
+                ways = found if run_id == "seen" else {"route": Passage(), "call": Passage()}
+                with watched(ways["route"]):
+                    await router.route(Step(run_id=run_id, **STEP))
+                with watched(ways["call"]):
+                    await router.call(run_id, "repo.read_file", {"path": "a.txt"})
+        return found
+
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(measured(Path(folder)))
+
+
+def measures() -> list[Measure]:
+    """Return everything that is measured, with its goal and, while that is not met, the ceiling."""
+    ways = passages()
+    route, call = ways["route"], ways["call"]
+    signatures, classes, stems, top = long_signatures(), shared_class_names(), shared_stems(), rooms()
+    return [
+        Measure("product lines", product_lines(), 40_000, 66_000),
+        Measure("modules", len(NAMES), None, 500),
+        Measure("rooms", len(top), 16, 19, tuple(top)),
+        Measure("a route enters", len(route.modules), 15, 32, route.modules),
+        Measure("  and again", route.again, None, 70),
+        Measure("a call enters", len(call.modules), 24, 48, call.modules),
+        Measure("  and again", call.again, None, 185),
+        Measure("functions of more than 7 parameters", len(signatures), 0, 18, tuple(signatures)),
+        Measure("class names of more than one class", len(classes), 0, 45, tuple(classes)),
+        Measure("stems in neighbouring rooms", len(stems), 0, 50, tuple(stems)),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", action="store_true", help="say what was counted")
+    names = parser.parse_args().names
+    print(f"{'':38}{'now':>8}{'goal':>8}{'ceiling':>9}")
+    for row in measures():
+        goal = "" if row.goal is None else f"{row.goal:,}"
+        print(f"{row.what:38}{row.value:>8,}{goal:>8}{row.ceiling:>9,}   {row.verdict}".rstrip())
+        for name in row.names if names else ():
+            print(f"    {name.removeprefix(f'{HOME}/')}")
+
+
+if __name__ == "__main__":
+    main()
