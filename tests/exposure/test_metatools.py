@@ -13,6 +13,7 @@ from bundle_router.core.catalog import ActivationSettings, Bundle, Card, Catalog
 from bundle_router.core.decide.activation import MAX_ASKED, apply, ask_for
 from bundle_router.core.models import Activation, Mode, Text
 from bundle_router.core.tools.meta_tools import NAMES, READERS
+from bundle_router.core.tools.meta_tools.plain import relevant
 from bundle_router.ports import RawResult
 from bundle_router.review.learning.steps import past_steps
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
@@ -109,7 +110,7 @@ def test_meta_tools_are_the_same_bytes_for_every_catalog_and_step(form: str) -> 
 def test_search_answers_with_signatures_and_what_it_found_is_in_the_array_at_once() -> None:
     with opened() as router:
         before = shown(router)
-        result = router.call_sync("r", "search_tools", {"query": "close issue or issues"})
+        result = router.call_sync("r", "search_tools", {"query": "get, close or list issues"})
         assert result.ok
         assert "hub__close_issue(repo): Close an issue." in result.text
         assert "hub__get_issue(repo, number?: int): Get one issue." in result.text
@@ -119,6 +120,36 @@ def test_search_answers_with_signatures_and_what_it_found_is_in_the_array_at_onc
         assert after[: len(before)] == before
         assert set(after[len(before) :]) == {"hub__close_issue", "hub__get_issue", "hub__list_issues"}
         assert calls(router)[-1]["joined"] == [{"bundle": "hub", "tool": tool} for tool in result.joined]
+
+
+def test_search_leaves_out_what_shares_only_the_common_words_with_the_query() -> None:
+    noise = [card(f"hub.make_{thing}", f"Make a {thing}.", {}) for thing in ("list", "label", "team", "token")]
+    rows = {one.name: one for one in (card("hub.create_board", "Create a board.", {}), *noise)}
+    known = replace(catalog(), cards=rows)
+    ranked = ["hub.create_board", *sorted(one.name for one in noise)]
+    assert relevant(known, "make a board", ranked) == ("hub.create_board",)
+    assert relevant(known, "make a board", ranked[::-1]) == tuple(ranked[::-1]), "what ranks before it stays"
+    assert relevant(known, "publish it", ranked) == tuple(ranked), "search knew more than words"
+    assert relevant(known, "x", ()) == ()
+
+
+def test_a_search_may_ask_for_fewer() -> None:
+    with opened() as router:
+        text = router.call_sync("r", "search_tools", {"query": "issue", "limit": 1}).text
+        assert text.count("hub__") == 1
+        assert router.call_sync("r", "search_tools", {"query": "issue", "limit": 0}).outcome == "invalid_arguments"
+
+
+def test_a_signature_is_given_once_a_step_and_again_when_it_is_asked_for_by_name() -> None:
+    with opened() as router:
+        search = {"query": "weather of a city"}
+        assert "wild__weather(city)" in router.call_sync("r", "search_tools", search).text
+        assert "wild__weather: shown earlier" in router.call_sync("r", "search_tools", search).text
+        assert "wild__weather(city)" in router.call_sync("r", "search_tools", {"query": "select:wild__weather"}).text
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
+        assert "wild__weather(city)" in router.call_sync("r", "search_tools", search).text, (
+            "another step, another agent"
+        )
 
 
 def test_search_says_what_is_shown_already() -> None:

@@ -23,9 +23,9 @@ from bundle_router.core.tools.meta_tools import (
     Bundles,
     Details,
     Lines,
-    Look,
     Malformed,
     Page,
+    SearchTools,
     Select,
     Shelf,
     Wanted,
@@ -42,6 +42,7 @@ from bundle_router.core.tools.meta_tools import (
     selected_text,
     text_of,
 )
+from bundle_router.core.tools.meta_tools.plain import relevant
 from bundle_router.core.tools.shaping import MediaFacts, shape
 from bundle_router.engine.arguments import Arguments
 from bundle_router.engine.exposed import why_not
@@ -68,7 +69,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An answer with its outcome. `asked` holds (bundle, tools) that may join the array; `media` are artifacts of the
+    """An answer with its outcome. `asked` holds (bundle, tools) that may join the array; `signed` are tools
+    whose signatures are in the text; `media` are artifacts of the
     run that were asked for and that no text can show."""
 
     text: str
@@ -77,6 +79,7 @@ class Said:
     asked: tuple[tuple[str, tuple[str, ...]], ...] = ()
     refused: tuple[Refused, ...] = ()
     media: tuple[Stored, ...] = ()
+    signed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,9 @@ class _View:
     joins: bool
 
     def shelf(self) -> Shelf:
-        return self.surface.shelf(self.facts, self.current, self.activation, joins=self.joins)
+        shelf = self.surface.shelf(self.facts, self.current, self.activation, joins=self.joins)
+        decision_id, told = self.run.told
+        return replace(shelf, told=told) if decision_id == self.current.decision.decision_id else shelf
 
 
 async def answer(
@@ -135,6 +140,10 @@ async def answer(
             joined: Joined = ()
             if joins and run.current is current:  # else the run has gone on to another step meanwhile
                 run.activation, joined = ask_for(run.activation, said.asked)
+            if said.signed and run.current is current:
+                decision_id, told = run.told
+                before = told if decision_id == current.decision.decision_id else frozenset()
+                run.told = (current.decision.decision_id, before | {*said.signed})
             own = replace(own, call_id=f"{run.id}.{run.log.next_seq}")
             result = finish_call(deps, run, own, said.outcome, said.code, shaped, stored, joined=joined)
             result = replace(result, artifacts=(*said.media, *result.artifacts))
@@ -155,9 +164,10 @@ def _said(view: _View, wanted: Wanted) -> Said:
     if isinstance(wanted, Page | Lines):
         return _artifact(view, wanted, view.surface.catalog.settings.limits.max_result_chars - MARGIN)
     shelf = view.shelf()
-    if isinstance(wanted, Look):
+    if isinstance(wanted, SearchTools):
         ranked = view.surface.rank(wanted.query, frozenset(shelf.places), RANKED)
-        return _told(shelf, found_text(shelf, ranked))
+        ranked = relevant(view.surface.catalog, wanted.query, ranked)
+        return _told(shelf, found_text(shelf, ranked, wanted.limit))
     if isinstance(wanted, Select | Details):
         return _by_name(view, shelf, wanted)
     assert isinstance(wanted, Bundles), "call_tool is the call of another tool"  # noqa: S101 - the engine's bug
@@ -173,7 +183,7 @@ def _told(shelf: Shelf, answered: Answered, refused: Sequence[Refused] = ()) -> 
         with_it = (tool, *(other for other in companions if homes.get(other) == homes[tool]))
         groups.setdefault(homes[tool], {}).update(dict.fromkeys(with_it))
     asked = tuple((bundle, tuple(tools)) for bundle, tools in groups.items())
-    return Said(answered.text, asked=asked, refused=tuple(refused))
+    return Said(answered.text, asked=asked, refused=tuple(refused), signed=answered.signed)
 
 
 def _by_name(view: _View, shelf: Shelf, wanted: Select | Details) -> Said:

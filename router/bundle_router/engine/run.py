@@ -91,7 +91,7 @@ class Run:
 
     __slots__ = (
         "__weakref__", "_on_trouble", "activation", "artifacts", "closing", "current", "durable", "ended", "id",
-        "leases", "lock", "log", "parent_id", "recent", "root", "settled", "spent", "unsettled",
+        "leases", "lock", "log", "parent_id", "recent", "root", "settled", "spent", "told", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +119,7 @@ class Run:
         self.lock = threading.Lock()
         self.leases = 0
         self.spent = Spent()
+        self.told: tuple[str, frozenset[str]] = ("", frozenset())  # a decision, and the tools it gave signatures of
         self.closing = False
         self.ended = False
         self.settled: tuple[int, Current | None, Activation] = (-1, None, self.activation)

@@ -20,7 +20,7 @@ from bundle_router.core.tools.exposure import names_in
 
 MAX_MESSAGES: Final = 2_000
 """The last messages are looked at."""
-_FOUND: Final = re.compile(r"(?m)^([A-Za-z0-9_-]{1,64})(?:\(|: already in your tool list$)")
+_FOUND: Final = re.compile(r"(?m)^([A-Za-z0-9_-]{1,64})(?:\(|: (?:already in your tool list|shown earlier)$)")
 _SELECT: Final = "select:"
 
 

@@ -9,10 +9,9 @@ from typing import Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.tools.exposure.values import Placed, Placement
+from bundle_router.core.tools.meta_tools.arguments import MAX_FOUND
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
 
-FOUND: Final = 10
-"""Tools one search tells of at most."""
 ANSWER_CHARS: Final = 2_000
 """Characters of one search answer: what is found first may fill it. About 500 tokens."""
 ABOUT_CHARS: Final = 140
@@ -29,6 +28,8 @@ class Answered:
 
     text: str
     tools: tuple[str, ...] = ()
+    signed: tuple[str, ...] = ()
+    """Those that it gives the signatures of."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Shelf:
     exposed: Mapping[str, str]
     joins: bool = True
     """Whether what was found joins the array: false where the array can't change (MCP)."""
+    told: Collection[str] = ()
+    """Tools whose signatures the agent was given at this step, and has before it still."""
 
     def where(self, tool: str) -> str:
         return self.places.get(tool, "")
@@ -53,10 +56,10 @@ class Shelf:
         return {row.name: where for where, of in rows for row in of}
 
 
-def found_text(shelf: Shelf, ranked: Sequence[str]) -> Answered:
+def found_text(shelf: Shelf, ranked: Sequence[str], limit: int = MAX_FOUND) -> Answered:
     """What search found, best first: a signature and a line for each, as many as fit."""
     places = shelf.places
-    known = [tool for tool in ranked if tool in places][:FOUND]
+    known = [tool for tool in ranked if tool in places][: min(limit, MAX_FOUND)]
     if not known:
         return Answered(
             "Nothing found. Try other words for what the tool should do, or list_tools to see what there is."
@@ -73,16 +76,18 @@ def found_text(shelf: Shelf, ranked: Sequence[str]) -> Answered:
         told.append(tool)
     more = len(places) - len(told)
     tail = f"{LEGEND} {_how(shelf, told, places)}" + (f" {more} tools are not listed here." if more > 0 else "")
-    return Answered("\n".join((*rows, tail)), tuple(tool for tool in told if places[tool] == "deferred"))
+    return Answered("\n".join((*rows, tail)), tuple(tool for tool in told if places[tool] == "deferred"), tuple(told))
 
 
-def _row(shelf: Shelf, tool: str, where: str, about: int) -> str:
+def _row(shelf: Shelf, tool: str, where: str, about: int, *, again: bool = False) -> str:
     name = shelf.exposed.get(tool, tool)
     card = shelf.catalog.cards.get(tool)
     if card is None:
         return f"{name}: its definition is read when it is first called"
     if where == "direct":
         return f"{name}: already in your tool list"
+    if tool in shelf.told and not again:
+        return f"{name}: shown earlier"
     line = one_line(card.description, about)
     mark = UNTRUSTED if _is_untrusted(shelf.catalog, tool) else ""
     return f"{signature(name, card)}{': ' if line or mark else ''}{mark}{line}"
@@ -103,7 +108,7 @@ def _how(shelf: Shelf, told: Collection[str], places: Mapping[str, str]) -> str:
 def selected_text(shelf: Shelf, tools: Sequence[str], unknown: Sequence[str]) -> Answered:
     """Signatures of tools that were asked for by name, and what became of the other names."""
     places = shelf.places
-    rows = [_row(shelf, tool, places.get(tool, ""), ABOUT_CHARS) for tool in tools]
+    rows = [_row(shelf, tool, places.get(tool, ""), ABOUT_CHARS, again=True) for tool in tools]
     tail = [f"{LEGEND} {_how(shelf, tools, places)}".rstrip()] if tools else []
     return Answered(
         "\n".join((*rows, *unknown, *tail)), tuple(tool for tool in tools if places.get(tool) == "deferred")

@@ -15,6 +15,8 @@ Unit = Literal["chars", "lines", "bytes"]
 UNITS: Final[tuple[Unit, ...]] = ("chars", "lines", "bytes")
 MAX_QUERY: Final = 1_000
 MAX_SELECTED: Final = 20
+MAX_FOUND: Final = 10
+"""Tools one search tells of, unless it asks for fewer."""
 MAX_PATTERN: Final = 500
 MAX_CONTEXT: Final = 10
 DEFAULT_LIMITS: Final[Mapping[Unit, int]] = {"chars": 8_000, "lines": 200, "bytes": 8_000}
@@ -23,10 +25,11 @@ _ARTIFACT: Final = re.compile(r"(?:artifact:)?(?:sha256:)?([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Search for tools by what they do."""
+class SearchTools:
+    """Search for tools by what they do. `limit`: how many at most."""
 
     query: str
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Malformed:
     text: str
 
 
-Wanted = Look | Select | Bundles | Details | Call | Page | Lines | Malformed
+Wanted = SearchTools | Select | Bundles | Details | Call | Page | Lines | Malformed
 
 
 class _Wrong(Exception):
@@ -149,10 +152,11 @@ def _artifact(given: Mapping[str, Any]) -> str:
     return found[1]
 
 
-def _look(given: Mapping[str, Any]) -> Look | Select:
+def _search(given: Mapping[str, Any]) -> SearchTools | Select:
     query = _text(given, "query", MAX_QUERY).strip()
+    limit = _whole(given, "limit", MAX_FOUND, 1, 1_000)
     if not query.lower().startswith(SELECT):
-        return Look(query)
+        return SearchTools(query, limit)
     names = [name.strip() for name in query[len(SELECT) :].split(",")]
     return Select(tuple(dict.fromkeys(name for name in names if name))[:MAX_SELECTED])
 
@@ -178,7 +182,7 @@ def _lines(given: Mapping[str, Any]) -> Lines:
 
 
 _READERS: Final = {
-    "search_tools": _look,
+    "search_tools": _search,
     "list_tools": lambda given: Bundles(_text(given, "bundle", 200, default="").strip()),
     "get_tool_details": lambda given: Details(_text(given, "name", 200)),
     "call_tool": _call,

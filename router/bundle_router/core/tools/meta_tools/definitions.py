@@ -23,7 +23,7 @@ _DEFINITIONS: Final = MappingProxyType(
     {
         "search_tools": (
             "Find more tools by what they do, or by name: select:a,b",
-            _object(("query",), query=_TEXT),
+            _object(("query",), query=_TEXT, limit=_NUMBER),
         ),
         "list_tools": ("List bundles, or the tools of one", _object((), bundle=_TEXT)),
         "get_tool_details": ("A tool's full description and schema", _object(("name",), name=_TEXT)),
@@ -46,7 +46,7 @@ READERS: Final[tuple[str, ...]] = NAMES[4:]
 
 _TOKENS: Final = MappingProxyType(
     {
-        "search_tools": 50,
+        "search_tools": 56,
         "list_tools": 38,
         "get_tool_details": 43,
         "call_tool": 46,

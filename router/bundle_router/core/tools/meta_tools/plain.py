@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.search.text import Analyzer
 
 _NAME: Final = 3.0
+FLOOR: Final = 0.25
+"""What a tool has to share with a query, of what the best one does, to be told of behind it."""
 _ANALYZER: Final = Analyzer()
 
 
@@ -27,3 +31,30 @@ def plain_ranking(catalog: Catalog, query: str, permitted: Iterable[str], k: int
             server = catalog.servers.get(tool.partition(".")[0])
             rows.append((server is None or server.trust == "untrusted", -score, tool))
     return tuple(tool for _, _, tool in sorted(rows)[:k])
+
+
+def relevant(catalog: Catalog, query: str, ranked: Sequence[str]) -> tuple[str, ...]:
+    """The ranked tools without the noise behind the best one: a query has a word or two that tell, and what shares only
+    the others ("make", "get") is not what was asked for. What ranks before the best one by words was found by more than
+    words, and stays."""
+    wanted = _stems(query)
+    shared = {tool: _shared(catalog, tool, wanted) for tool in ranked}
+    counts = Counter(word for words in shared.values() for word in words)
+    telling = {word: math.log((1 + len(ranked)) / count) for word, count in counts.items()}
+    scores = {tool: sum(telling[word] * weight for word, weight in words.items()) for tool, words in shared.items()}
+    best = max(scores.values(), default=0.0)
+    if not best:
+        return tuple(ranked)
+    last = next(at for at, tool in enumerate(ranked) if scores[tool] == best)
+    return tuple(tool for at, tool in enumerate(ranked) if at <= last or scores[tool] >= FLOOR * best)
+
+
+def _shared(catalog: Catalog, tool: str, wanted: frozenset[str]) -> dict[str, float]:
+    """The words of the query that the tool has, with what they weigh."""
+    card = catalog.cards.get(tool)
+    about = wanted & _stems(card.description[:1_000] if card is not None else "")
+    return {**dict.fromkeys(about, 1.0), **dict.fromkeys(wanted & _stems(tool), _NAME)}
+
+
+def _stems(text: str) -> frozenset[str]:
+    return frozenset(word.removesuffix("s") for word in _ANALYZER.stems(text, limit=200))
