@@ -7,7 +7,7 @@
 | reading, listing | `read_file`, `list_dir` |
 | searching, hits, rg, scanning, ignoring, regexes | `ripgrep`, over the real one or over google-re2 |
 | history, pathspecs, gitview, gitrefs | `git_log`, `git_diff`, over a view that can't run anything |
-| children, landlock | starting `rg` and `git`, confined |
+| children | starting `rg` and `git`, confined |
 """
 
 from __future__ import annotations

@@ -5,7 +5,11 @@ Rules:
    write is not what we start.
 2. Nothing of our environment reaches the child but what the caller lists.
 3. Output is read in chunks as it comes, with a deadline. Whoever stops reading ends the whole process group.
-4. The child is confined by Landlock where the kernel has it.
+4. The child is confined by Landlock where the kernel has it: it reads beneath the folders it is given, starts and
+   writes nothing, whatever a hostile repository talks it into. It is a second wall; the first is that the child is
+   given nothing hostile to obey (`tools.repo.gitview`) and told not to follow links.
+5. The restriction is put on a thread that then starts the child and ends: threads have their own Landlock domain, and
+   children inherit it. So there is no code between fork and exec, and the router itself is never restricted.
 """
 
 from __future__ import annotations
@@ -24,7 +28,6 @@ from typing import IO, Final
 
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo import landlock
 
 _POLL_S: Final = 0.1
 _CHUNK: Final = 65_536
@@ -138,6 +141,8 @@ def _popen(command: Command) -> subprocess.Popen[bytes]:
 
 
 def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
+    from bundle_router.tools.sandbox import landlock  # ctypes costs 5 ms: only when a child is confined
+
     started: list[subprocess.Popen[bytes]] = []
     failed: list[OSError] = []
 
@@ -148,10 +153,13 @@ def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
         except OSError as error:
             failed.append(error)
 
-    with landlock.ruleset(command.argv[0], command.readable) as rules:
+    rules = landlock.reader_ruleset(command.argv[0], command.readable)
+    try:
         thread = threading.Thread(target=start, args=(rules,), name="start-confined")
         thread.start()
         thread.join()
+    finally:
+        os.close(rules)
     if not started:
         error = failed[0] if failed else OSError("the child did not start")
         raise ToolFailure(f"{command.argv[0]} could not be started: {error}", code="unavailable") from error
@@ -159,9 +167,20 @@ def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
 
 
 @cache
+def landlock_version() -> int:
+    """The kernel's Landlock ABI, 0 where there is none (or it is forbidden, or this is not Linux)."""
+    try:
+        from bundle_router.tools.sandbox import landlock
+
+        return landlock.abi()
+    except (OSError, AttributeError, ImportError):
+        return 0
+
+
+@cache
 def starts_confined(binary: str) -> bool:
     """Whether the binary runs at all under Landlock. A wrapper script, or libraries in odd places, do not."""
-    if landlock.abi_version() == 0:
+    if landlock_version() == 0:
         return False
     try:
         process = _popen_confined(Command((binary, "--version"), "/", {}, ()))

@@ -3,6 +3,9 @@
 Patterns come from the repository and from the model, so they run on re2: a pattern of twenty stars is linear too.
 Reference: gitignore(5), "PATTERN FORMAT". Only `.gitignore` files count; `.ignore`, `.git/info/exclude` and the
 user's global list do not.
+
+The library pathspec was tried instead: it applies a folder's rule to all that lies beneath, also where the search names
+that folder, and has no `{a,b}` for globs. `rg` does the opposite of both, and the two engines have to agree.
 """
 
 from __future__ import annotations

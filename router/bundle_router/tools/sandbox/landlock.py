@@ -15,10 +15,16 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+import struct
 from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 from bundle_router.tools.sandbox import linux
+
+_LIBRARIES: Final = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/nix/store", "/gnu/store")
+_SYSTEM_FILES: Final = ("/etc/ld.so.cache", "/etc/ld-musl-x86_64.path", "/dev/urandom")
 
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445
@@ -129,3 +135,45 @@ def restrict(*, write: Sequence[str | int], read: Sequence[str], devices: Sequen
     finally:
         os.close(made)
     return abi()
+
+
+# --- for `git` and `rg`, which only read -----------------------------------------------------------------------------
+
+
+def reader_ruleset(binary: str, readable: Iterable[str | int]) -> int:
+    """A descriptor of a ruleset under which a binary only reads, beneath some folders, and starts nothing. OSError.
+
+    `readable` are paths or descriptors of folders. It executes itself and its loader, and writes `/dev/null` alone.
+    """
+    prefix = Path(binary).parent.parent
+    beside = [] if prefix == prefix.parent else [str(prefix / "lib"), str(prefix / "lib64")]  # not installed in /usr
+    grants: list[Grant] = [(place, READ) for place in (*readable, *_LIBRARIES, *beside, *_SYSTEM_FILES)]
+    grants += [(program, RUN) for program in (binary, elf_loader(binary)) if program]
+    return ruleset([*grants, ("/dev/null", READ_AND_WRITE)], tcp=False)
+
+
+def restrict_thread(made: int) -> None:
+    """Restricts the calling thread, and what it starts, for good. Only ever called on a thread about to end."""
+    linux.forbid_new_privileges()
+    enforce(made)
+
+
+@cache
+def elf_loader(binary: str) -> str:
+    """The dynamic loader a 64-bit ELF file names (its PT_INTERP segment); empty if it names none."""
+    with Path(binary).open("rb") as file:
+        head = file.read(64)
+        if len(head) < 64 or head[:5] != b"\x7fELF\x02":
+            return ""
+        order = "<" if head[5] == 1 else ">"
+        (offset,) = struct.unpack_from(order + "Q", head, 32)
+        size, number = struct.unpack_from(order + "HH", head, 54)
+        for index in range(number):
+            file.seek(offset + index * size)
+            segment = file.read(size)
+            kind, _, at = struct.unpack_from(order + "IIQ", segment)
+            if kind == 3:
+                (length,) = struct.unpack_from(order + "Q", segment, 32)
+                file.seek(at)
+                return file.read(min(length, 4096)).rstrip(b"\0").decode("utf-8", "replace")
+    return ""
