@@ -1,12 +1,15 @@
-"""What the surface costs in tokens beside the recall of the right tool: `python tests/benchmarks/exposure.py`.
+"""What the surface costs in tokens beside the recall of the right tool.
 
-    [--catalog servers.jsonl] [--routing FOLDER] [--servers]
+    python tests/benchmarks/exposure.py [--catalog servers.jsonl] [--routing FOLDER] [--servers]
+    python tests/benchmarks/exposure.py capture [--installed FOLDER] [--to servers.jsonl]
 
+`capture` asks the servers that `.ci/servers/install` installs what tools they have. Without `--catalog` the capture
+that ships (tests/data/catalog) is measured, and without `--routing` the labelled sample (tests/data/routing).
 Tokens are cl100k_base, definitions in OpenAI form. Every server is one bundle in mode `meta`, its tools pinned, so that
 all of them are behind search. Three questions:
 
-  surface   meta-tools and guidance against all schemas, with 20 and with 53 real servers behind it, and how many of the
-            servers the guidance names
+  surface   meta-tools and guidance against all schemas, with 20 and with all of the servers behind it, and how many of
+            the servers the guidance names
   answer    one search answer: tokens, and how often it holds the right tool (a graded query's best tools; a labelled
             step's first gold tool), beside the first 5 and 10 raw schemas of the same ranking
   servers   (--servers) all schemas of each server against our surface for that server alone
@@ -43,8 +46,12 @@ from bundle_router.core.tools.exposure import Held, definition, exposed_names, p
 from bundle_router.core.tools.local_cards import card  # noqa: E402
 from bundle_router.core.tools.meta_tools import NAMES, Shelf, found_text, guidance, meta_definitions  # noqa: E402
 
-SHARED = ROOT.parent / "shared" / "data"
-GRADED = ROOT / "tests" / "data" / "routing" / "mcpproxy-go" / "retrieval_golden_v1.json"
+from tests.benchmarks.capture import SAMPLE, capture  # noqa: E402
+
+SAMPLES = ROOT / "tests" / "data" / "routing"
+GRADED = SAMPLES / "mcpproxy-go" / "retrieval_golden_v1.json"
+LABELLED = ("mcp_mix", "bfcl_sample")
+"""The labelled set whose steps are searched: the first of these that is there."""
 Count = Callable[[str], int]
 
 
@@ -181,16 +188,28 @@ def answers(title: str, catalog: Catalog, queries: Sequence[Query], count: Count
               f"{'':10} right tool in it {raw_hits[k] / n:.3f}")  # fmt: skip
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--catalog", type=Path, default=SHARED / "catalog" / "servers.jsonl")
-    parser.add_argument("--routing", type=Path, default=SHARED / "routing")
+    parser.add_argument("verb", nargs="?", choices=("measure", "capture"), default="measure")
+    parser.add_argument("--catalog", type=Path, default=SAMPLE, help="what is measured: a server a line")
+    parser.add_argument("--routing", type=Path, default=SAMPLES, help="a folder with labelled sets")
     parser.add_argument("--servers", action="store_true", help="one line for each server")
+    parser.add_argument("--installed", type=Path, help="capture: what .ci/servers/install filled (default: .servers)")
+    parser.add_argument("--to", type=Path, default=Path("servers.jsonl"), help="capture: the file that is written")
     options = parser.parse_args(argv)
+    if options.verb == "capture":
+        return capture(options.installed, options.to)
+    if not options.catalog.is_file():
+        print(f"there is no catalog {options.catalog}: `{Path(__file__).name} capture` writes one", file=sys.stderr)
+        return 3
+    labelled_set = next((name for name in LABELLED if (options.routing / name).is_dir()), None)
+    if labelled_set is None:
+        print(f"{options.routing} holds none of the labelled sets {', '.join(LABELLED)}", file=sys.stderr)
+        return 3
     count = counter()
     cards, order = real_servers(options.catalog)
     print("surface                    tools  all schemas  meta-tools  guidance  together  servers named")
-    for number in (20, len(order)):
+    for number in sorted({min(20, len(order)), len(order)}):
         some = {name: one for name, one in cards.items() if one.server in order[:number]}
         catalog = catalog_of(some, {})
         meta, told, named = surface(catalog, count)
@@ -198,9 +217,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"  {number:2} servers             {len(some):7,} {everything:12,} {meta:11,} {told:9,} {meta + told:9,}"
               f"  {named} of {len(catalog.bundles)}")  # fmt: skip
     answers("real servers, graded queries", catalog_of(cards, {}), graded(cards), count)
-    if (options.routing / "mcp_mix").is_dir():
-        found, about, queries = labelled(options.routing / "mcp_mix")
-        answers("mcp_mix, labelled steps", catalog_of(found, about), queries, count)
+    found, about, queries = labelled(options.routing / labelled_set)
+    answers(f"{labelled_set}, labelled steps", catalog_of(found, about), queries, count)
     if options.servers:
         print("\nserver                     tools  all schemas  ours")
         for server in order:
@@ -209,7 +227,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 meta, told, _ = surface(catalog_of(some, {}), count)
                 everything = schemas_tokens(some.values(), exposed_names(some), count)
                 print(f"  {server:24} {len(some):5,} {everything:12,} {meta + told:5,}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

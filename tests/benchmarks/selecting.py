@@ -115,16 +115,14 @@ def unmatched_step_us(bundles: int, count: int) -> list[float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=routing_data.folder())
-    parser.add_argument("--sets", default=",".join(routing_data.SETS))
+    parser.add_argument("--sets", help="names of sets, with commas; default: all that are there")
     parser.add_argument("--limit", type=int, default=None)
     options = parser.parse_args(arguments)
     for bundles in (50, 500):
         times = unmatched_step_us(bundles, 500)
         print(f"an unmatched step, {bundles} bundles of 3 tools: median {statistics.median(times):,.0f} us")
-    if options.data is None:
-        print("no labelled data: name its folder with --data or BUNDLE_ROUTER_ROUTING_DATA", file=sys.stderr)
-        return 3
-    for name in options.sets.split(","):
+    names = routing_data.sets_in(options.data, options.sets)
+    for name in names:
         data = routing_data.load(options.data, name, limit=options.limit)
         search = search_over(data)
         print(f"\n{name}: {len(data.queries)} queries, {len(data.bundles)} bundles")

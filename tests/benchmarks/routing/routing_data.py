@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from bundle_router.core.models import RecentStep
 from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.request import Request
 
-DEFAULT = Path(__file__).resolve().parents[4] / "shared" / "data" / "routing"
+SAMPLES = Path(__file__).resolve().parents[3] / "tests" / "data" / "routing"
+"""What ships: one small set."""
 SETS = (
     "mcp_mix",
     "metatool_single",
@@ -27,11 +29,26 @@ SETS = (
 )
 
 
-def folder() -> Path | None:
-    """Where the data is: `BUNDLE_ROUTER_ROUTING_DATA`, or beside the checkout; None when it is in neither place."""
-    named = os.environ.get("BUNDLE_ROUTER_ROUTING_DATA")
-    path = Path(named) if named else DEFAULT
-    return path if (path / "README.md").is_file() else None
+def folder() -> Path:
+    """Return where the sets are: in `BUNDLE_ROUTER_ROUTING_DATA`, or what ships."""
+    return Path(os.environ.get("BUNDLE_ROUTER_ROUTING_DATA") or SAMPLES)
+
+
+def sets_in(root: Path, wanted: str | None) -> list[str]:
+    """Return the names of the sets to measure: those that are wanted, else all that are known and there.
+
+    Raises SystemExit, with what to do, where one is not there.
+    """
+    names = wanted.split(",") if wanted else [name for name in (*SETS, "bfcl_sample") if (root / name).is_dir()]
+    missing = [name for name in names if not (root / name / "queries.jsonl").is_file()]
+    if missing or not names:
+        raise SystemExit(
+            f"{root} holds no labelled set {', '.join(missing) or 'at all'}: name a folder that does with --data or "
+            "BUNDLE_ROUTER_ROUTING_DATA (tests/benchmarks/README.md), or leave both out for the sample that ships"
+        )
+    if not wanted and root == SAMPLES:
+        print("no labelled data is named (--data): this is the small sample that ships\n", file=sys.stderr)
+    return names
 
 
 @dataclass(frozen=True, slots=True)

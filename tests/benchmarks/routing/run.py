@@ -268,7 +268,7 @@ def understood(data: LabelledSet) -> tuple[LabelledSet, float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=routing_data.folder())
-    parser.add_argument("--sets", default=",".join(routing_data.SETS))
+    parser.add_argument("--sets", help="names of sets, with commas; default: all that are there")
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--limit", type=int, default=None, help="queries of a set (every n-th), for a quick look")
     parser.add_argument("--queries", type=int, default=None, help="queries measured; the others are only past steps")
@@ -278,12 +278,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-embeddings", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args(arguments)
-    if options.data is None:
-        print("no labelled data: name its folder with --data or BUNDLE_ROUTER_ROUTING_DATA", file=sys.stderr)
-        return 3
+    names = routing_data.sets_in(options.data, options.sets)
     reports: list[Report] = []
     with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = [pool.submit(report, options, name) for name in options.sets.split(",")]
+        waiting = [pool.submit(report, options, name) for name in names]
         for done in as_completed(waiting):
             reports.append(done.result())
             show(reports[-1])
