@@ -21,7 +21,8 @@ stays one line. `exit_code` is the command line's exit status (see README, "Exit
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -43,7 +44,8 @@ class Problem:
 
     `file` is as the user would type it, `line` starts at 1 (0: the whole file), `path` is the key path
     (`routes[3].bundles[0]`). `level` is `error`, `warning` (dead or pointless) or `risk` (legal, but look at it);
-    the last two carry `rule`, a stable word. `column` starts at 1 and is set where the file is not TOML at all.
+    the last two carry `rule`, a stable word. `column` starts at 1 (0: the whole line); as text it is said only where
+    there is no key path, since the file is not TOML at all.
     """
 
     file: str
@@ -57,7 +59,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file
-        if self.column:
+        if self.column and not self.path:
             where += f":{self.column}"
         key = f" {self.path}:" if self.path else ""
         hint = f" ({self.suggestion})" if self.suggestion else ""
@@ -181,6 +183,18 @@ class CorruptPins(RouterError):
 
 class NotInstalled(RouterError):
     """An optional part is asked for, and the extra that brings its library is not installed."""
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Raise NotInstalled, which names the extra, where an import within finds that a library is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "bundle_router":
+            raise
+        advice = f"pip install 'bundle-router[{extra}]'"
+        raise NotInstalled(f"{what} needs {missing.name}, which is not installed", advice=advice) from None
 
 
 class ToolFailure(RouterError):

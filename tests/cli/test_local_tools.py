@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import Router
 
 MODULE = """
 from pydantic import BaseModel
@@ -112,3 +114,20 @@ def test_a_file_lying_in_the_folder_does_not_take_the_place_of_a_library(engine:
     (engine.folder / "pydantic.py").write_text("raise SystemExit('taken over')\n", encoding="utf-8")
     (engine.folder / "json.py").write_text("raise SystemExit('taken over')\n", encoding="utf-8")
     engine("check", *LOCAL)
+
+
+def test_opening_a_router_says_which_tools_no_server_of_the_config_stands_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def add(title: str) -> str:
+        """Add an entry."""
+        return title
+
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "servers.toml").write_text('[servers.calendar]\ntransport = "local"\ntrust = "trusted"\n')
+    with Router.open(config, runs=tmp_path / "runs", local={"calendar": [add], "calender": [add]}):
+        said = capsys.readouterr().err
+    assert "servers.toml has no local server 'calender', so these tools are not used" in said
+    assert "did you mean 'calendar'?" in said
+    assert said.count("local.unused") == 1

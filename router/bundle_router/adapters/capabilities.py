@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from bundle_router.ports import Clock
 
@@ -31,6 +32,11 @@ class SystemCapabilities:
                 self._known = (wanted, frozenset(name for name in wanted if _is_present(name)))
                 self._looked_ns = now
             return self._known[1]
+
+
+def missing_modules(names: Sequence[str]) -> list[str]:
+    """Return those of the modules that are not installed."""
+    return [name for name in names if find_spec(name) is None]
 
 
 def _is_present(name: str) -> bool:

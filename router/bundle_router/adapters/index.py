@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bundle_router.core.records.tables import COLUMNS, Row, Table, rows
-from bundle_router.errors import RequestError, StorageError, storage_error
+from bundle_router.errors import NotInstalled, RequestError, StorageError, storage_error
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -99,9 +99,8 @@ def open_engine(url: str) -> Engine:
             "the index URL is not an SQLAlchemy URL", advice="e.g. sqlite:///runs/index.sqlite"
         ) from None
     except ImportError:
-        raise RequestError(
-            "the database driver is not installed", advice="install bundle-router[postgresql] for postgresql:// URLs"
-        ) from None
+        advice = "pip install 'bundle-router[postgresql]' for postgresql:// URLs"
+        raise NotInstalled("the database driver is not installed", advice=advice) from None
     if engine.dialect.name not in ("sqlite", "postgresql"):
         raise RequestError(f"the index speaks SQLite and PostgreSQL, not {engine.dialect.name}")
     if engine.dialect.name == "sqlite":

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from bundle_router.cli.arguments import add_config, add_development, add_json, config_folder
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
 from bundle_router.cli.reviewing import Review, json_of, lines_of, remote_servers, review
 from bundle_router.cli.vendor import DEFAULT_FOLDER
-from bundle_router.core.catalog import Catalog, Server
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.config.source import ConfigFile
 from bundle_router.core.tools.pins import Pins
 from bundle_router.errors import Problem
+from bundle_router.review.lint import unused_local
 from bundle_router.review.vendor import drifted_wrappers, module_name
+
+_EXCERPT: Final = 110
+"""Characters of a line that are shown."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 1 when something is dead or risky")
+    parser.add_argument("--fix", action="store_true", help="first correct your files where there is one right answer")
     parser.add_argument("--live", action="store_true", help="also ask every tool server whether it is still as pinned")
     add_development(parser)
     add_json(parser)
@@ -36,48 +43,80 @@ def run(arguments: argparse.Namespace) -> int:
     local = local_servers(arguments)
     _, cards = local_cards(local)
     config = config_folder(arguments)
+    fixes = _fix(config) if arguments.fix else []
     files = read_config(config)
     problems = check(
         files, cards=cards, check_binary=check_binary, has_content=lambda name: content_file(config, name) is not None
     )
     errors = [problem for problem in problems if problem.level == "error"]
     if errors:
-        _show(arguments, problems, None)
+        _show(arguments, _Checked(files, problems, fixes))
         return 2
     catalog, pins = read_catalog(config, cards)
-    problems += _unused(local, catalog.servers)
+    problems += unused_local(local, catalog)
+    problems += _missing_extras(catalog)
     bundles = _shown(project_folder(config) / "bundles")
     problems += pin_problems(catalog, pins, str(bundles / "pins"))
     for folder in (bundles / "vendored", bundles.parent / DEFAULT_FOLDER):
         problems += _stale_wrappers(catalog, pins, folder)
     asked = remote_servers(catalog, ()) if arguments.live else []
     live = review(catalog, pins, asked, development=arguments.development)
-    _show(arguments, problems, catalog, unpinned_servers(catalog, pins), live)
+    _show(arguments, _Checked(files, problems, fixes, catalog, unpinned_servers(catalog, pins), live))
     if any(row.comparison is not None and not row.clean for row in live) or (problems and arguments.strict):
         return 1
     return 4 if any(row.comparison is None for row in live) else 0
 
 
-def _show(
-    arguments: argparse.Namespace,
-    problems: Sequence[Problem],
-    catalog: Catalog | None,
-    unpinned: Sequence[str] = (),
-    live: Sequence[Review] = (),
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What `check` found. `catalog`: None where the config can't be used."""
+
+    files: Sequence[ConfigFile]
+    problems: Sequence[Problem]
+    fixes: Sequence[str] = ()
+    catalog: Catalog | None = None
+    unpinned: Sequence[str] = ()
+    live: Sequence[Review] = ()
+
+
+def _fix(config: str | None) -> list[str]:
+    """Correct the project's files where there is one right answer, and return a line for each correction."""
+    from bundle_router.adapters.config_files import read_config
+    from bundle_router.adapters.text_files import replace_texts
+    from bundle_router.core.config.fixes import fixed
+
+    texts: dict[Path, str] = {}
+    done = []
+    for file in read_config(config):
+        text, fixes = fixed(file) if file.layer == "project" else (file.text, ())
+        if fixes:
+            texts[Path(file.display_path)] = text
+            done += [f"{file.display_path}:{fix.line}: {fix.what}" for fix in fixes]
+    replace_texts(texts)
+    return done
+
+
+def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
+    catalog = checked.catalog
     if arguments.json:
         print_json({
             "valid": catalog is not None, "catalog_revision": catalog.revision if catalog is not None else None,
-            "problems": [asdict(p) for p in problems], "unpinned": unpinned, "live": [json_of(row) for row in live],
+            "problems": [asdict(p) for p in checked.problems], "fixed": checked.fixes, "unpinned": checked.unpinned,
+            "live": [json_of(row) for row in checked.live],
         })  # fmt: skip
         return
-    for problem in problems:
+    for line in checked.fixes:
+        say(f"fixed: {line}")
+    texts = {file.display_path: file.text.split("\n") for file in checked.files}
+    for problem in checked.problems:
         say(str(problem) if problem.level == "error" else f"{problem.level}: {problem}")
+        for line in _excerpt(problem, texts.get(problem.file, ())):
+            say(line)
     if catalog is None:
-        count = sum(problem.level == "error" for problem in problems)
+        count = sum(problem.level == "error" for problem in checked.problems)
         say(f"{count} problem{'s' if count != 1 else ''}: the config can't be used")
         return
-    for row in live:
+    for row in checked.live:
         for line in lines_of(row):
             say(line)
     say(
@@ -86,8 +125,42 @@ def _show(
     )
     if config_folder(arguments) is None:
         say("this is the shipped config alone: there is no config folder here (`bundle-router init` writes one)")
-    if unpinned:
-        say(f"not usable before they are reviewed: {', '.join(unpinned)} (bundle-router pin)")
+    if checked.unpinned:
+        say(f"not usable before they are reviewed: {', '.join(checked.unpinned)} (bundle-router pin)")
+
+
+def _excerpt(problem: Problem, lines: Sequence[str]) -> Iterator[str]:
+    """Yield the line of the file, and a caret under what is meant."""
+    if not problem.column or not 0 < problem.line <= len(lines):
+        return
+    text = lines[problem.line - 1]
+    start = max(0, problem.column - 1 - _EXCERPT // 2) if len(text) > _EXCERPT else 0
+    gutter = f"  {problem.line} | "
+    shown = text[start : start + _EXCERPT]
+    yield gutter + shown
+    tabs = "".join("\t" if char == "\t" else " " for char in shown[: problem.column - 1 - start])
+    yield f"{' ' * (len(gutter) - 2)}| {tabs}^"
+
+
+def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
+    """Yield what the config asks for and this installation lacks."""
+    from bundle_router.adapters.capabilities import missing_modules
+
+    settings = catalog.settings
+    embeddings = settings.search.embeddings
+    remote = [server.name for server in remote_servers(catalog, ())]
+    needs = (
+        ("mcp", ("mcp", "anyio"), f"tool servers ({', '.join(remote)})" if remote else "", "servers.toml", "servers"),
+        ("model", ("litellm", "instructor"), "models" if settings.model.names else "", "router.toml", "model.names"),
+        (
+            "embeddings", ("tokenizers",), "a local embedding model" if embeddings and embeddings.local else "",
+            "router.toml", "search.embeddings",
+        ),
+    )  # fmt: skip
+    for extra, modules, what, file, path in needs:
+        if what and missing_modules(modules):
+            message = f"{what} can't be used: {', '.join(missing_modules(modules))} is not installed"
+            yield Problem(file, 0, path, message, f"pip install 'bundle-router[{extra}]'", "warning", "not-installed")
 
 
 def _stale_wrappers(catalog: Catalog, pins: Mapping[str, Pins], folder: Path) -> Iterator[Problem]:
@@ -110,12 +183,3 @@ def _stale_wrappers(catalog: Catalog, pins: Mapping[str, Pins], folder: Path) ->
 def _shown(path: Path) -> Path:
     """The path as someone in the current folder would write it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _unused(local: Iterable[str], servers: Mapping[str, Server]) -> Iterator[Problem]:
-    """Local tools that were given and that no server of the config stands for: no bundle can hold them."""
-    for name in local:
-        if name not in servers or servers[name].transport != "local":
-            hint = f"[servers.{name}] with transport = 'local' takes them in"
-            message = f"servers.toml has no local server {name!r}, so these tools are not used"
-            yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bundle_router.core.config import ConfigFile
     from bundle_router.core.search.memory import Memory
     from bundle_router.core.tools.pins import Pins
+    from bundle_router.ports import Diagnostics
 
 LocalServers = Mapping[str, Sequence[LocalTool | Callable[..., Any]] | LocalServer]
 """Tools by the name of their server: typed functions, `LocalTool`s, or a `LocalServer` that declares a bundle, too."""
@@ -53,6 +54,15 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
         )
     return [from_bytes(name, f"Router.open(local=…): {name}", text.encode(), "project") for name, text in texts.items()
             if declared]  # fmt: skip
+
+
+def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnostics: Diagnostics) -> None:
+    """Say which local tools nobody can be shown, since the config has no server of their name."""
+    if local:
+        from bundle_router.review.lint import unused_local
+
+        for problem in unused_local(local, catalog):
+            diagnostics.event("warning", "local.unused", problem=problem.message, advice=problem.suggestion)
 
 
 def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:

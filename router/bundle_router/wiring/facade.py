@@ -26,6 +26,7 @@ from bundle_router.wiring.catalogs import (
     open_pins,
     project_folder,
     read_unpinned,
+    warn_of_unused_tools,
     with_learned,
     with_skills,
 )
@@ -102,6 +103,7 @@ class Router:
         clock = SystemClock()
         redactor = open_redactor(catalog)
         diagnostics = open_diagnostics(catalog, redactor)
+        warn_of_unused_tools(local, catalog, diagnostics)
         # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
         # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among
         # it, is not for them to read, nor are the tokens of tool servers.

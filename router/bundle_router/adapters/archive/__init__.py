@@ -14,6 +14,7 @@ from pathlib import Path
 from bundle_router.adapters.archive.archive import UNKEYED, RunArchive, RunSummary, Torn, VerifyReport
 from bundle_router.adapters.archive.directory import Archive
 from bundle_router.adapters.archive.pruning import Pruned, prune
+from bundle_router.errors import needs_extra
 
 __all__ = ["UNKEYED", "Archive", "Pruned", "RunArchive", "RunSummary", "Torn", "VerifyReport", "open_archive", "prune"]
 
@@ -21,7 +22,8 @@ __all__ = ["UNKEYED", "Archive", "Pruned", "RunArchive", "RunSummary", "Torn", "
 def open_archive(place: str | Path) -> RunArchive:
     """Return the archive of a runs directory, or of a database (`postgresql://…`). Raises RequestError."""
     if str(place).startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
-        from bundle_router.adapters.archive.database import PostgresArchive
+        with needs_extra("a PostgreSQL store", "postgresql"):
+            from bundle_router.adapters.archive.database import PostgresArchive
 
         return PostgresArchive(str(place))
     return Archive(place)

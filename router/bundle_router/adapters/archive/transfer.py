@@ -15,7 +15,7 @@ from bundle_router.adapters.archive.labels import label_line
 from bundle_router.adapters.artifacts import RunArtifacts
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.errors import CorruptRun, RequestError, storage_error
+from bundle_router.errors import CorruptRun, RequestError, needs_extra, storage_error
 
 _BEGUN: Final = ".importing-"
 """Before the id of a run that is being written; no run id starts with a dot."""
@@ -34,7 +34,8 @@ def transfer(source: RunArchive, run_ids: list[str], target: RunArchive) -> int:
         if isinstance(target, Archive):
             write_directory(source, run_id, target.root)
         else:
-            from bundle_router.adapters.archive.database import PostgresArchive
+            with needs_extra("a PostgreSQL store", "postgresql"):
+                from bundle_router.adapters.archive.database import PostgresArchive
 
             assert isinstance(target, PostgresArchive)  # noqa: S101 - there is no third
             target.take_in(source, run_id)

@@ -20,6 +20,7 @@ from typing import Any
 from bundle_router.adapters.mcp.person import Person, command_for
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.catalog import Server
+from bundle_router.errors import needs_extra
 from bundle_router.ports import Scope
 
 KeepSecret = Callable[[str, str], None]
@@ -43,7 +44,8 @@ class Authorization:
         """What the HTTP client authorizes its requests with; None for a server that has no such authorization."""
         if server.auth is None:
             return None
-        from bundle_router.adapters.mcp.oauth import Provider
+        with needs_extra("logging in to a tool server", "mcp"):
+            from bundle_router.adapters.mcp.oauth import Provider
 
         return Provider(
             server, self.kept(server, scope), self.person, lambda value: self.keep_secret(server.name, value)

@@ -27,7 +27,7 @@ from bundle_router.adapters.mcp.quiet import Quiet
 from bundle_router.adapters.mcp.results import MAX_MESSAGE
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.errors import RequestError, ToolFailure
+from bundle_router.errors import RequestError, ToolFailure, needs_extra
 from bundle_router.ports import EVERYONE, Answer, Clock, Diagnostics, Listing, RawResult, Scope, ServerStatus
 
 if TYPE_CHECKING:
@@ -242,7 +242,8 @@ class McpSessions:
         """The hub, made on first use, on its loop: the import of the SDK takes a second."""
         with self._making:
             if self._hub is None:
-                from bundle_router.adapters.mcp.hub import Hub
+                with needs_extra("reaching tool servers", "mcp"):
+                    from bundle_router.adapters.mcp.hub import Hub
 
                 self._quiet.attach()
                 self._report_leftovers()

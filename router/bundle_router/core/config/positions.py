@@ -43,41 +43,54 @@ def show(path: Sequence[str | int]) -> str:
 
 
 class Positions:
-    """The line of every key and element of one text."""
+    """Where every key and element of one text begins, and where its value is."""
 
-    def __init__(self, lines: dict[Path, int]) -> None:
-        self._lines = lines
+    def __init__(self, text: str, offsets: dict[Path, int], spans: dict[Path, tuple[int, int]]) -> None:
+        self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._offsets = offsets
+        self._spans = spans
 
     def __contains__(self, path: Path) -> bool:
-        return path in self._lines
-
-    def __iter__(self) -> object:
-        return iter(self._lines)
+        return path in self._offsets
 
     def line(self, path: Path) -> int:
-        """The line of the key or element, or of the nearest thing around it that stands in the text (0: none does)."""
-        while path and path not in self._lines:
+        """Return the line of the key or element, or of the nearest thing around it that is in the text (0: none is)."""
+        return self.place(path)[0]
+
+    def place(self, path: Path) -> tuple[int, int]:
+        """Return line and column, both from 1, of the same."""
+        while path and path not in self._offsets:
             path = path[:-1]
-        return self._lines.get(path, 0)
+        if path not in self._offsets:
+            return 0, 0
+        line = bisect_right(self._starts, self._offsets[path])
+        return line, self._offsets[path] - self._starts[line - 1] + 1
+
+    def span(self, path: Path) -> tuple[int, int] | None:
+        """Return where the value of the key or element begins and ends in the text."""
+        return self._spans.get(path)
 
     def items(self) -> list[tuple[Path, int]]:
-        return list(self._lines.items())
+        """Return all paths, each with its line."""
+        return [(path, self.line(path)) for path in self._offsets]
 
 
 def locate(text: str) -> Positions:
-    """The positions in a text that the standard parser accepts. `\\r\\n` counts as one line end."""
-    return Positions(_Scanner(text).scan())
+    """Return the positions in a text that the standard parser accepts. `\\r\\n` counts as one line end."""
+    scanner = _Scanner(text)
+    scanner.scan()
+    return Positions(text, scanner.offsets, scanner.spans)
 
 
 class _Scanner:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
-        self._lines: dict[Path, int] = {}
+        self.offsets: dict[Path, int] = {}
+        self.spans: dict[Path, tuple[int, int]] = {}
         self._counts: dict[Path, int] = {}
 
-    def scan(self) -> dict[Path, int]:
+    def scan(self) -> None:
         table: Path = ()
         self._skip_gap()
         while self._at < len(self._text):
@@ -86,7 +99,6 @@ class _Scanner:
             else:
                 self._assignment(table)
             self._skip_gap()
-        return self._lines
 
     def _skip_gap(self) -> None:
         gap = _GAP.match(self._text, self._at)
@@ -94,7 +106,7 @@ class _Scanner:
             self._at = gap.end()
 
     def _note(self, path: Path, offset: int) -> None:
-        self._lines.setdefault(path, bisect_right(self._starts, offset))
+        self.offsets.setdefault(path, offset)
 
     def _header(self) -> Path:
         """`[a.b]` or `[[a.b]]`: names its parents where they are new, and gives the path that what follows is under."""
@@ -137,7 +149,7 @@ class _Scanner:
 
     def _value(self, path: Path) -> None:
         self._skip_gap()
-        first = self._text[self._at]
+        start, first = self._at, self._text[self._at]
         if first == "[":
             self._array(path)
         elif first == "{":
@@ -145,6 +157,7 @@ class _Scanner:
         else:
             found = (_STRING if first in "\"'" else _SCALAR).match(self._text, self._at)
             self._at = found.end() if found is not None else len(self._text)
+        self.spans.setdefault(path, (start, self._at))
 
     def _array(self, path: Path) -> None:
         self._at += 1

@@ -59,8 +59,9 @@ class Report:
         # `role = "x"` may be written for `role = ["x"]`: the element that was found wrong is then the key itself.
         while path and isinstance(path[-1], int) and path not in positions:
             path = path[:-1]
+        line, column = positions.place(path)
         self._problems.append(
-            Problem(file.display_path, positions.line(path), show(path), message, suggestion, level, rule)
+            Problem(file.display_path, line, show(path), message, suggestion, level, rule, column=column)
         )
 
     def about(self, entry: Place, where: str | Path, message: str, suggestion: str = "") -> None:

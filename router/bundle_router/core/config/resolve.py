@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.config.bundles import BundleResolver
@@ -35,8 +35,10 @@ def resolve(
     local_tools = tools_by_server(cards.values())
     servers = {name: resolve_server(entry, local_tools, report) for name, entry in written.servers.items()}
     for entry in written.broken_servers:
-        if not entry.keys.isdisjoint(("transport", "url", "command")):  # else nothing tells how it was to be reached
+        if "transport" in entry.keys or "url" in entry.keys:
             resolve_server(entry, local_tools, report)
+        elif "command" in entry.keys:  # its transport may be what was wrong: reported, and what is meant is clear
+            resolve_server(replace(entry, value=replace(entry.value, transport="stdio")), local_tools, report)
     check_prefixes(written.servers.values(), report)
     resolver = BundleResolver(written, servers, local_tools, report)
     bundles = resolver.resolve()

@@ -35,6 +35,7 @@ _KEYS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ADVICE: Final = "keep it in the environment and write '${NAME}' here"
+_STARTERS: Final = ("npx", "uvx", "uv", "node", "python", "python3", "pipx", "bunx", "deno", "docker", "podman")
 _GLOBS_ELSEWHERE: Final = {
     "{": "write each out: ['a', 'b']",
     "}": "write each out: ['a', 'b']",
@@ -229,6 +230,14 @@ def _check_command(entry: ServerEntry, report: Report) -> None:
             report.about(entry, where, "looks like a secret written out", "pass it in env: " + _ADVICE)
         if "\0" in word:
             report.about(entry, where, "holds a null character", "remove it")
+
+
+def command_words(command: str) -> list[str]:
+    """Return the words of what was written for a program: more than one where it is a command line. A path may hold
+    spaces, so only what looks like an option or like an argument of a well-known starter tells."""
+    words = command.split()
+    is_line = len(words) > 1 and (words[0] in _STARTERS or any(word.startswith("-") for word in words[1:]))
+    return words if is_line else [command]
 
 
 def _check_local(entry: ServerEntry, local_tools: Mapping[str, Set[str]], report: Report) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bundle_router.core.catalog import Card
+from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.config.resolve import resolve
 from bundle_router.core.config.settings import CheckBinary, no_check
 from bundle_router.core.config.source import ConfigFile
+from bundle_router.core.models.spelling import Suggester
 from bundle_router.errors import Problem
 from bundle_router.review.lint.findings import HasContent
 from bundle_router.review.lint.rules import lint
 
-__all__ = ["HasContent", "check"]
+__all__ = ["HasContent", "check", "unused_local"]
 
 
 def check(
@@ -32,3 +33,15 @@ def check(
         shipped = [file for file in files if file.layer == "shipped"]
         lint(resolved, lambda: resolve(shipped, cards, check_binary), has_content)
     return resolved.report.problems()
+
+
+def unused_local(local: Iterable[str], catalog: Catalog) -> Iterator[Problem]:
+    """Yield a warning for each name of local tools that were given and that no server of the config stands for: no
+    bundle can hold them."""
+    servers = [server.name for server in catalog.servers.values() if server.transport == "local"]
+    for name in local:
+        if name not in servers:
+            near = Suggester().did_you_mean(name, servers)
+            hint = near or f"[servers.{name}] with transport = 'local' takes them in"
+            message = f"servers.toml has no local server {name!r}, so these tools are not used"
+            yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")

@@ -42,6 +42,13 @@ class Subject:
         for id_, entry in self.resolved.written.bundles.items():
             yield entry, self.catalog.bundles[id_]
 
+    def is_never_permitted(self, bundle: Bundle) -> bool:
+        """Whether `never-permitted` says it of the bundle itself: what names the bundle need not say it again."""
+        is_said = self.resolved.written.bundles[bundle.id].file.layer == "project" or all(
+            file.layer == "shipped" for file in self.resolved.files
+        )
+        return is_said and not self.reach.permitted_anywhere(bundle)
+
     def is_off(self, bundle: Bundle) -> str:
         """Why nothing of the bundle can be shown whatever policy says: it, or every server of it, is disabled."""
         if not bundle.enabled:

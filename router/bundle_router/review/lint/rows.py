@@ -29,7 +29,7 @@ def denied_route(subject: Subject) -> Iterator[Finding]:
     for entry, route in zip(subject.resolved.written.routes, subject.catalog.routes, strict=True):
         for index, id_ in enumerate(entry.value.bundles):
             bundle = subject.catalog.bundle(id_)
-            if bundle is None or subject.is_off(bundle):
+            if bundle is None or subject.is_off(bundle) or subject.is_never_permitted(bundle):
                 continue
             if not subject.reach.permitted_on(route, bundle):
                 message = f"policy denies {id_!r} to every step that this route matches"
@@ -167,6 +167,13 @@ def disabled_default(subject: Subject) -> Iterator[Finding]:
             why = subject.is_off(bundle) if bundle is not None else ""
             if why:
                 yield Finding(entry, why, "enable it, or take it out", ("default", index))
+
+
+def no_room(subject: Subject) -> Iterator[Finding]:
+    for entry in subject.resolved.written.sections.get("activation", ()):
+        if "max_tools" in entry.keys and entry.value.max_tools == 0:
+            message = "leaves room for no tool but those that a step's own bundles bring"
+            yield Finding(entry, message, "leave it out for 24", ("max_tools",))
 
 
 def risky_default(subject: Subject) -> Iterator[Finding]:

@@ -28,6 +28,7 @@ RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "unused-server": ("warning", servers.unused_server),
     "plain-http": ("risk", servers.plain_http),
     "stdio-server": ("risk", servers.stdio_server),
+    "command-line": ("warning", servers.command_line),
     "dead-reuse": ("warning", servers.dead_reuse),
     "never-permitted": ("warning", bundles.never_permitted),
     "disabled-server": ("warning", bundles.disabled_server),
@@ -50,6 +51,7 @@ RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "allow-everything": ("risk", rows.allow_everything),
     "exec-everywhere": ("risk", rows.exec_everywhere),
     "denied-elsewhere": ("risk", rows.denied_elsewhere),
+    "no-room": ("warning", rows.no_room),
     "risky-default": ("risk", rows.risky_default),
     "disabled-default": ("warning", rows.disabled_default),
 }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
-from bundle_router.core.config.servers import is_plain_http
+from bundle_router.core.config.servers import command_words, is_plain_http
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.reuse import is_read_only
 from bundle_router.review.lint.findings import Finding, Subject
@@ -30,6 +31,15 @@ def stdio_server(subject: Subject) -> Iterator[Finding]:
             message = "stdio runs a program with the router's own rights, so it is started in development only"
             hint = "serve it over http, or open the router with development on"
             yield Finding(entry, message, hint, ("transport",))
+
+
+def command_line(subject: Subject) -> Iterator[Finding]:
+    for entry in subject.resolved.written.servers.values():
+        words = command_words(entry.value.command or "")
+        if len(words) > 1:
+            message = f"{entry.value.command!r} is a command line, and the name of one program is meant"
+            said = json.dumps([*words[1:], *entry.value.args])
+            yield Finding(entry, message, f'command = "{words[0]}", args = {said}', ("command",))
 
 
 def dead_reuse(subject: Subject) -> Iterator[Finding]:

@@ -1,0 +1,89 @@
+"""A missing extra is a sentence that names it, for every verb that needs one; `check` says it before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import ROOT
+
+BLOCKED = """
+import sys
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None
+from bundle_router.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+SDK = "mcp,mcp_types,anyio,uvicorn,httpx2,httpcore2"
+SERVERS = """
+[servers.clock]
+transport = "stdio"
+command = "mcp-server-time"
+args = ["--local-timezone", "UTC"]
+env = { LANG = "C.UTF-8" }
+[servers.board]
+url = "http://127.0.0.1:9/mcp"
+auth = "oauth"
+enabled = false
+"""
+BUNDLES = """
+[bundles.clock]
+description = "What time it is."
+tools = ["clock.get_current_time"]
+effects = ["read"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    config, pins = tmp_path / "config", tmp_path / "bundles" / "pins"
+    config.mkdir()
+    pins.mkdir(parents=True)
+    (pins / "clock.json").write_bytes((ROOT / "bundles" / "pins" / "clock.json").read_bytes())
+    (config / "servers.toml").write_text(SERVERS)
+    (config / "bundles.toml").write_text(BUNDLES)
+    (config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["clock"]\n')
+    (config / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["bundle:clock"]\n')
+    return tmp_path
+
+
+def without(folder: Path, modules: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where these modules are not installed."""
+    command = [sys.executable, "-c", BLOCKED, modules, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("modules", "words", "extra"),
+    [
+        pytest.param(SDK, "pin --development", "mcp", id="pin"),
+        pytest.param(SDK, "check --live --development", "mcp", id="check --live"),
+        pytest.param(SDK, "serve --mcp-only", "mcp", id="serve"),
+        pytest.param("psycopg", "runs list --runs postgresql://127.0.0.1:9/x", "postgresql", id="postgresql"),
+    ],
+)
+def test_a_verb_that_needs_an_extra_names_it(folder: Path, modules: str, words: str, extra: str) -> None:
+    done = without(folder, modules, *words.split())
+    assert done.returncode == 4, done.stderr
+    assert "Traceback" not in done.stderr
+    assert f"pip install 'bundle-router[{extra}]'" in done.stderr
+
+
+def test_a_call_says_which_extra_its_server_needs(folder: Path) -> None:
+    step = ("route", "--run", "r", "--workflow", "w", "--role", "a", "--step", "s", "--development")
+    assert without(folder, SDK, *step).returncode == 0
+    arguments = '{"name": "clock.get_current_time", "arguments": {"timezone": "UTC"}}'
+    done = without(folder, SDK, "call", "call_tool", arguments, "--run", "r", "--development")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "bundle-router[mcp]" in done.stdout + done.stderr
+
+
+def test_check_says_before_what_is_missing(folder: Path) -> None:
+    said = without(folder, SDK, "check").stdout
+    assert "tool servers (clock) can't be used: mcp, anyio is not installed" in said
+    assert "pip install 'bundle-router[mcp]'" in said
+    assert "not-installed" not in without(folder, "psycopg", "check").stdout
