@@ -58,12 +58,7 @@ def run_run(arguments: argparse.Namespace) -> int:
     rules = DeferralRules(arguments.min_tools, tuple(arguments.keep), tuple(arguments.defer), tuple(arguments.model))
     runs = _runs(arguments.runs)
     before = set(runs.glob(f"deferral-*/{FILE}"))
-    try:
-        status = asyncio.run(
-            run_agent(command, places, rules, _state(), runs, upstream=arguments.upstream, say=_notice)
-        )
-    except FileNotFoundError:
-        raise RequestError(f"{command[0]!r} is not found") from None
+    status = asyncio.run(run_agent(command, places, rules, _state(), runs, upstream=arguments.upstream, say=_notice))
     if arguments.json:
         made = [path.parent for path in set(runs.glob(f"deferral-*/{FILE}")) - before]
         sums = [{"folder": str(folder), **read_numbers(folder)} for folder in made]

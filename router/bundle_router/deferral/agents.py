@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from bundle_router.deferral.rewriting import DeferralRules, RequestRewriter
 from bundle_router.deferral.settings import RANK, Scope
+from bundle_router.errors import RequestError
 
 DEFAULT_UPSTREAM: Final = "https://api.anthropic.com"
 HEALTH_S: Final = 3.0
@@ -130,11 +131,13 @@ def launch(command: Sequence[str], port: int, places: AgentPlaces, scratch: Path
     if agent == "cline":
         providers = _json(places.cline_providers())
         settings = providers.setdefault("providers", {}).setdefault("anthropic", {}).setdefault("settings", {})
-        settings["baseUrl"] = base
+        settings["baseUrl"] = f"{base}/v1"
         file = scratch / "providers.json"
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
             json.dump(providers, out)
-        return Launch(tuple(command), common | {"CLINE_PROVIDER_SETTINGS_PATH": str(file)})
+        # Without `local`, Cline starts a daemon that would outlive the proxy and keep its address.
+        more = {"CLINE_PROVIDER_SETTINGS_PATH": str(file), "CLINE_SESSION_BACKEND_MODE": "local"}
+        return Launch(tuple(command), common | more)
     return Launch(tuple(command), common | {"ANTHROPIC_API_BASE": base})
 
 
@@ -197,7 +200,10 @@ async def run_agent(
 
 
 async def _run(started: Launch, environment: Mapping[str, str]) -> int:
-    process = await asyncio.create_subprocess_exec(*started.words, env={**environment, **started.environment})
+    try:
+        process = await asyncio.create_subprocess_exec(*started.words, env={**environment, **started.environment})
+    except OSError as error:
+        raise RequestError(f"{started.words[0]!r} can't be started: {error.strerror}") from None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, _send, process, number)
