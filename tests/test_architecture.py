@@ -114,6 +114,7 @@ PURE = {
     "functools",
     "hashlib",
     "heapq",
+    "hmac",
     "html",
     "ipaddress",
     "itertools",

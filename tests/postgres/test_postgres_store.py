@@ -88,11 +88,12 @@ def test_many_workers_append_to_one_run_and_nothing_is_lost(make_store: Make, ur
 def test_a_key_stands_once_for_each_type_and_attempt(make_store: Make) -> None:
     log = created(make_store())
     log.append("calls", {"type": "call.started", "key": "k"})
-    log.append("calls", {"type": "call.finished", "key": "k"})
+    log.append("calls", {"type": "call.finished", "key": "k", "outcome": "denied"})
+    log.append("calls", {"type": "call.finished", "key": "k"})  # a refused call binds no key
     log.append("calls", {"type": "call.started", "key": "k", "attempt": 2})
     with pytest.raises(KeyConflict, match=r"call\.started of key 'k'"):
         log.append("calls", {"type": "call.started", "key": "k"})
-    assert log.append("calls", {"type": "call.started", "key": "j"}).seq == 3
+    assert log.append("calls", {"type": "call.started", "key": "j"}).seq == 4
 
 
 def test_tables_are_made_once_by_many_and_a_later_version_is_refused(make_store: Make, url: str) -> None:

@@ -24,7 +24,7 @@ def work(url: str, run_id: str, first: int, count: int) -> None:
                     log = store.open(run_id)
                     assert log is not None
                     list(log.news())
-                record = {"type": "step.taken", "number": number, "key": f"k{number}"}
+                record = {"type": "route.decided", "number": number, "key": f"k{number}"}
                 done = log.append("routing", record, wait_s=2.0)
                 print(f"{done.seq} {done.hash} {number}", flush=True)
                 break

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.core.models.canonical import digest
+from bundle_router.core.records import chain
 from bundle_router.core.records.chain import (
     BadLine,
     Checked,
@@ -16,9 +18,13 @@ from bundle_router.core.records.chain import (
     Head,
     boundary,
     check,
+    encode_record,
     genesis,
     lines_backward,
+    link,
+    parse,
     seal,
+    seal_text,
     unseal,
 )
 from hypothesis import given
@@ -203,3 +209,28 @@ def test_a_last_record_rewritten_together_with_its_hash_does_not_fit_the_closed_
 def test_the_records_of_one_run_do_not_pass_for_anothers() -> None:
     files, _ = layout([0])
     assert check({"routing": files[0]}, "another", None).broken is not None
+
+
+# --- bounds --------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_has_at_most_its_bound_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = encode_record({"x": "y" * 100})
+    whole = len(seal_text(text, 0, genesis("r"))[0])
+    monkeypatch.setattr(chain, "MAX_LINE", whole)
+    assert len(seal_text(text, 0, genesis("r"))[0]) == whole
+    monkeypatch.setattr(chain, "MAX_LINE", whole - 1)
+    with pytest.raises(ValueError, match=rf"over the {whole - 1} a line may have"):
+        seal_text(text, 0, genesis("r"))
+
+
+@pytest.mark.parametrize("seq", ["-1", "true", "1.0", '"1"', "null"])
+def test_a_seq_that_is_no_whole_number_from_zero_is_no_record(seq: str) -> None:
+    body = f'{{"x":1,"seq":{seq},"prev":"{genesis("r")}"'
+    line = f'{body},"hash":"{digest(body + "}")}"}}\n'.encode()
+    for read in (unseal, parse, link):
+        with pytest.raises(BadLine, match="no whole number 'seq'"):
+            read(line)
+    broken = check({"routing": [line]}, "r", None).broken
+    assert broken is not None
+    assert broken.kind == "changed"

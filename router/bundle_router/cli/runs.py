@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.arguments import add_archive, add_json, archive_of
+from bundle_router.cli.arguments import add_archive, add_json, archive_of, config_folder
 from bundle_router.cli.attempts import EachRun
 from bundle_router.cli.output import heading, print_json, say, say_json, say_whole, table
 from bundle_router.cli.timeline import show_records
 from bundle_router.errors import RequestError
 
 if TYPE_CHECKING:
-    from bundle_router.adapters.archive import RunArchive, VerifyReport
+    from bundle_router.adapters.archive import FolderHeads, RunArchive, VerifyReport
 
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
@@ -45,6 +45,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         runs="*",
     )
     verify.add_argument("--secrets", action="store_true", help="say instead which lines today's rules would redact")
+    verify.add_argument("--config", help="config folder whose [records] says where heads are kept and their key")
+    verify.add_argument("--heads", help="folder in which the heads of the runs are kept (default: as in the config)")
     receipt = verb(
         "receipt", "one record with all that a stranger needs to check it; or check such a receipt", runs="?"
     )
@@ -121,19 +123,35 @@ def _verify(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import UNKEYED
 
     archive = archive_of(arguments)
+    archive.heads = _heads(arguments) or archive.heads
     if arguments.secrets:
         return _secrets(archive, _chosen(arguments, archive), as_json=arguments.json)
     reports = [archive.verify(run_id) for run_id in _chosen(arguments, archive)]
+    missing = [] if arguments.run_id else archive.missing()
     reports = [replace(r, problems=(*r.problems, *archive.verify_artifacts(r.run_id))) for r in reports]
     if arguments.json:
-        print_json([{**asdict(report), "ok": report.ok} for report in reports])
+        rows = [{**asdict(report), "ok": report.ok} for report in reports]
+        print_json([*rows, *({"ok": False, "problems": [text]} for text in missing)])
     else:
         for report in reports:
             _show_report(replace(report, notes=tuple(note for note in report.notes if note != UNKEYED)))
-        if reports:
+        if any(UNKEYED in report.notes for report in reports):
             say(f"({UNKEYED})")
+        for text in missing:
+            say(text)
         say(f"{sum(r.ok for r in reports)} of {len(reports)} runs are as they were written")
-    return 0 if all(report.ok for report in reports) else 5
+    return 0 if all(report.ok for report in reports) and not missing else 5
+
+
+def _heads(arguments: argparse.Namespace) -> FolderHeads | None:
+    """Where heads are kept, and what they are signed with, as the options or the config say; None where they don't."""
+    from bundle_router.adapters.archive import kept_heads
+    from bundle_router.core.catalog import RecordSettings
+    from bundle_router.wiring import load_catalog
+
+    folder = config_folder(arguments)
+    settings = load_catalog(folder).settings.records if folder is not None else RecordSettings()
+    return kept_heads(replace(settings, heads=arguments.heads or settings.heads), arguments.runs)
 
 
 def _show_report(report: VerifyReport) -> None:

@@ -9,14 +9,20 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from bundle_router.adapters.archive.archive import UNKEYED, RunArchive, RunSummary, Torn, VerifyReport
 from bundle_router.adapters.archive.directory import Archive
+from bundle_router.adapters.archive.heads import HEADS, FolderHeads
 from bundle_router.adapters.archive.pruning import Pruned, prune
-from bundle_router.errors import needs_extra
+from bundle_router.core.catalog import RecordSettings
+from bundle_router.errors import RequestError, needs_extra
 
-__all__ = ["UNKEYED", "Archive", "Pruned", "RunArchive", "RunSummary", "Torn", "VerifyReport", "open_archive", "prune"]
+__all__ = [
+    "UNKEYED", "Archive", "FolderHeads", "Pruned", "RunArchive", "RunSummary", "Torn", "VerifyReport", "kept_heads",
+    "open_archive", "prune",
+]  # fmt: skip
 
 
 def open_archive(place: str | Path) -> RunArchive:
@@ -27,3 +33,14 @@ def open_archive(place: str | Path) -> RunArchive:
 
         return PostgresArchive(str(place))
     return Archive(place)
+
+
+def kept_heads(settings: RecordSettings, runs: str | Path) -> FolderHeads | None:
+    """Return where the heads of runs are kept; None where `[records]` asks for none. Raises RequestError without the
+    key's variable."""
+    if settings.heads is None and settings.key is None:
+        return None
+    name = (settings.key or "")[2:-1]
+    if name and not os.environ.get(name):
+        raise RequestError(f"[records] key names {name}, which is not set", advice="set it, or take the key out")
+    return FolderHeads(settings.heads or Path(runs) / HEADS, os.environ[name].encode() if name else None)

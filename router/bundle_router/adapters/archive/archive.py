@@ -8,8 +8,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
+from bundle_router.adapters.archive.heads import FolderHeads
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.core.models.canonical import digest_of, encode
@@ -17,12 +18,15 @@ from bundle_router.core.records.call_records import Record, read_record
 from bundle_router.core.records.chain import BadLine, Break, Head, check, link, parse
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.header import faults
+from bundle_router.core.records.heads import faults_of_head, missing_runs
 from bundle_router.core.records.receipt import make_receipt
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
 from bundle_router.review.learning.steps import Correction
 
 UNKEYED: Final = "the chain has no key: it finds accidents and careless hands, not a patient forger"
-"""The note of every report."""
+"""The note of a run without a kept head."""
+SIGNED: Final = "its head is kept and signed: a record rewritten, a cut end and a removed run are found"
+KEPT: Final = "its head is kept, unsigned or without the key to check it: it protects as far as it is out of reach"
 ADVICE: Final = "`bundle-router runs verify` names the first bad record"
 
 T = TypeVar("T")
@@ -67,7 +71,7 @@ class VerifyReport:
     """What a walk along a run's chain found. `broken` is the first bad record; `records` before it are good.
 
     `notes` says what can't be known (the chain has no key; an unclosed run may have lost its end) or what is odd but
-    no fault (a torn end, one healed before).
+    no fault (a torn end, one healed before). `protection` is what would show that somebody forged it.
     """
 
     run_id: str
@@ -78,6 +82,7 @@ class VerifyReport:
     torn: tuple[Torn, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    protection: Literal["chain", "kept head", "signed head"] = "chain"
 
     @property
     def ok(self) -> bool:
@@ -98,6 +103,8 @@ class RunArchive(ABC):
     """The runs of one store, to read. What is abstract is where they are kept; the rest is the same for all."""
 
     where: str
+    heads: FolderHeads | None = None
+    """Where the heads of runs are kept, if they are."""
 
     @abstractmethod
     def run_ids(self) -> list[str]:
@@ -263,7 +270,10 @@ class RunArchive(ABC):
         files = self.lines(run_id)
         while (again := self._verify_header(run_id, place))[0] != head:  # opened or closed since: not one instant
             (head, problems, notes), files = again, self.lines(run_id)
-        checked = check(files, run_id, head)
+        kept = self.heads.read(run_id) if self.heads is not None else None
+        if self.heads is not None:
+            problems += faults_of_head(kept, run_id, self.heads.key)
+        checked = check(files, run_id, head, Head(kept.count, kept.hash) if kept is not None else None)
         broken, torn_ends = checked.broken, self.torn(run_id)
         if head is not None and torn_ends and broken is None:
             detail = f"{torn_ends[0].bytes} bytes follow the last record of the closed run"
@@ -271,8 +281,17 @@ class RunArchive(ABC):
         notes += [f"{t.file} ends in {t.bytes} bytes that are no complete record" for t in torn_ends]
         if head is None:
             notes.append("the run was not closed: whether records are missing at its end can't be known")
-        notes.append(UNKEYED)
-        return VerifyReport(run_id, place, state, checked.count, broken, torn_ends, tuple(problems), tuple(notes))
+        protection: Literal["chain", "kept head", "signed head"] = "chain"
+        if kept is not None:
+            protection = "signed head" if self.heads is not None and self.heads.key and kept.signature else "kept head"
+        notes.append({"chain": UNKEYED, "kept head": KEPT, "signed head": SIGNED}[protection])
+        return VerifyReport(
+            run_id, place, state, checked.count, broken, torn_ends, tuple(problems), tuple(notes), protection
+        )
+
+    def missing(self) -> list[str]:
+        """Return what is missing of the runs whose heads are kept, one sentence each."""
+        return missing_runs(self.heads.all(), self.run_ids()) if self.heads is not None else []
 
     def verify_artifacts(self, run_id: str) -> list[str]:
         """Return what is wrong with the bytes that the records refer to, one sentence each. Reads all of them."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.adapters.archive.archive import ADVICE, RunArchive, RunSummary, Torn, is_run_id, summary_of
+from bundle_router.adapters.archive.heads import HEADS, FolderHeads
 from bundle_router.adapters.archive.labels import append_label, read_labels
 from bundle_router.adapters.artifacts import ArtifactReader
 from bundle_router.core.records.chain import FILES, MAX_LINE, BadLine, Read, boundary, lines_backward, unseal
@@ -34,6 +35,8 @@ class Archive(RunArchive):
     def __init__(self, runs: str | Path) -> None:
         self.root = Path(runs).absolute()
         self.where = str(self.root)
+        if (self.root / HEADS).is_dir():
+            self.heads = FolderHeads(self.root / HEADS)
 
     def run_ids(self) -> list[str]:
         """The ids of all run directories, sorted. Symbolic links are not runs."""

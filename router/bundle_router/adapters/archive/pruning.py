@@ -52,6 +52,8 @@ def prune(
         if reason:
             kept.append((run.run_id, reason))
         else:
+            if archive.heads is not None and not dry_run:
+                archive.heads.prune(run.run_id)
             deleted.append(run)
             left -= run.bytes
     return Pruned(tuple(run.run_id for run in deleted), tuple(kept), sum(run.bytes for run in deleted))

@@ -31,7 +31,8 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         line text not null,
         primary key (run_id, seq)
     );
-    create unique index router_records_key on router_records (run_id, kind, key, attempt) where key is not null;
+    create unique index router_records_key on router_records (run_id, kind, key, attempt)
+        where key is not null and kind in ('route.decided', 'call.started');
     create index router_records_kind on router_records (run_id, kind, seq);
     create table router_catalogs (revision text primary key, catalog text not null);
     create table router_run_catalogs (

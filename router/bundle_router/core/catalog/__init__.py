@@ -35,6 +35,7 @@ from bundle_router.core.catalog.settings import (
     ModelOptions,
     ModelSettings,
     OfferSettings,
+    RecordSettings,
     SearchSettings,
     Settings,
 )
@@ -45,8 +46,8 @@ from bundle_router.core.models.canonical import digest_of
 __all__ = [
     "MIN_LABELS", "ActivationSettings", "AnswerMode", "Bundle", "CacheSettings", "Calibration", "Card", "Catalog",
     "Durability", "EmbeddingSettings", "Fallback", "FallbackStage", "Feature", "Limits", "LogSettings", "ModelChoice",
-    "ModelOptions", "ModelSettings", "OfferSettings", "Policy", "Reuse", "Route", "SearchSettings", "Server",
-    "ServerAuth", "Settings", "Skill", "Transport",
+    "ModelOptions", "ModelSettings", "OfferSettings", "Policy", "RecordSettings", "Reuse", "Route", "SearchSettings",
+    "Server", "ServerAuth", "Settings", "Skill", "Transport",
 ]  # fmt: skip
 
 

@@ -36,6 +36,8 @@ MIN_LABELS: Final = 300
 
 _Stages = Annotated[list[FallbackStage], Field(max_length=4), AfterValidator(without_repetition)]
 _ModelNames = Annotated[list[ModelName], Field(max_length=10), AfterValidator(without_repetition)]
+_EnvReference = Annotated[str, Field(pattern=r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$", max_length=200)]
+_SIGNING_KEY: Final = key("What the heads are signed with, as '${ENV_NAME}'.", _EnvReference)
 _BASE_URL: Final = key("Where an OpenAI-compatible server listens. Leave out for the provider's own.", Line)
 _KEY_ENV: Final = key("The variable with the key. Leave out for the provider's own (OPENAI_API_KEY).", EnvName)
 _MODE: Final = key(
@@ -276,6 +278,17 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """What shows that somebody cut or took away recorded runs: the table `[records]`."""
+
+    heads: Annotated[
+        str | None,
+        key("A folder in which the head of each run is kept. With a key: by default beside the runs.", Line),
+    ] = None
+    key: Annotated[str | None, _SIGNING_KEY] = None
+
+
+@dataclass(frozen=True, slots=True)
 class CacheSettings:
     """How long look-ups hold: the table `[cache]`."""
 
@@ -296,10 +309,13 @@ class CacheSettings:
 class Settings:
     """How the router itself behaves."""
 
+    ADDED: ClassVar[tuple[str, ...]] = ("records",)
+
     fallback: Annotated[Fallback, key("What happens when a route asks.", default=None)] = Fallback()
     search: Annotated[SearchSettings, key("When search settles a question by itself.", default=None)] = SearchSettings()
     model: Annotated[ModelSettings, key("The router's own model.", default=None)] = ModelSettings()
     activation: Annotated[ActivationSettings, key("What stays active in a run.", default=None)] = ActivationSettings()
     limits: Annotated[Limits, key("Bounds on calls and results.", default=None)] = Limits()
+    records: Annotated[RecordSettings, key("Heads of runs, kept.", default=None)] = RecordSettings()
     log: Annotated[LogSettings, key("Records and diagnostics.", default=None)] = LogSettings()
     cache: Annotated[CacheSettings, key("How long look-ups hold.", default=None)] = CacheSettings()

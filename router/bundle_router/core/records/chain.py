@@ -244,11 +244,12 @@ class _Cursor:
         return Break(kind, seq, self.file, self.line, detail)
 
 
-def check(files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None) -> Checked:
+def check(files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None, least: Head | None = None) -> Checked:
     """Walks the complete lines of a run's files along the chain, in memory for one line of each, to the first break.
 
     `head` is None for a run that was not closed: then a cut-off end, and a last record that was rewritten together
-    with its hash, can't be told from an honest end.
+    with its hash, can't be told from an honest end. `least` is a head that was kept elsewhere: the run held at least
+    these records, and may have gone on.
     """
     cursors = [_Cursor(name, lines) for name, lines in files.items()]
     seq, prev = 0, genesis(run_id)
@@ -263,8 +264,13 @@ def check(files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None) 
             before = f"record {seq - 1}" if seq else "the start of this run"
             detail = f"it does not follow {before}: one of the two was rewritten"
             return Checked(seq, prev, cursor.broken("changed", seq, detail))
+        if least is not None and seq == least.count - 1 and cursor.at.hash != least.hash:
+            return Checked(seq, prev, cursor.broken("changed", seq, "it is not the record that the kept head names"))
         seq, prev = seq + 1, cursor.at.hash
         cursor.advance()
+    if least is not None and seq < least.count:
+        detail = f"the kept head says that there were {least.count} records; {seq} are left"
+        return Checked(seq, prev, Break("cut_off", seq, "", 0, detail))
     return Checked(seq, prev, _compare(seq, prev, head))
 
 

@@ -1,0 +1,139 @@
+"""The heads of runs in a folder: one small file for each run, rewritten after each record. See `core.records.heads`."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bundle_router.core.models import RUN_ID
+from bundle_router.core.records.chain import File, genesis
+from bundle_router.core.records.heads import KeptHead
+from bundle_router.errors import CorruptRun, storage_error
+from bundle_router.ports import Appended
+
+HEADS: Final = ".heads"
+"""The folder of heads in a runs directory, unless the config names another."""
+_SUFFIX: Final = ".head"
+_COUNTER: Final = ".count"
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_MAX: Final = 4096
+
+
+class FolderHeads:
+    """Heads in a folder, signed where a key is given. Any number of processes may write them."""
+
+    def __init__(self, folder: str | Path, key: bytes | None = None) -> None:
+        self.folder = Path(folder)
+        self.key = key
+
+    def note(self, run_id: str, count: int, hash_: str, *, pruned: bool = False) -> None:
+        """Writes that the run holds at least these records; never goes back. Raises StorageError, CorruptRun."""
+        try:
+            with self._locked(run_id + _SUFFIX) as fd:
+                before = _read(fd, self.folder / run_id)
+                if before is not None and (before.count, before.pruned) >= (count, pruned):
+                    return
+                number = before.number if before is not None else self._next_number()
+                head = KeptHead(run_id, number, count, hash_, pruned).signed(self.key)
+                line = head.to_line()
+                os.pwrite(fd, line, 0)
+                os.ftruncate(fd, len(line))
+        except OSError as error:
+            raise storage_error(f"can't keep the head of run {run_id!r} in {self.folder}", error) from error
+
+    def prune(self, run_id: str) -> None:
+        """Marks the head of a run that was deleted on purpose. One that has none is left alone."""
+        if (head := self.read(run_id)) is not None:
+            self.note(run_id, head.count, head.hash, pruned=True)
+
+    def read(self, run_id: str) -> KeptHead | None:
+        """Return the head of a run; None if there is none. Raises CorruptRun, StorageError."""
+        path = self.folder / f"{run_id}{_SUFFIX}"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(f"can't read {path}", error) from error
+        try:
+            return _read(fd, path)
+        finally:
+            os.close(fd)
+
+    def all(self) -> Mapping[str, KeptHead]:
+        """Return every head by the id of its run. Raises CorruptRun, StorageError."""
+        names = [path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"*{_SUFFIX}")]
+        found = {name: self.read(name) for name in sorted(names) if RUN_ID.fullmatch(name)}
+        return {name: head for name, head in found.items() if head is not None}
+
+    def _next_number(self) -> int:
+        with self._locked(_COUNTER) as fd:
+            number = int(os.pread(fd, 32, 0).strip() or b"0") + 1
+            os.pwrite(fd, b"%d\n" % number, 0)
+            return number
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[int]:
+        try:
+            fd = os.open(self.folder / name, _FLAGS, 0o600)
+        except FileNotFoundError:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(self.folder / name, _FLAGS, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _read(fd: int, path: Path) -> KeptHead | None:
+    """The head in a file; None where it is empty: then its process died before it wrote."""
+    text = os.pread(fd, _MAX, 0)
+    if not text.strip():
+        return None
+    try:
+        return KeptHead.from_line(text)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptRun(f"{path} is no head of a run: it was changed", advice="restore it") from error
+
+
+class HeadKeepingStore:
+    """A store whose runs' heads are kept: wraps any other, which answers all that is not said here."""
+
+    def __init__(self, store: Any, heads: FolderHeads) -> None:
+        self._store, self._heads = store, heads
+
+    def open(self, run_id: str) -> HeadKeepingLog | None:
+        log = self._store.open(run_id)
+        return None if log is None else HeadKeepingLog(log, run_id, self._heads)
+
+    def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> HeadKeepingLog:
+        log = self._store.create(run_id, header=header, catalog=catalog)
+        self._heads.note(run_id, 0, genesis(run_id))
+        return HeadKeepingLog(log, run_id, self._heads)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class HeadKeepingLog:
+    """A handle whose appends are acknowledged when the head is kept."""
+
+    def __init__(self, log: Any, run_id: str, heads: FolderHeads) -> None:
+        self._log, self._run_id, self._heads = log, run_id, heads
+
+    def append(
+        self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
+    ) -> Appended:
+        """As of the wrapped log. The record stands in the run even where its head could not be kept (StorageError)."""
+        done: Appended = self._log.append(file, record, only_at=only_at, wait_s=wait_s)
+        if done.seq is not None:
+            self._heads.note(self._run_id, done.seq + 1, done.hash)
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)

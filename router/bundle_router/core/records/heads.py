@@ -1,0 +1,79 @@
+"""Where runs stood, written beside them after each record: so that an end that was cut off, or a run, is missed.
+
+Rules:
+1. A head says that a run held at least `count` records, the last of which had `hash`. It is written before the append
+   is acknowledged. A crash between the two leaves a run that is longer than its head, which is no fault.
+2. With a key, a head is signed (HMAC-SHA256): who lacks the key can rewrite neither the head nor the records under it.
+   Without one, it protects as far as who changes the runs can't reach the heads: keep them in a second place.
+3. Heads are numbered as runs begin. A number that is missing is a run that was taken away together with its head. Who
+   takes the newest ones away, or puts all of an older state back, is found only by heads in a second place.
+4. A pruned run leaves its head behind, marked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+
+from bundle_router.core.models.canonical import encode
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHead:
+    """The head of one run, as it was kept. `signature` is empty where no key was given."""
+
+    run_id: str
+    number: int
+    count: int
+    hash: str
+    pruned: bool = False
+    signature: str = ""
+
+    def signed(self, key: bytes | None) -> KeptHead:
+        """Return the head with the signature that the key gives it."""
+        return replace(self, signature=self._signature(key) if key else "")
+
+    def is_signed_by(self, key: bytes) -> bool:
+        return hmac.compare_digest(self.signature, self._signature(key))
+
+    def _signature(self, key: bytes) -> str:
+        said = encode(asdict(replace(self, signature="")))
+        made = hmac.new(key, b"bundle-router.head/1\n" + said.encode("ascii"), hashlib.sha256)
+        return f"hmac-sha256:{made.hexdigest()}"
+
+    def to_line(self) -> bytes:
+        return encode(asdict(self)).encode("ascii") + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> KeptHead:
+        """Return the head that a line holds. Raises ValueError, KeyError or TypeError for what is none."""
+        row = json.loads(line)
+        names = ("run_id", "number", "count", "hash", "pruned", "signature")
+        return cls(**{name: row[name] for name in names})
+
+
+def missing_runs(heads: Mapping[str, KeptHead], run_ids: Iterable[str]) -> list[str]:
+    """Return what is missing of the runs that were begun, one sentence each."""
+    there = set(run_ids)
+    gone = [
+        f"run {head.run_id!r} is gone: its head says that it held {head.count} records"
+        for head in sorted(heads.values(), key=lambda head: head.number)
+        if not head.pruned and head.run_id not in there
+    ]
+    numbers = {head.number for head in heads.values()}
+    holes = [number for number in range(1, max(numbers, default=0) + 1) if number not in numbers]
+    return gone + [f"the run that was begun as number {number} is gone, and its head with it" for number in holes[:100]]
+
+
+def faults_of_head(head: KeptHead | None, run_id: str, key: bytes | None) -> list[str]:
+    """Return what is wrong with the kept head of a run by itself, one sentence each."""
+    if head is None:
+        return ["no head was kept for it, although heads are kept: it was taken away, or is older than that"]
+    if head.run_id != run_id:
+        return [f"the head that is kept for it is that of run {head.run_id!r}"]
+    if key is not None and not head.is_signed_by(key):
+        return ["its kept head does not bear the key's signature: it was changed, or written with another key"]
+    return []

@@ -1,0 +1,170 @@
+"""Heads that are kept beside the runs: a cut end, a forged end and a run that was taken away are found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_router.adapters.archive import Archive, FolderHeads, prune
+from bundle_router.adapters.archive.heads import HeadKeepingStore
+from bundle_router.cli import main
+from bundle_router.core.records.chain import FILES, genesis, parse, seal, unseal
+from bundle_router.errors import CorruptRun, StorageError
+from bundle_router.ports import Appended
+
+KEY = b"the operator's"
+
+
+class ListStore:
+    """A runs directory as the store of one process writes it, without its locks."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def create(self, run_id: str, *, header: Any, catalog: str) -> ListStore:
+        path = self.root / run_id
+        path.mkdir(parents=True)
+        (path / "run.json").write_text(json.dumps({"run_id": run_id, "opened": "2026-11-01T00:00:00Z"}))
+        self.path, self.seq, self.head = path, 0, genesis(run_id)
+        return self
+
+    def append(self, file: str, record: dict[str, Any], *, only_at: int | None, wait_s: float) -> Appended:
+        line, self.head = seal(record, self.seq, self.head)
+        with (self.path / "routing.jsonl").open("ab") as out:
+            out.write(line)
+        self.seq += 1
+        return Appended((), self.seq - 1, self.head)
+
+
+def fill(root: Path, heads: FolderHeads, *run_ids: str) -> None:
+    for run_id in run_ids:
+        log = HeadKeepingStore(ListStore(root), heads).create(run_id, header={}, catalog="{}")
+        for number in range(4):
+            log.append("routing", {"type": "note", "number": number, "time": "2026-11-01T00:00:00Z"})
+
+
+@pytest.fixture(params=["signed, beside the runs", "signed, elsewhere", "unsigned, elsewhere"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, FolderHeads]:
+    root = tmp_path / "runs"
+    folder = root / ".heads" if request.param.endswith("runs") else tmp_path / "elsewhere"
+    heads = FolderHeads(folder, KEY if request.param.startswith("signed") else None)
+    fill(root, heads, "one", "two")
+    return root, heads
+
+
+def archive_of(kept: tuple[Path, FolderHeads]) -> Archive:
+    archive = Archive(kept[0])
+    archive.heads = kept[1]
+    return archive
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def forge(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[-1], _ = seal({"type": "note", "number": 99}, 3, unseal(lines[-2]).hash)
+    path.write_bytes(b"".join(lines))
+
+
+DAMAGE: list[tuple[Callable[[Path], None], str, int]] = [(cut, "cut_off", 3), (forge, "changed", 3)]
+
+
+@pytest.mark.parametrize(("damage", "kind", "seq"), DAMAGE, ids=["cut", "forged"])
+def test_an_end_that_was_cut_or_forged_is_named(
+    kept: tuple[Path, FolderHeads], damage: Callable[[Path], None], kind: str, seq: int
+) -> None:
+    archive = archive_of(kept)
+    assert archive.verify("one").ok
+    damage(kept[0] / "one" / FILES["routing"])
+    assert Archive(kept[0]).verify("one").ok or (kept[0] / ".heads").exists(), "the chain alone does not find it"
+    broken = archive.verify("one").broken
+    assert broken is not None
+    assert (broken.kind, broken.seq) == (kind, seq)
+
+
+def test_verify_says_which_protection_a_run_had(kept: tuple[Path, FolderHeads]) -> None:
+    archive = archive_of(kept)
+    assert archive.verify("one").protection == ("signed head" if kept[1].key else "kept head")
+    archive.heads = FolderHeads(kept[1].folder)
+    assert archive.verify("one").protection == "kept head"
+    archive.heads = None
+    assert archive.verify("one").protection == "chain"
+
+
+def test_a_run_that_was_taken_away_is_missed_and_one_that_was_pruned_is_not(kept: tuple[Path, FolderHeads]) -> None:
+    archive = archive_of(kept)
+    assert archive.missing() == []
+    assert "one" in prune(archive, now="2030-01-01T00:00:00Z", max_bytes=archive.summary("two").bytes).deleted
+    assert archive.missing() == []
+    shutil.rmtree(kept[0] / "two")
+    assert archive.missing() == ["run 'two' is gone: its head says that it held 4 records"]
+
+
+def test_a_run_that_was_taken_away_with_its_head_leaves_a_hole(kept: tuple[Path, FolderHeads]) -> None:
+    shutil.rmtree(kept[0] / "one")
+    (kept[1].folder / "one.head").unlink()
+    assert archive_of(kept).missing() == ["the run that was begun as number 1 is gone, and its head with it"]
+
+
+def test_a_head_that_was_changed_or_taken_away_is_a_fault(kept: tuple[Path, FolderHeads]) -> None:
+    archive, file = archive_of(kept), kept[1].folder / "one.head"
+    row = json.loads(file.read_bytes())
+    file.write_text(json.dumps({**row, "count": 2, "hash": parse_hash(kept[0] / "one" / FILES["routing"], 1)}))
+    cut(kept[0] / "one" / FILES["routing"])
+    assert archive.verify("one").ok is (kept[1].key is None), "without a key, only its place protects a head"
+    file.write_text("{")
+    with pytest.raises(CorruptRun):
+        archive.verify("one")
+    file.unlink()
+    assert any("no head was kept" in problem for problem in archive.verify("one").problems)
+
+
+def parse_hash(path: Path, at: int) -> str:
+    return str(parse(path.read_bytes().splitlines()[at])["hash"])
+
+
+def test_a_head_never_goes_back(tmp_path: Path) -> None:
+    heads = FolderHeads(tmp_path, KEY)
+    heads.note("r", 5, "sha256:5")
+    heads.note("r", 4, "sha256:4")
+    head = heads.read("r")
+    assert head is not None
+    assert (head.count, head.hash, head.number) == (5, "sha256:5", 1)
+
+
+def test_a_head_that_can_not_be_kept_withholds_the_acknowledgement(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    log = HeadKeepingStore(ListStore(tmp_path / "runs"), FolderHeads(tmp_path / "good"))
+    run = log.create("r", header={}, catalog="{}")
+    run._heads.folder = tmp_path / "file"
+    with pytest.raises(StorageError):
+        run.append("routing", {"type": "note"})
+
+
+def test_the_command_takes_heads_and_key_from_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RECORDS_KEY", KEY.decode())
+    root, config = tmp_path / "runs", tmp_path / "config"
+    fill(root, FolderHeads(root / ".heads", KEY), "one")
+    config.mkdir()
+    (config / "router.toml").write_text('[records]\nkey = "${RECORDS_KEY}"\n')
+    words = ["runs", "verify", "--runs", str(root), "--config", str(config)]
+    assert main(words) == 0
+    assert "its head is kept and signed" in capsys.readouterr().out
+    cut(root / "one" / FILES["routing"])
+    assert main(words) == 5
+    assert "there were 4 records; 3 are left" in capsys.readouterr().out
+    shutil.rmtree(root / "one")
+    assert main(words) == 5
+    assert "run 'one' is gone" in capsys.readouterr().out
+    monkeypatch.delenv("RECORDS_KEY")
+    assert main(words) == 3
+    (config / "router.toml").write_text('[records]\nkey = "the key itself"\n')
+    assert main(words) == 2
