@@ -54,7 +54,7 @@ def _pin(config: Path, servers: Sequence[DemoServer]) -> list[Review]:
     write_config(config, servers)
     catalog, pins = read_catalog(config, local_cards()[1])
     asked = remote_servers(catalog, [server.name for server in servers])
-    rows = review(catalog, pins, asked, development=True)
+    rows = list(review(catalog, pins, asked, development=True))
     for row in rows:
         if row.admitted is not None:
             open_pins(config).write(approve(row.server, row.admitted))

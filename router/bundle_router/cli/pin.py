@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 
 from bundle_router.cli.arguments import add_config, add_development, add_json, config_folder
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import print_json, say
+from bundle_router.cli.output import print_json, progress, say
 from bundle_router.cli.reviewing import Review, json_of, lines_of, remote_servers, review
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.tools.pins import Pins, approve
@@ -37,18 +38,23 @@ def run(arguments: argparse.Namespace) -> int:
     servers = remote_servers(catalog, arguments.servers)
     if arguments.tool and len(servers) != 1:
         raise RequestError("--tool is for one server", advice="name the server")
-    rows = review(catalog, pins, servers, development=arguments.development)
     files = open_pins(config)
+    rows: list[Review] = []
     written: dict[str, str] = {}
-    for row in rows:
-        if not arguments.json:
-            for line in lines_of(row, full=arguments.full):
-                say(line)
-        if row.admitted is not None and not row.clean and _approved(row, arguments):
-            written[row.server.name] = str(files.write(_approve(row, arguments.tool)))
+    # One that asks has the terminal to itself.
+    shown = progress("Reviewing", len(servers)) if arguments.yes or arguments.json else nullcontext(lambda _done: None)
+    with shown as reviewed:
+        for row in review(catalog, pins, servers, development=arguments.development):
+            rows.append(row)
             if not arguments.json:
-                say(f"{row.server.name}: pinned in {written[row.server.name]}")
-                _show_bundle(row, catalog)
+                for line in lines_of(row, full=arguments.full):
+                    say(line)
+            if row.admitted is not None and not row.clean and _approved(row, arguments):
+                written[row.server.name] = str(files.write(_approve(row, arguments.tool)))
+                if not arguments.json:
+                    say(f"{row.server.name}: pinned in {written[row.server.name]}")
+                    _show_bundle(row, catalog)
+            reviewed(len(rows))
     if arguments.json:
         print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
     elif not rows:

@@ -13,7 +13,7 @@ from bundle_router.core.tools.admission import Admitted, AdmittedTool
 from bundle_router.core.tools.admission.lookalikes import revealed
 from bundle_router.core.tools.pins import Comparison, Pins, compare, report_lines
 from bundle_router.core.tools.pins.lights import Light, lights
-from bundle_router.core.tools.warning_light import Finding, Neighbour
+from bundle_router.core.tools.warning_light import Finding, Neighbour, Neighbourhood
 from bundle_router.errors import RequestError
 
 
@@ -55,31 +55,31 @@ def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
     return found
 
 
-def review(catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *, development: bool) -> list[Review]:
-    """Asks the servers, all at once, and compares. Starts processes (stdio) only with `development`; ends them."""
+def review(
+    catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *, development: bool
+) -> Iterator[Review]:
+    """Ask the servers, all at once, and compare them one by one: what is approved of one may be written before the next
+    is looked at. Starts processes (stdio) only with `development`; ends them."""
     from bundle_router.wiring import admitted_now
 
     if not servers:
-        return []
-
+        return
     heard = dict(zip((s.name for s in servers), admitted_now(catalog, servers, development=development), strict=True))
     admitted = {name: found for name, found in heard.items() if isinstance(found, Admitted)}
     everyone = _neighbours(catalog, admitted)
-    rows = []
     for server in servers:
         known, found = pins.get(server.name), heard[server.name]
         if isinstance(found, str):
-            rows.append(Review(server, known, error=found))
+            yield Review(server, known, error=found)
             continue
         comparison = compare(known, found, server)
-        rows.append(Review(server, known, found, comparison, tuple(lights(found, comparison, everyone))))
-    return rows
+        yield Review(server, known, found, comparison, tuple(lights(found, comparison, everyone)))
 
 
-def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> list[Neighbour]:
+def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> Neighbourhood:
     live = [tool.card for found in admitted.values() for tool in found.tools]
     known = [card for card in catalog.cards.values() if card.server not in admitted]
-    return [Neighbour(card.server, card.tool, card.description) for card in (*live, *known)]
+    return Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in (*live, *known))
 
 
 # --- for people and programs ------------------------------------------------------------------------------------------

@@ -308,13 +308,13 @@ class Servers:
         """Says which tools that nobody has reviewed as they are now speak to the model, each once. It takes some
         milliseconds a tool, and decides nothing."""
         from bundle_router.core.tools.pins.lights import lights  # routing loads no warning light
-        from bundle_router.core.tools.warning_light import Neighbour
+        from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood
 
         comparison = compare(self._pins.get(server.name), admitted, server)
         if comparison.clean:
             return
         there = [*self._catalog.cards.values(), *admitted.cards.values()]
-        everyone = [Neighbour(card.server, card.tool, card.description) for card in there]
+        everyone = Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in there)
         for light in lights(replace(admitted, tools=admitted.tools[:MAX_LIT]), comparison, everyone):
             said = [f"{finding.rule} at {finding.where}: {finding.seen}" for finding in light.verdict.findings[:3]]
             if (told := (server.name, light.tool, *said)) not in self._told:

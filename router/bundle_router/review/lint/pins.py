@@ -9,7 +9,7 @@ from typing import Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.tools.pins.compare import server_differences
 from bundle_router.core.tools.pins.values import Pins
-from bundle_router.core.tools.warning_light import Neighbour, inspect
+from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood, inspect
 from bundle_router.errors import Problem
 
 MAX_LISTED: Final = 10
@@ -28,7 +28,7 @@ def unpinned_servers(catalog: Catalog, pins: Mapping[str, Pins]) -> tuple[str, .
 def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str) -> Iterator[Problem]:
     """Warnings and risks, by server. `folder` is where the pin files are, as messages name it."""
     cards = catalog.cards.values()
-    everyone = [Neighbour(card.server, card.tool, card.description) for card in cards]
+    everyone = Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in cards)
     for name, known in pins.items():
         server = catalog.servers.get(name)
         if server is None:
@@ -48,7 +48,7 @@ def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str) -> Ite
         yield from _lights(known, file, everyone)
 
 
-def _lights(known: Pins, file: str, everyone: list[Neighbour]) -> Iterator[Problem]:
+def _lights(known: Pins, file: str, everyone: Neighbourhood) -> Iterator[Problem]:
     for pin in known.pins:
         verdict = inspect(
             json.loads(pin.definition), server=known.server, instructions=known.instructions, neighbours=everyone

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.pins.compare import Comparison
-from bundle_router.core.tools.warning_light import Neighbour, Verdict, inspect
+from bundle_router.core.tools.warning_light import Neighbourhood, Verdict, inspect
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Light:
     verdict: Verdict
 
 
-def lights(found: Admitted, comparison: Comparison, everyone: Sequence[Neighbour]) -> Iterator[Light]:
+def lights(found: Admitted, comparison: Comparison, everyone: Neighbourhood) -> Iterator[Light]:
     """What warns among the tools of `found` that are new or changed; among all of them where the server itself is
     another than was reviewed. `everyone` are the tools there are, of any server: texts may speak of them."""
     unread = {change.tool for change in comparison.tools if change.kind != "unchanged"}

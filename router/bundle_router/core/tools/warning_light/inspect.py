@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bundle_router.core.tools.shaping.visible import visible
@@ -14,11 +14,12 @@ from bundle_router.core.tools.warning_light.hidden import (
     seen_in_commands,
     seen_in_layout,
 )
-from bundle_router.core.tools.warning_light.neighbours import Neighbour, seen_beside
+from bundle_router.core.tools.warning_light.neighbours import Neighbourhood
 from bundle_router.core.tools.warning_light.texts import Passage, folded, passages
 from bundle_router.core.tools.warning_light.values import RULES, Finding, Verdict
 from bundle_router.core.tools.warning_light.wording import seen_in_argument, seen_in_sentence
 
+NOBODY = Neighbourhood(())
 _ENOUGH_ALONE = frozenset(("override", "unleash", "reveal-prompt", "exfiltration", "read-secret", "concealment"))
 
 
@@ -27,15 +28,15 @@ def inspect(
     *,
     server: str = "",
     instructions: str = "",
-    neighbours: Sequence[Neighbour] = (),
+    neighbours: Neighbourhood = NOBODY,
 ) -> Verdict:
-    """What the warning light makes of a raw definition. `neighbours` are tools of other servers that may be seen beside
-    it; `instructions` are the server's own."""
+    """What the warning light makes of a raw definition. `neighbours` are the tools of all servers that may be seen
+    beside it; `instructions` are the server's own."""
     found: dict[str, Finding] = {}
     for passage in (*passages(definition), *passages({"instructions": instructions})):
         for rule, seen in _seen(passage):
             found.setdefault(rule, _finding(rule, passage.where, seen))
-    for rule, seen in seen_beside(definition, server, neighbours):
+    for rule, seen in neighbours.seen_beside(definition, server):
         found.setdefault(rule, _finding(rule, "/name" if rule == "mimicry" else "/description", seen))
     findings = sorted(found.values(), key=lambda finding: (-finding.weight, finding.rule))
     return Verdict(tuple(findings), round(sum(finding.weight for finding in findings), 3))

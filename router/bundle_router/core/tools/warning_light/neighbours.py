@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +12,9 @@ from bundle_router.core.tools.warning_light.hidden import Seen
 from bundle_router.core.tools.warning_light.texts import folded
 
 _COMMON_WORDS: Final = re.compile(r"\w{3,}")
+_RUN: Final = re.compile(r"[\w.-]+")
+MAX_NAME: Final = 128
+"""Characters of a tool's name."""
 _DIRECTS: Final = re.compile(
     r"\b(?:us(?:e|ing)|call(?:ing)?|invok(?:e|ing)|run(?:ning)?|instead|before|after|when(?:ever)?|must|always|never"
     r"|replaces?|prefer|avoid|do not|don't|overrides?|proxy|intercept|deprecated|broken|unsafe|insecure|safer|better"
@@ -28,21 +31,55 @@ class Neighbour:
     description: str
 
 
-def seen_beside(definition: Mapping[str, Any], server: str, neighbours: Sequence[Neighbour]) -> Iterator[Seen]:
-    """Names and words taken from other servers' tools, and orders about them."""
-    name, description = str(definition.get("name", "")), folded(str(definition.get("description") or ""))
-    mine = frozenset(_COMMON_WORDS.findall(description))
-    own_skeleton = skeleton(name)
-    for other in neighbours:
-        if other.server == server:
-            continue
-        theirs = frozenset(_COMMON_WORDS.findall(folded(other.description)))
-        if skeleton(other.tool) == own_skeleton and _overlap(mine, theirs) >= 0.6:
-            yield "mimicry", f"{other.server}.{other.tool}"
-        elif _is_telling(other.tool) and other.tool.lower() != name.lower():
-            found = re.search(rf"(?<![\w.-]){re.escape(other.tool.lower())}(?![\w-])", description)
-            if found and _DIRECTS.search(description[max(0, found.start() - 120) : found.end() + 120]):
-                yield "speaks-of-others", f"{other.server}.{other.tool}"
+class Neighbourhood:
+    """Tools of all servers, made ready once: what one definition says of them is then found by looking at its own
+    words, however many they are."""
+
+    def __init__(self, neighbours: Iterable[Neighbour]) -> None:
+        self._alike: dict[str, list[Neighbour]] = {}
+        self._telling: dict[str, list[tuple[int, Neighbour]]] = {}
+        for at, other in enumerate(neighbours):
+            self._alike.setdefault(skeleton(other.tool), []).append(other)
+            if _is_telling(other.tool):
+                self._telling.setdefault(other.tool.lower(), []).append((at, other))
+
+    def seen_beside(self, definition: Mapping[str, Any], server: str) -> Iterator[Seen]:
+        """Names and words taken from other servers' tools, and orders about them."""
+        name, description = str(definition.get("name", "")), folded(str(definition.get("description") or ""))
+        mine = frozenset(_COMMON_WORDS.findall(description))
+        mimicked: set[Neighbour] = set()
+        for other in self._alike.get(skeleton(name), ()):
+            theirs = frozenset(_COMMON_WORDS.findall(folded(other.description)))
+            if other.server != server and _overlap(mine, theirs) >= 0.6:
+                mimicked.add(other)
+                yield "mimicry", f"{other.server}.{other.tool}"
+        spoken_of = {
+            at: other
+            for word, start in _names_in(description).items()
+            if word != name.lower() and _is_directed(description, start, start + len(word))
+            for at, other in self._telling.get(word, ())
+            if other.server != server and other not in mimicked
+        }
+        for _, other in sorted(spoken_of.items()):
+            yield "speaks-of-others", f"{other.server}.{other.tool}"
+
+
+def _names_in(description: str) -> dict[str, int]:
+    """What may be tools' names in a text, each with where it stands first."""
+    found: dict[str, int] = {}
+    for run in _RUN.finditer(description):
+        text = run[0][: MAX_NAME + 1]
+        ends = [at for at, letter in enumerate(text) if letter == "."]
+        if len(run[0]) <= MAX_NAME:
+            ends.append(len(text))
+        for end in ends:
+            found.setdefault(text[:end], run.start())
+    return found
+
+
+def _is_directed(description: str, start: int, end: int) -> bool:
+    """Whether there is an order close by."""
+    return _DIRECTS.search(description[max(0, start - 120) : end + 120]) is not None
 
 
 def _is_telling(name: str) -> bool:
