@@ -43,11 +43,9 @@ class Subject:
             yield entry, self.catalog.bundles[id_]
 
     def is_never_permitted(self, bundle: Bundle) -> bool:
-        """Whether `never-permitted` says it of the bundle itself: what names the bundle need not say it again."""
-        is_said = self.resolved.written.bundles[bundle.id].file.layer == "project" or all(
-            file.layer == "shipped" for file in self.resolved.files
-        )
-        return is_said and not self.reach.permitted_anywhere(bundle)
+        """Whether `never-permitted` says it of the project's own bundle: what names it need not say it again."""
+        is_own = self.resolved.written.bundles[bundle.id].file.layer == "project"
+        return is_own and not self.reach.permitted_anywhere(bundle)
 
     def is_off(self, bundle: Bundle) -> str:
         """Why nothing of the bundle can be shown whatever policy says: it, or every server of it, is disabled."""
