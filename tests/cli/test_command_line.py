@@ -122,6 +122,13 @@ def test_the_demo_is_pleasant_on_a_terminal(tmp_path: Path) -> None:
     assert _widest(shown) <= 121
 
 
+def test_the_demos_paragraphs_wrap_on_a_narrow_terminal(tmp_path: Path) -> None:
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(tmp_path, "demo", columns=60))
+    asked = shown.partition("steps that no route covers")[2].partition("Everything above")[0].splitlines()
+    assert len(asked) > 15
+    assert max(map(len, asked)) <= 60
+
+
 def test_an_id_that_people_copy_stays_whole_on_a_narrow_terminal(demo: tuple[Path, str, str]) -> None:
     folder, run_id, _ = demo
     shown = on_a_terminal(folder, "runs", "list", columns=80)

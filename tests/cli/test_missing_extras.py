@@ -87,3 +87,11 @@ def test_check_says_before_what_is_missing(folder: Path) -> None:
     assert "tool servers (clock) can't be used: mcp, anyio is not installed" in said
     assert "pip install 'bundle-router[mcp]'" in said
     assert "not-installed" not in without(folder, "psycopg", "check").stdout
+
+
+def test_the_demo_of_a_plain_installation_begins_with_its_job_and_says_no_error(tmp_path: Path) -> None:
+    done = without(tmp_path, "litellm,instructor", "demo")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("A feature in 6 steps")
+    assert "pip install 'bundle-router[model]'" in done.stdout

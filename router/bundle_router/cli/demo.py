@@ -8,7 +8,6 @@ import shlex
 import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,13 +15,13 @@ from pathlib import Path
 from bundle_router.cli.arguments import add_config, add_runs, config_folder
 from bundle_router.cli.demo_mcp import run_mcp
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import heading, say, table
+from bundle_router.cli.output import heading, say, say_whole, table
 from bundle_router.cli.route import new_run_id
 from bundle_router.cli.wording import heard
 from bundle_router.core.models import LocalTool
 from bundle_router.demo.repository import Repository, copy_of, make
 from bundle_router.demo.scripted import config_with_model, is_installed, server
-from bundle_router.demo.workflow import Taken, run_open_questions
+from bundle_router.demo.workflow import DemoStep, run_open_questions
 from bundle_router.demo.workflow import run as run_workflow
 
 
@@ -45,10 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as clean_up:
         folder = Path(clean_up.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-demo-")))
         repository = copy_of(Path.cwd(), folder / "copy") or make(folder / "slug")
-        model = clean_up.enter_context(server())
+        base_url = clean_up.enter_context(server()).base_url if is_installed() else None
         (folder / "config").mkdir()
         own = config_folder(arguments)
-        config = config_with_model(Path(own) if own else None, folder / "config", model.base_url)
+        config = config_with_model(Path(own) if own else None, folder / "config", base_url)
         mapped, asked = asyncio.run(_run(config, arguments.runs, run_id, repository, local))
     _show(mapped, repository)
     _show_asked(asked)
@@ -58,24 +57,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _run(
     config: Path, runs: str, run_id: str, repository: Repository, local: Mapping[str, Sequence[LocalTool]]
-) -> tuple[list[Taken], list[Taken]]:
+) -> tuple[list[DemoStep], list[DemoStep]]:
     """The steps that routes cover, and those that they don't. What asks models loads meanwhile, in a thread."""
     from bundle_router.wiring import Router
 
     async with Router.open(config, runs=runs, workspace=repository.root, local=local) as router:
         warming = asyncio.create_task(router.warm_up())
-        mapped = [taken async for taken in run_workflow(router, run_id, repository)]
-        asked = [taken async for taken in run_open_questions(router, f"{run_id}-spike", warming)]
+        mapped = [step async for step in run_workflow(router, run_id, repository)]
+        asked = [step async for step in run_open_questions(router, f"{run_id}-spike", warming)]
     return mapped, asked
 
 
-def _show(taken: list[Taken], repository: Repository) -> None:
+def _show(steps: list[DemoStep], repository: Repository) -> None:
     made = "a small repository made for this"
     whence = made if repository.made else f"a copy of the repository {repository.origin}"
-    heading(f"A feature in {len(taken)} steps, on {whence}")
+    heading(f"A feature in {len(steps)} steps, on {whence}")
     say()
     rows = []
-    for item in taken:
+    for item in steps:
         e = item.decision.exposure
         shown = ", ".join(_bundle(c.id, c.reason) for c in item.decision.bundles) or "none"
         who = f"{item.planned.role}{' (sub-agent)' if item.planned.sub_agent else ''}"
@@ -84,27 +83,27 @@ def _show(taken: list[Taken], repository: Repository) -> None:
         )
     table(("role", "step", "source", "bundles", "tools>", "tokens>"), rows)
     say()
-    table(("role", "call", "outcome", "ms>", "what came back"), [row for item in taken for row in _calls(item)])
+    table(("role", "call", "outcome", "ms>", "what came back"), [row for item in steps for row in _calls(item)])
     say()
-    left_out = [(i.planned.role, r.tool or r.id, r.code, r.detail) for i in taken for r in i.decision.left_out]
+    left_out = [(i.planned.role, r.tool or r.id, r.code, r.detail) for i in steps for r in i.decision.left_out]
     if left_out:
         table(("role", "left out", "code", "why"), left_out)
         say()
 
 
-def _show_asked(taken: list[Taken]) -> None:
-    heading(f"{len(taken)} steps that no route covers: search, then a model (here a scripted one), then the fallback")
+def _show_asked(steps: list[DemoStep]) -> None:
+    asks = "search, then a model (here a scripted one), then the fallback"
+    heading(f"{len(steps)} steps that no route covers: {asks if is_installed() else 'search, then the fallback'}")
     if not is_installed():
-        say("The extra bundle-router[model] is not installed, so no model was asked.")
-    for item in taken:
+        say_whole("", "With a model in between, here a scripted one: pip install 'bundle-router[model]'.", under=2)
+    for item in steps:
         decision = item.decision
         say()
-        say(f"{item.planned.role}, {item.planned.step}: {item.planned.goal!r}")
+        say_whole("", f"{item.planned.role}, {item.planned.step}: {item.planned.goal!r}", under=2)
         shown = ", ".join(_bundle(c.id, c.reason) for c in decision.bundles) or "none"
-        say(f"  {decision.source}{' (degraded)' if decision.degraded else ''}: {shown}")
+        say_whole("  ", f"{decision.source}{' (degraded)' if decision.degraded else ''}: {shown}", under=4)
         for line in (decision.justification, *heard(decision.search, decision.model)):
-            for part in textwrap.wrap(line, 110, initial_indent="  ", subsequent_indent="    "):
-                say(part)
+            say_whole("  ", line, under=4)
     say()
 
 
@@ -112,7 +111,7 @@ def _bundle(id_: str, reason: str) -> str:
     return id_ if reason == "mapped" else f"{id_} ({reason})"
 
 
-def _calls(item: Taken) -> list[tuple[object, ...]]:
+def _calls(item: DemoStep) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for result in item.results:
         outcome = result.outcome if result.ok or not result.code else f"{result.outcome}: {result.code}"

@@ -38,9 +38,9 @@ def _pick(exchange: Exchange) -> None:
     exchange.reply(completion(choice(picked, rationale="the answer stands in the code")))
 
 
-def config_with_model(config: Path | None, into: Path, base_url: str) -> Path:
-    """Writes the project's config (None: nothing but the shipped one is under it), with the scripted model, into a
-    folder. `config` must be valid."""
+def config_with_model(config: Path | None, into: Path, base_url: str | None) -> Path:
+    """Write the project's config (None: nothing but the shipped one is under it), with the scripted model (None: with
+    no model), into a folder. `config` must be valid."""
     written: dict[str, Any] = {}
     for name in FILE_NAMES:
         file = config / name if config is not None else None
@@ -51,7 +51,9 @@ def config_with_model(config: Path | None, into: Path, base_url: str) -> Path:
         else:
             (into / name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
     fallback = {**written.get("fallback", {}), "order": ["search", "model", "default"]}
-    model = {"names": [MODEL], "base_url": base_url, "deadline_s": 10.0}
+    model: dict[str, Any] = {"names": []}
+    if base_url is not None:
+        model = {"names": [MODEL], "base_url": base_url, "deadline_s": 10.0}
     cache = {**written.get("cache", {}), "answers": "memory"}
     text = "\n".join(_toml({**written, "fallback": fallback, "model": model, "cache": cache}))
     (into / "router.toml").write_text(text + "\n", encoding="utf-8")
