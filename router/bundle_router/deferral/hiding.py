@@ -179,6 +179,9 @@ def hide_in_message(body: bytes, *, placeholders: bool) -> tuple[bytes, list[dic
 
 def split_events(data: bytes, *, final: bool = False) -> tuple[list[bytes], bytes]:
     """Split off the whole events of a stream, each with the blank line that ends it; returns what is left too."""
+    if b"\r" not in data:
+        parts = data.split(b"\n\n")
+        return [part + b"\n\n" for part in parts[:-1]], parts[-1]
     events, at = [], 0
     end = len(data) if final or not data.endswith(b"\r") else len(data) - 1  # `\r` may be half of `\r\n`
     while found := _EVENT_END.search(data, at, end):
@@ -228,7 +231,11 @@ class StreamFilter:
         return [*self._earlier, *(self._by_index[index] for index in sorted(self._by_index))]
 
     def feed(self, data: bytes) -> bytes:
-        events, self._rest = split_events(self._rest + data) if self._rest else split_events(data)
+        data = self._rest + data if self._rest else data
+        if not self._reading and data.endswith(b"\n\n") and not any(mark in data for mark in _MARKS):
+            self._rest = b""  # whole events with nothing to look at, as most pieces are
+            return self._passing(data)
+        events, self._rest = split_events(data)
         if len(self._rest) > MAX_EVENT_BYTES:
             raise BrokenAnswer("an event is too large")
         if not events:
@@ -239,6 +246,10 @@ class StreamFilter:
         if any(mark in whole for mark in _MARKS):
             self._catch_up()
             return b"".join(self._filtered(events))
+        return self._passing(whole)
+
+    def _passing(self, whole: bytes) -> bytes:
+        """Keep events that pass, in case a later one has to be read in their light."""
         self._kept.append(whole)
         self._kept_bytes += len(whole)
         if self._kept_bytes > MAX_KEPT_BYTES:
@@ -264,7 +275,8 @@ class StreamFilter:
     def final_usage(self) -> dict[str, Any]:
         """Return the usage that the answer named, which stands in its first and last events."""
         for whole in () if self._reading else self._kept[:1] + self._kept[-1:]:
-            for found in filter(None, map(event_data, split_events(whole, final=True)[0])):
+            events = (event for event in split_events(whole, final=True)[0] if b'"usage"' in event)
+            for found in filter(None, map(event_data, events)):
                 self.usage.update(_dict(_dict(found[1].get("message")).get("usage")) or _dict(found[1].get("usage")))
         return self.usage
 

@@ -32,6 +32,8 @@ Splitter = Callable[[str, str, int], tuple[Any, int] | None]
 
 
 def skip_space(text: str, at: int) -> int:
+    if at >= len(text) or text[at] not in " \t\r\n":
+        return at
     found = _SPACE.match(text, at)
     return found.end() if found else at
 

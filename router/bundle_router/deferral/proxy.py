@@ -34,6 +34,8 @@ from bundle_router.deferral.upstream import MAX_BODY_BYTES, Headers, Upstream, U
 HEALTH: Final = "/.bundle-router/health"
 MAX_CONTINUATIONS: Final = 3
 REFUSALS: Final = (400, 422)
+_BROKEN: Final = (BrokenAnswer, ValueError, TypeError, KeyError, AttributeError)
+"""What reading an answer raises that is not what the API documents."""
 
 
 @dataclass(slots=True)
@@ -137,7 +139,7 @@ class DeferralProxy:
             return await self._whole(exchange, deferred, answer)
         except UpstreamFailed:
             raise
-        except (BrokenAnswer, ValueError, TypeError, KeyError, AttributeError) as error:
+        except _BROKEN as error:
             exchange.row["failed_open"] = type(error).__name__
             return self._pass(exchange, await self._send_original(exchange))
 
@@ -202,56 +204,51 @@ class DeferralProxy:
     async def _stream(self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer) -> Response:
         """Answer with a stream, without its searches. Waits for the first bytes, as until then the original can go."""
         filtered = self._filtered(exchange, deferred, answer)
-        try:
-            first = await anext(filtered, b"")
-        except (BrokenAnswer, ValueError, TypeError, KeyError, AttributeError, UpstreamFailed):
-            answer.close()
-            raise
-
-        async def pieces() -> AsyncIterator[bytes]:
-            try:
-                yield first
-                async for piece in filtered:
-                    yield piece
-            except (BrokenAnswer, ValueError, TypeError, KeyError, AttributeError, UpstreamFailed) as error:
-                exchange.row["failed"] = type(error).__name__
-                yield _error_event()
-            finally:
-                answer.close()
-                await filtered.aclose()
-                self._done(exchange, answer.status)
-
-        return _streaming(pieces(), answer, plain=True)
+        await anext(filtered, b"")
+        return _streaming(filtered, answer, plain=True)
 
     async def _filtered(
         self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what the client gets of a stream, and of the streams that continue it after `pause_turn`."""
+        """Yield nothing once there is something to answer with, then what the client gets of the stream, and of those
+        that continue it after `pause_turn`. What fails before that is raised, what fails later ends the stream."""
         stream = StreamFilter(placeholders=deferred.placeholders, may_continue=True)
-        noted = 0
-        for rounds in range(MAX_CONTINUATIONS + 1):
-            async for piece in answer.pieces(decoded=True):
-                shown = stream.feed(piece)
-                if stream.searches > noted or stream.stop_reason:
-                    noted = stream.searches
-                    self._note(exchange, deferred, stream.blocks)
-                if shown:
-                    self._mark(exchange)
-                    yield shown
-            if not stream.paused:
-                break
-            answer.close()
-            blocks = stream.resume(may_continue=rounds + 1 < MAX_CONTINUATIONS)
-            exchange.row["continued"] = rounds + 1
-            answer = await self._send(exchange, _continued(deferred.text, blocks))
-            if answer.status != 200:
+        began, noted = False, 0
+        try:
+            for rounds in range(MAX_CONTINUATIONS + 1):
+                async for piece in answer.pieces(decoded=True):
+                    shown = stream.feed(piece)
+                    if stream.searches > noted or stream.stop_reason:
+                        noted = stream.searches
+                        self._note(exchange, deferred, stream.blocks)
+                    if shown and not began:
+                        began = True
+                        self._mark(exchange)
+                        yield b""
+                    if shown:
+                        yield shown
+                if not stream.paused:
+                    break
                 answer.close()
-                raise BrokenAnswer("the continuation was refused")
-        exchange.row |= {"searches": stream.searches, "usage": _usage(stream.final_usage())}
-        if stream.searches:
-            self._note(exchange, deferred, stream.blocks)
-        if rest := stream.end():
-            yield rest
+                blocks = stream.resume(may_continue=rounds + 1 < MAX_CONTINUATIONS)
+                exchange.row["continued"] = rounds + 1
+                answer = await self._send(exchange, _continued(deferred.text, blocks))
+                if answer.status != 200:
+                    raise BrokenAnswer("the continuation was refused")
+            if rest := stream.end():
+                yield rest
+        except (*_BROKEN, UpstreamFailed) as error:
+            if not began:
+                raise
+            exchange.row["failed"] = type(error).__name__
+            yield _error_event()
+        finally:
+            answer.close()
+            if stream.searches:
+                self._note(exchange, deferred, stream.blocks)
+            exchange.row |= {"searches": stream.searches, "usage": _usage(stream.final_usage())}
+            if began:
+                self._done(exchange, answer.status)
 
     def _note(self, exchange: _Exchange, deferred: Deferred, blocks: list[dict[str, Any]]) -> None:
         notes = notes_of(blocks, deferred.prompt, placeholders=deferred.placeholders)
