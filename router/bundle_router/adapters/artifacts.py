@@ -6,6 +6,9 @@ Rules:
 3. Nothing is reached through a symbolic link: every directory is opened relative to the one above, without following.
 4. Bytes read are checked against their name before anyone sees them.
 5. Directories are 0700 and files 0600; a directory of another user, or one that others may enter, is refused.
+6. Equal bytes are stored once for a folder of runs: each file is a hard link to the one in `.artifacts` beside the
+   runs. One that has no other link is named by no run any more, and `free` deletes it. A run can be copied whole. Where
+   hard links can't be had, a run has a copy of its own.
 
 What a file is (type, name, who sent it) stands in the run's records, not here: equal bytes may have many stories.
 No descriptor is held between calls, so a store needs no closing; `put` may be called from several threads.
@@ -21,6 +24,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, NoReturn
 
 from bundle_router.core.models.artifacts import ArtifactFile
@@ -29,6 +33,8 @@ from bundle_router.errors import CorruptRun, RequestError, StorageError, storage
 from bundle_router.ports import Stored
 
 MAX_BYTES: Final = 64 * 1024 * 1024
+POOL: Final = ".artifacts"
+"""Beside the runs; no run id starts with a dot."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _FOLDER: Final = re.compile(r"[0-9a-f]{2}")
@@ -166,7 +172,7 @@ class RunArtifacts(ArtifactReader):
     """The store of a run that this process writes. Implements `ports.ArtifactStore`.
 
     `describe` sniffs what is stored. `durable` makes `put` return when the bytes survive power loss. An artifact is
-    at most `max_bytes`.
+    at most `max_bytes`. `shared`: whether equal bytes are stored once for the folder that the run is in.
     """
 
     def __init__(
@@ -176,9 +182,11 @@ class RunArtifacts(ArtifactReader):
         describe: Callable[[bytes], MediaFacts],
         durable: bool = False,
         max_bytes: int = MAX_BYTES,
+        shared: bool = True,
     ) -> None:
         super().__init__(run_dir, max_bytes=max_bytes)
         self._describe = describe
+        self._pool = ArtifactPool(Path(self._run_dir).absolute().parent) if shared else None
         self._durable = durable
 
     def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
@@ -193,7 +201,7 @@ class RunArtifacts(ArtifactReader):
         try:
             with self._folder(sha256[:2], make=True, durable=self._durable) as folder:
                 if not self._is_there(sha256, len(data), folder):
-                    self._write(sha256, data, folder)
+                    self._keep(sha256, data, folder)
         except OSError as error:
             raise storage_error(f"can't store artifact {sha256} in {self._run_dir}", error) from error
         facts = self._describe(data)
@@ -223,6 +231,16 @@ class RunArtifacts(ArtifactReader):
             _sync(sha256, folder)
         return True
 
+    def _keep(self, sha256: str, data: bytes, folder: int) -> None:
+        """Links the content that another run has, or writes it and lets others link it."""
+        if self._pool is not None and self._pool.link_into(folder, sha256, data):
+            if self._durable:
+                _sync(sha256, folder)
+            return
+        self._write(sha256, data, folder)
+        if self._pool is not None:
+            self._pool.take(folder, sha256)
+
     def _write(self, sha256: str, data: bytes, folder: int) -> None:
         beside = _BESIDE + secrets.token_hex(8)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -241,6 +259,94 @@ class RunArtifacts(ArtifactReader):
             raise
         if self._durable:
             os.fsync(folder)
+
+
+class ArtifactPool:
+    """The one copy of equal bytes for a folder of runs. Nothing here is needed to read a run, and nothing is raised:
+    what can't be shared is stored once more."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._top = Path(root) / POOL
+
+    def link_into(self, folder: int, sha256: str, data: bytes) -> bool:
+        """Links the content into a run's folder; False where it is not here, or is not what its name says."""
+        with suppress(OSError), self._opened(sha256, make=False) as own:
+            fd = os.open(sha256, _READ, dir_fd=own)
+            try:
+                is_equal = os.fstat(fd).st_size == len(data) and _equals(fd, data)
+            finally:
+                os.close(fd)
+            if not is_equal:
+                os.unlink(sha256, dir_fd=own)
+                return False
+            beside = _BESIDE + secrets.token_hex(8)
+            os.link(sha256, beside, src_dir_fd=own, dst_dir_fd=folder, follow_symlinks=False)
+            os.rename(beside, sha256, src_dir_fd=folder, dst_dir_fd=folder)  # over one that was torn, too
+            with suppress(FileNotFoundError):
+                os.unlink(beside, dir_fd=folder)  # renaming a link to itself leaves both
+            return True
+        return False
+
+    def take(self, folder: int, sha256: str) -> None:
+        """Makes a run's file the one that others link."""
+        with suppress(OSError), self._opened(sha256, make=True) as own:
+            os.link(sha256, sha256, src_dir_fd=folder, dst_dir_fd=own, follow_symlinks=False)
+
+    def free(self) -> int:
+        """Deletes what no run names any more; returns how many bytes that was."""
+        freed = 0
+        for inner in sorted(self._folders()):
+            with suppress(OSError):
+                fd = os.open(self._top / inner, _DIRECTORY)
+                try:
+                    for name in os.listdir(fd):  # noqa: PTH208 - a descriptor, not a path
+                        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                        if _SHA256.fullmatch(name) and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                            os.unlink(name, dir_fd=fd)
+                            freed += found.st_size
+                finally:
+                    os.close(fd)
+        return freed
+
+    def _folders(self) -> list[str]:
+        with suppress(OSError), os.scandir(self._top) as entries:
+            return [entry.name for entry in entries if _FOLDER.fullmatch(entry.name)]
+        return []
+
+    @contextmanager
+    def _opened(self, sha256: str, *, make: bool) -> Iterator[int]:
+        """A descriptor of the folder for a digest. Raises OSError where it is not there, a link, or not private."""
+        path = self._top / sha256[:2]
+        if make:
+            for folder in (self._top, path):
+                with suppress(FileExistsError):
+                    folder.mkdir(mode=0o700)
+        fd = os.open(path, _DIRECTORY)
+        try:
+            for found in (os.fstat(fd), self._top.lstat()):
+                if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                    raise OSError(errno.EPERM, "it is not this user's alone")
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _equals(fd: int, data: bytes) -> bool:
+    """Whether a file holds exactly these bytes."""
+    view, at = memoryview(data), 0
+    while block := os.read(fd, 1 << 20):
+        if view[at : at + len(block)] != block:
+            return False
+        at += len(block)
+    return at == len(data)
+
+
+def free_unfinished(run_dir: str | os.PathLike[str], before: float) -> None:
+    """Deletes what writes that did not finish have left in a run, if it is older than `before` (seconds since 1970)."""
+    for path in Path(run_dir, "artifacts", "sha256").glob(f"*/{_BESIDE}*"):
+        with suppress(OSError):
+            if path.lstat().st_mtime < before:
+                path.unlink()
 
 
 def _sync(name: str, folder: int) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, Final
 from bundle_router.adapters.archive.archive import ADVICE, RunArchive, RunSummary, Torn, is_run_id, summary_of
 from bundle_router.adapters.archive.heads import HEADS, FolderHeads
 from bundle_router.adapters.archive.labels import append_label, read_labels
-from bundle_router.adapters.artifacts import ArtifactReader
+from bundle_router.adapters.artifacts import ArtifactPool, ArtifactReader, free_unfinished
 from bundle_router.core.records.chain import FILES, MAX_LINE, BadLine, Read, boundary, lines_backward, unseal
 from bundle_router.errors import CorruptRun, StorageError, storage_error
 from bundle_router.review.learning.steps import Correction
@@ -141,6 +142,10 @@ class Archive(RunArchive):
         return True
 
     def finish_deletions(self) -> None:
+        """Also frees bytes that no run names any more, and what killed processes began to write over a day ago."""
+        ArtifactPool(self.where).free()
+        for run_id in self.run_ids():
+            free_unfinished(self.root / run_id, time.time() - 86_400)
         for left in sorted(self.root.glob(f"{_DELETING}*")):
             with _explained(left):
                 _remove(left)

@@ -56,6 +56,8 @@ def prune(
                 archive.heads.prune(run.run_id)
             deleted.append(run)
             left -= run.bytes
+    if deleted and not dry_run:
+        archive.finish_deletions()
     return Pruned(tuple(run.run_id for run in deleted), tuple(kept), sum(run.bytes for run in deleted))
 
 
