@@ -123,6 +123,21 @@ def test_reading_a_runs_tools_does_not_open_it(router: Router, tmp_path: Path, w
         assert len(reader.tools_sync("r-1").tools) == 8
 
 
+def test_what_a_stdio_server_runs_is_not_written_by_tools(tmp_path: Path, workspace: Path) -> None:
+    config = tmp_path / "config"
+    shutil.copytree(CONFIG, config)
+    (workspace / "server.py").write_text("# started by the router, outside the sandbox", encoding="utf-8")
+    with (config / "servers.toml").open("a", encoding="utf-8") as servers:
+        servers.write('\n[servers.mine]\ntransport = "stdio"\ncommand = "/usr/bin/env"\nargs = ["server.py"]\n')
+    with Router.open(config, runs=tmp_path / "runs", workspace=workspace, development=True) as router:
+        router.route_sync(step())
+        refused = router.call_sync("r-1", "workspace.write_file", {"path": "server.py", "content": "planted"})
+        written = router.call_sync("r-1", "workspace.write_file", {"path": "other.py", "content": "ordinary"})
+    assert "belongs to the router" in refused.text
+    assert written.outcome == "ok"
+    assert "planted" not in (workspace / "server.py").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("durability", ["process", "disk"])
 def test_many_runs_from_many_threads_and_tasks_at_once(tmp_path: Path, workspace: Path, durability: str) -> None:
     config = tmp_path / "config"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -106,10 +107,12 @@ class Router:
         warn_of_unused_tools(local, catalog, diagnostics)
         # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
         # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among
-        # it, is not for them to read, nor are the tokens of tool servers.
+        # it, is not for them to read, nor are the tokens of tool servers. What stdio servers run is run outside.
         content = project_folder(config) / "bundles"
         skills = sorted({content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
-        places = (runs, token_folder(), config or "config", content / "pins", *skills)
+        words = [word for server in catalog.servers.values() for word in (server.command or "", *server.args)]
+        programs = [root / word for word in words if os.path.isfile(root / word)]  # noqa: PTH113  # any text is no error
+        places = (runs, token_folder(), config or "config", content / "pins", *skills, *programs)
         protected = [str(Path(place).resolve()) for place in places]
         servers = PinnedServers(catalog, pins, clock, diagnostics, redactor, development=development, workspace=root)
         sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:2])
