@@ -44,7 +44,7 @@ class SecretRedactor:
             self._given.setdefault(value, label_of("env", name))
         self._kept: dict[str, str] = {}
         self._keeping = threading.Lock()
-        self._rules = RuleBook(self._given)
+        self._rules = RuleBook(self._given) if self._given else RuleBook.without_values()
         self._labels = {label.encode() for label in self._rules.labels | {WITHHELD, values.TOO_DEEP}}
 
     def keep(self, name: str, value: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import log2
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -179,45 +179,67 @@ def _allowances(entries: list[dict[str, Any]]) -> tuple[Allowance, ...]:
 Finder = Callable[[Text], Iterator[Hit]]
 
 
+@dataclass(frozen=True)
+class _SharedRules:
+    """The rules that hold whatever values are known: made once per process."""
+
+    probes: tuple[str, ...]
+    finders: Mapping[int, list[Finder]]
+    keywords: Keywords
+    labels: frozenset[str]
+
+
+@cache
+def _shared_rules() -> _SharedRules:
+    loaded = _loaded()
+    probes: list[str] = list(loaded["probes"])
+    finders: dict[int, list[Finder]] = {}
+    shared = _allowances(loaded["allow"])
+    for rank, entry in enumerate(loaded["rules"], start=1):
+        rule = GitleaksRule(
+            id=entry["id"],
+            regex=entry["regex"],
+            group=entry["group"],
+            entropy=entry["entropy"],
+            keywords=frozenset(entry["keywords"]),
+            allow=_allowances(entry["allow"]) + (shared if entry["assignment"] else ()),
+            # What only looks random has the least to say about what it is.
+            rank=rank if entry["id"] != "generic-api-key" else 10_000,
+        )
+        for probe in entry["probes"]:
+            finders.setdefault(probe, []).append(rule.hits)
+    for rank, shape in enumerate(SHAPES, start=1_000):
+        finders[len(probes)] = [ShapeRule(shape, rank).hits]
+        probes.append(shape.probe or shape.regex)
+    keywords = Keywords(word for entry in loaded["rules"] for word in entry["keywords"])
+    labels = frozenset([rule["id"] for rule in loaded["rules"]] + [shape.id for shape in SHAPES])
+    return _SharedRules(tuple(probes), finders, keywords, labels)
+
+
 class RuleBook:
-    """Every rule, behind one probe. Built once per process and set of known values (label by value); safe to share by
-    threads."""
+    """Every rule, behind one probe. Built once per set of known values (label by value); safe to share by threads."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
-        loaded = _loaded()
-        probes: list[str] = list(loaded["probes"])
-        finders: dict[int, list[Finder]] = {}
-        shared = _allowances(loaded["allow"])
-        for rank, entry in enumerate(loaded["rules"], start=1):
-            rule = GitleaksRule(
-                id=entry["id"],
-                regex=entry["regex"],
-                group=entry["group"],
-                entropy=entry["entropy"],
-                keywords=frozenset(entry["keywords"]),
-                allow=_allowances(entry["allow"]) + (shared if entry["assignment"] else ()),
-                # What only looks random has the least to say about what it is.
-                rank=rank if entry["id"] != "generic-api-key" else 10_000,
-            )
-            for probe in entry["probes"]:
-                finders.setdefault(probe, []).append(rule.hits)
-        for rank, shape in enumerate(SHAPES, start=1_000):
-            finders[len(probes)] = [ShapeRule(shape, rank).hits]
-            probes.append(shape.probe or shape.regex)
+        shared = _shared_rules()
+        probes, finders = list(shared.probes), dict(shared.finders)
         values = KnownRule(environment.Values(known))
         if values.labels:
             finders[len(probes)] = [values.hits]
             probes.append(values.regex)
         probes.append(NAMED_STRUCTURE)
         self._finders = finders
-        self._keywords = Keywords(word for entry in loaded["rules"] for word in entry["keywords"])
+        self._keywords = shared.keywords
         self._escaped, self._form, self._folded, self._base64 = range(len(probes), len(probes) + 4)
         self._set = PatternSet([*probes, encodings.ESCAPED, encodings.FORM, encodings.FOLDED, encodings.BASE64_TEXT])
         if not self._set.matching(PROOF):
             raise RuntimeError("the redaction automaton does not find a known token; it may lack memory")
-        self.labels = frozenset(
-            [rule["id"] for rule in loaded["rules"]] + [shape.id for shape in SHAPES] + list(values.labels)
-        )
+        self.labels = shared.labels | frozenset(values.labels)
+
+    @staticmethod
+    @cache
+    def without_values() -> RuleBook:
+        """Return the rules where no value is known: one book for the process."""
+        return RuleBook({})
 
     def suspicious(self, data: bytes) -> bool:
         """Whether any probe matches. False: there is nothing to redact. True: there may be."""
