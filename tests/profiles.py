@@ -23,6 +23,11 @@ def examples(number: int, **more: Any) -> settings:
     return settings(max_examples=number if ALL else min(number, max(LEAST, number // PART)), deadline=None, **more)
 
 
+def rounds(number: int) -> int:
+    """Return how often something is tried that only chance can break: so often, by default a fifth of that."""
+    return number if ALL else max(1, number // PART)
+
+
 def load_profile() -> None:
     """Set what holds for every property, and keep what Hypothesis remembers of them beside the installed packages.
 

@@ -14,6 +14,8 @@ from bundle_router.core.models.canonical import digest
 from bundle_router.core.records.chain import genesis, seal
 from bundle_router.errors import CorruptRun, RunInUse, UnknownRun
 
+from tests.profiles import rounds
+
 
 def snapshot(path: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
@@ -231,7 +233,7 @@ def test_a_run_that_is_being_written_reads_and_verifies_without_gaps(runs: Any) 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(30):
+        for _ in range(rounds(30)):
             report = runs.archive.verify("r-1")
             assert report.broken is None
             numbers = runs.numbers()
