@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bundle_router.core.catalog import Limits
+from bundle_router.core.catalog import CallLimits
 from bundle_router.core.decide.budgets import WINDOW, Spent, begun, ended, over_budget, resumed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,12 +22,12 @@ def after(calls: list[tuple[int, int]], spent: Spent | None = None) -> Spent:
 @pytest.mark.parametrize(
     ("limits", "code"),
     [
-        (Limits(calls_per_step=3), "calls_per_step"),
-        (Limits(result_bytes_per_step=30), "result_bytes_per_step"),
-        (Limits(call_seconds_per_step=0.3), "call_seconds_per_step"),
+        (CallLimits(calls_per_step=3), "calls_per_step"),
+        (CallLimits(result_bytes_per_step=30), "result_bytes_per_step"),
+        (CallLimits(call_seconds_per_step=0.3), "call_seconds_per_step"),
     ],
 )
-def test_the_call_that_finds_a_budget_used_up_is_the_first_that_is_refused(limits: Limits, code: str) -> None:
+def test_the_call_that_finds_a_budget_used_up_is_the_first_that_is_refused(limits: CallLimits, code: str) -> None:
     calls = [(n, n) for n in range(3)]
     assert over_budget(limits, after(calls[:2]), 99) is None
     refused = over_budget(limits, after(calls), 99)
@@ -53,7 +53,7 @@ def test_repetitions_in_a_row_are_counted(case: str) -> None:
 
 
 def test_the_calls_of_a_circle_are_refused_and_anything_else_is_the_way_out() -> None:
-    limits = Limits(repeated_calls=4)
+    limits = CallLimits(repeated_calls=4)
     round_and_round = after([(1, 1), (2, 2)] * 3)
     assert (over_budget(limits, round_and_round, 1) or ("",))[0] == "repeated_calls"
     assert (over_budget(limits, round_and_round, 2) or ("",))[0] == "repeated_calls"
@@ -65,7 +65,7 @@ def test_the_calls_of_a_circle_are_refused_and_anything_else_is_the_way_out() ->
 def test_whoever_is_refused_for_repeating_has_asked_that_and_got_that_before(
     calls: list[tuple[int, int]], limit: int
 ) -> None:
-    limits, spent, made = Limits(repeated_calls=limit), Spent(), list[tuple[int, int]]()
+    limits, spent, made = CallLimits(repeated_calls=limit), Spent(), list[tuple[int, int]]()
     for asked, answered in calls:
         if over_budget(limits, spent, asked) is not None:
             assert len(made) > limit

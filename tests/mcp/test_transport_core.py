@@ -175,9 +175,9 @@ def test_a_refresh_that_failed_is_not_tried_again_at_once() -> None:
 
 
 def test_bounds_follow_from_the_limits_of_the_config() -> None:
-    from bundle_router.core.catalog import Limits
+    from bundle_router.core.catalog import CallLimits
 
-    bounds = bounds_for(Limits(max_concurrent_calls=4, max_result_bytes=1000))
+    bounds = bounds_for(CallLimits(max_concurrent_calls=4, max_result_bytes=1000))
     assert (bounds.per_server, bounds.in_total, bounds.max_message_bytes) == (4, 16, 1000)
     assert bounds.polite_s + bounds.term_s < 5
 

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ValidationError
 
 from bundle_router.adapters.json_schema import CHECK_STEPS, JsonSchema, Unchecked
 from bundle_router.adapters.workers import Workers
-from bundle_router.core.catalog import Card, Limits
+from bundle_router.core.catalog import CallLimits, Card
 from bundle_router.core.models import (
     TOOL_NAME,
     Data,
@@ -187,7 +187,7 @@ class LocalSessions:
         self,
         servers: Mapping[str, Sequence[LocalTool]],
         settings: LocalSettings,
-        limits: Limits,
+        limits: CallLimits,
         diagnostics: Diagnostics,
         protected: Sequence[str] = (),
         hidden: Sequence[str] = (),

@@ -16,7 +16,7 @@ from pathlib import Path
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.sessions import McpSessions, SchemaOf
 from bundle_router.adapters.mcp.tokens import default_folder
-from bundle_router.core.catalog import Limits, Server
+from bundle_router.core.catalog import CallLimits, Server
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for
 from bundle_router.ports import Clock, Diagnostics
 
@@ -26,7 +26,7 @@ def open_mcp_sessions(
     *,
     clock: Clock,
     diagnostics: Diagnostics,
-    limits: Limits | None = None,
+    limits: CallLimits | None = None,
     bounds: Bounds | None = None,
     environ: Mapping[str, str] | None = None,
     development: bool = False,
@@ -45,7 +45,7 @@ def open_mcp_sessions(
     """
     return McpSessions(
         {name: server for name, server in servers.items() if server.transport != "local"},
-        bounds=bounds or bounds_for(limits or Limits()),
+        bounds=bounds or bounds_for(limits or CallLimits()),
         clock=clock,
         diagnostics=diagnostics,
         environ=os.environ if environ is None else environ,

@@ -230,7 +230,7 @@ class ActivationSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CallLimits:
     """Bounds on calls and results. The last four are the budget of a step (see `core.decide.budgets`)."""
 
     recent_steps: Annotated[int, key("Earlier steps that search and the model may see.", ge=0, le=100)] = 5
@@ -315,7 +315,7 @@ class Settings:
     search: Annotated[SearchSettings, key("When search settles a question by itself.", default=None)] = SearchSettings()
     model: Annotated[ModelSettings, key("The router's own model.", default=None)] = ModelSettings()
     activation: Annotated[ActivationSettings, key("What stays active in a run.", default=None)] = ActivationSettings()
-    limits: Annotated[Limits, key("Bounds on calls and results.", default=None)] = Limits()
+    limits: Annotated[CallLimits, key("Bounds on calls and results.", default=None)] = CallLimits()
     records: Annotated[RecordSettings, key("Heads of runs, kept.", default=None)] = RecordSettings()
     log: Annotated[LogSettings, key("Records and diagnostics.", default=None)] = LogSettings()
     cache: Annotated[CacheSettings, key("How long look-ups hold.", default=None)] = CacheSettings()

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from bundle_router.core.catalog import Limits
+from bundle_router.core.catalog import CallLimits
 
 WINDOW: Final = 8
 """Calls that are looked back on."""
@@ -46,7 +46,7 @@ class Spent:
         }
 
 
-def over_budget(limits: Limits, spent: Spent, asked: int) -> tuple[str, str] | None:
+def over_budget(limits: CallLimits, spent: Spent, asked: int) -> tuple[str, str] | None:
     """Why no further call may begin: the key of `[limits]` that says so, and what to tell the agent. `asked` is the
     hash of what the call asks."""
     if spent.calls >= limits.calls_per_step:

@@ -42,14 +42,14 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class StepCeiling:
     """The most a step may have. `ungranted` names the addresses (its own, its ancestors') that are granted nothing."""
 
     layers: tuple[Layer, ...]
     ungranted: tuple[str, ...]
 
 
-def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, grants: tuple[Grant, ...]) -> Ceiling:
+def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, grants: tuple[Grant, ...]) -> StepCeiling:
     """All layers that a step at this address is judged under: policies, its own policy, and its ancestors'."""
     layers, ungranted = _address_layers(catalog, address, "")
     if policy is not None:
@@ -61,7 +61,7 @@ def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, gr
         ungranted += missing
         if grant.policy is not None:
             layers.append(_step_layer(catalog, grant.policy, f"the step policy{whose}"))
-    return Ceiling(tuple(layers), tuple(ungranted))
+    return StepCeiling(tuple(layers), tuple(ungranted))
 
 
 def _address_layers(catalog: Catalog, address: Address, whose: str) -> tuple[list[Layer], list[str]]:

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Route
-from bundle_router.core.decide.ceiling import Ceiling, ceiling_of
+from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
 from bundle_router.core.decide.mapping import Address, Mapping
-from bundle_router.core.decide.policy import Verdict, static_verdict, unknown, with_facts
+from bundle_router.core.decide.policy import BundleVerdict, static_verdict, unknown, with_facts
 from bundle_router.core.models import Facts, Grant, Step, StepPolicy
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.patterns import first_match
@@ -44,19 +44,19 @@ class Verdicts:
 
     __slots__ = ("_candidates", "_catalog", "_meter", "_selectable", "_static", "ceiling")
 
-    def __init__(self, catalog: Catalog, ceiling: Ceiling, meter: _Meter) -> None:
+    def __init__(self, catalog: Catalog, ceiling: StepCeiling, meter: _Meter) -> None:
         self._catalog = catalog
-        self._static: dict[str, Verdict] = {}
+        self._static: dict[str, BundleVerdict] = {}
         self._selectable: tuple[Bundle, ...] | None = None
         self._candidates: dict[object, Candidates] = {}
         self._meter = meter
         self.ceiling = ceiling
 
-    def of(self, id_: str, facts: Facts) -> Verdict:
+    def of(self, id_: str, facts: Facts) -> BundleVerdict:
         bundle = self._catalog.bundle(id_)
         return unknown(id_) if bundle is None else self._judge(bundle, facts)
 
-    def _judge(self, bundle: Bundle, facts: Facts) -> Verdict:
+    def _judge(self, bundle: Bundle, facts: Facts) -> BundleVerdict:
         known = self._static.get(bundle.id)
         if known is None:
             known = self._static[bundle.id] = static_verdict(self._catalog, self.ceiling, bundle)
@@ -118,7 +118,7 @@ class Indexes:
 
     def _begin(self) -> None:
         self._plans: dict[_Key, Plan] = {}
-        self._verdicts: dict[Ceiling, Verdicts] = {}
+        self._verdicts: dict[StepCeiling, Verdicts] = {}
         self._meter = _Meter()
 
     def plan(self, key: _Key) -> Plan:

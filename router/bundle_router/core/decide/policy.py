@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
-from bundle_router.core.decide.ceiling import Ceiling, Layer
+from bundle_router.core.decide.ceiling import Layer, StepCeiling
 from bundle_router.core.models import WHOLE_SERVER, Code, Facts, LeftOut, Trust
 from bundle_router.core.models.patterns import first_cover, is_glob
 
@@ -40,7 +40,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BundleVerdict:
     """What a bundle comes to: the tools (and globs over tools nobody has heard of yet) that may be seen, those that may
     not, or why none may (`code`)."""
 
@@ -60,9 +60,9 @@ class Verdict:
         return LeftOut(self.id, self.code, self.detail)
 
 
-def unknown(id_: str) -> Verdict:
+def unknown(id_: str) -> BundleVerdict:
     """The verdict on an id that no bundle has."""
-    return Verdict(id_, code="unknown_bundle", detail="no bundle has this id")
+    return BundleVerdict(id_, code="unknown_bundle", detail="no bundle has this id")
 
 
 def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
@@ -102,7 +102,7 @@ class ConfigTests:
     A target is a tool, a glob over a server that nobody has asked yet, or None: the bundle as a whole.
     """
 
-    def __init__(self, catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> None:
+    def __init__(self, catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> None:
         self._catalog = catalog
         self._bundle = bundle
         self._ungranted = ceiling.ungranted
@@ -152,7 +152,7 @@ class ConfigTests:
         return "an untrusted server's tools must be named in the bundle one by one"
 
 
-def _denials(catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> list[_Denials]:
+def _denials(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> list[_Denials]:
     parts = constituents(catalog, bundle) if bundle.bundles else ()
     made = []
     for layer in ceiling.layers:
@@ -169,7 +169,7 @@ def _denials(catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> list[_Denial
     return made
 
 
-def _effect(ceiling: Ceiling, bundle: Bundle) -> str | None:
+def _effect(ceiling: StepCeiling, bundle: Bundle) -> str | None:
     for layer in ceiling.layers:
         if layer.effects is not None:
             for effect in bundle.effects:
@@ -229,7 +229,7 @@ def _fact_tests(facts: Facts, bundle: Bundle, target: str | None) -> Tests:
 
 
 def checks(
-    catalog: Catalog, ceiling: Ceiling, facts: Facts, bundle: Bundle, target: str | None = None
+    catalog: Catalog, ceiling: StepCeiling, facts: Facts, bundle: Bundle, target: str | None = None
 ) -> tuple[Check, ...]:
     """Every test on one tool (or glob) of a bundle, or on the bundle as a whole, in order, passed or not: the chain
     that `explain` prints."""
@@ -237,23 +237,23 @@ def checks(
     return tuple(Check(code, wrong is None, wrong or "") for code, wrong in tests)
 
 
-def static_verdict(catalog: Catalog, ceiling: Ceiling, bundle: Bundle) -> Verdict:
+def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> BundleVerdict:
     """The verdict as far as config alone decides it. Depends on nothing that changes while the catalog is in use."""
     tests = ConfigTests(catalog, ceiling, bundle)
     if bundle.tools or bundle.patterns:
         return _judged(bundle, bundle.tools, bundle.patterns, (), tests.on)
     failure = _first_failure(tests.on(None))
-    return Verdict(bundle.id) if failure is None else Verdict(bundle.id, (), (), *failure)
+    return BundleVerdict(bundle.id) if failure is None else BundleVerdict(bundle.id, (), (), *failure)
 
 
-def with_facts(verdict: Verdict, facts: Facts, bundle: Bundle) -> Verdict:
+def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVerdict:
     """The verdict after the tests on what the shell looked up. Never permits what config refused."""
     if not verdict.permitted:
         return verdict
     if bundle.requires_env or bundle.requires_binary:
         missing = _missing_capability(facts, bundle)
         if missing is not None:
-            return Verdict(bundle.id, (), verdict.refused, "capability_missing", missing)
+            return BundleVerdict(bundle.id, (), verdict.refused, "capability_missing", missing)
     if not (facts.unavailable or facts.drifted) or not (verdict.tools or verdict.patterns):
         return verdict
     judged = _judged(
@@ -262,7 +262,7 @@ def with_facts(verdict: Verdict, facts: Facts, bundle: Bundle) -> Verdict:
     return verdict if len(judged.refused) == len(verdict.refused) else judged
 
 
-def verdict(catalog: Catalog, ceiling: Ceiling, facts: Facts, id_: str) -> Verdict:
+def verdict(catalog: Catalog, ceiling: StepCeiling, facts: Facts, id_: str) -> BundleVerdict:
     """What the bundle of that id comes to under the ceiling and the facts."""
     bundle = catalog.bundle(id_)
     return unknown(id_) if bundle is None else with_facts(static_verdict(catalog, ceiling, bundle), facts, bundle)
@@ -278,7 +278,7 @@ def _judged(
     patterns: tuple[str, ...],
     before: tuple[LeftOut, ...],
     tests: Callable[[str], Tests],
-) -> Verdict:
+) -> BundleVerdict:
     """The verdict on a bundle after the tests on each of its tools and globs; `before` was refused earlier.
 
     Where nothing is left, a reader asks "why not the bundle": the test that its first tool failed is reported.
@@ -294,5 +294,5 @@ def _judged(
     kept, open_ = tuple(filter(passes, tools)), tuple(filter(passes, patterns))
     rows = (*before, *refused)
     if kept or open_:
-        return Verdict(bundle.id, kept, rows, patterns=open_)
-    return Verdict(bundle.id, (), rows, refused[0].code, refused[0].detail)
+        return BundleVerdict(bundle.id, kept, rows, patterns=open_)
+    return BundleVerdict(bundle.id, (), rows, refused[0].code, refused[0].detail)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.plans import indexes_of
-from bundle_router.core.decide.policy import Verdict
+from bundle_router.core.decide.policy import BundleVerdict
 from bundle_router.core.models import Chosen, Exposure, LeftOut, Reason, Step
 from bundle_router.core.tools.exposure import as_presented, offered_mode, shown_at_most
 
@@ -27,7 +27,7 @@ class Shown:
         self._count = 0
         self._tokens = 0
 
-    def add(self, verdict: Verdict, reason: Reason, evidence: str, *, offered: bool = False) -> None:
+    def add(self, verdict: BundleVerdict, reason: Reason, evidence: str, *, offered: bool = False) -> None:
         """Shows the bundle where its verdict and the budgets permit it, and says why not where they don't. `offered`:
         behind search alone, whatever its mode is."""
         if verdict.id in self.ids:
@@ -57,7 +57,7 @@ class Shown:
             self._out.add(row.id)
             self.left_out.append(row)
 
-    def withhold(self, verdict: Verdict, otherwise: LeftOut) -> None:
+    def withhold(self, verdict: BundleVerdict, otherwise: LeftOut) -> None:
         """Leaves a bundle out for what its verdict says or, where that permits it, for the other reason."""
         self.leave_out(otherwise if verdict.permitted else verdict.as_left_out())
 

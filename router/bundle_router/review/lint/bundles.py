@@ -11,17 +11,17 @@ from bundle_router.core.config.reading import WrittenEntry
 from bundle_router.core.config.servers import included
 from bundle_router.core.models.patterns import is_glob, matches
 from bundle_router.review.lint.alike import alike_pairs
-from bundle_router.review.lint.findings import Finding, Subject
+from bundle_router.review.lint.findings import LintFinding, Subject
 
 
-def never_permitted(subject: Subject) -> Iterator[Finding]:
+def never_permitted(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
         if not subject.is_off(bundle) and subject.reach.complete and not subject.reach.permitted_anywhere(bundle):
             hint = "allow it in policy.toml for the roles that need it, or remove it"
-            yield Finding(entry, f"no policy lets any step see bundle {bundle.id!r}", hint)
+            yield LintFinding(entry, f"no policy lets any step see bundle {bundle.id!r}", hint)
 
 
-def disabled_server(subject: Subject) -> Iterator[Finding]:
+def disabled_server(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
         said = set()
         for index, ref in enumerate(entry.value.tools if bundle.enabled else ()):
@@ -29,41 +29,41 @@ def disabled_server(subject: Subject) -> Iterator[Finding]:
             if name not in said and not subject.catalog.servers[name].enabled:
                 said.add(name)
                 message = f"server {name!r} is disabled, so none of its tools is shown"
-                yield Finding(entry, message, "enable it, or take its tools out", ("tools", index))
+                yield LintFinding(entry, message, "enable it, or take its tools out", ("tools", index))
 
 
-def disabled_part(subject: Subject) -> Iterator[Finding]:
+def disabled_part(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
         for index, id_ in enumerate(entry.value.bundles if bundle.enabled else ()):
             part = subject.catalog.bundle(id_)
             if part is not None and not part.enabled:
                 message = f"bundle {id_!r} is disabled, and its tools come along here all the same"
-                yield Finding(entry, message, "take it out, or deny its tools", ("bundles", index))
+                yield LintFinding(entry, message, "take it out, or deny its tools", ("bundles", index))
 
 
-def excluded_tool(subject: Subject) -> Iterator[Finding]:
+def excluded_tool(subject: Subject) -> Iterator[LintFinding]:
     for entry, _ in subject.bundles():
         for index, ref in enumerate(entry.value.tools):
             name, _, tool = ref.partition(".")
             if not is_glob(tool) and not included(subject.catalog.servers[name], tool):
                 message = f"server {name!r} does not include {tool!r}, or excludes it"
-                yield Finding(entry, message, "it will never be shown", ("tools", index))
+                yield LintFinding(entry, message, "it will never be shown", ("tools", index))
 
 
-def over_budget(subject: Subject) -> Iterator[Finding]:
+def over_budget(subject: Subject) -> Iterator[LintFinding]:
     cards = subject.catalog.cards
     for entry, bundle in subject.bundles():
         tokens = sum(cards[tool].tokens for tool in bundle.tools if tool in cards)
         if bundle.max_tokens is not None and tokens > bundle.max_tokens:
             message = f"its tools' definitions take {tokens:,} tokens, more than {bundle.max_tokens:,}"
-            yield Finding(entry, message, "split it, or raise max_tokens", ("max_tokens",))
+            yield LintFinding(entry, message, "split it, or raise max_tokens", ("max_tokens",))
 
 
-def missing_companion(subject: Subject) -> Iterator[Finding]:
+def missing_companion(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
         for index, tool in enumerate(entry.value.companions):
             if tool not in bundle.tools and not any(matches(pattern, tool) for pattern in bundle.patterns):
-                yield Finding(
+                yield LintFinding(
                     entry,
                     f"{tool!r} is not in the bundle, so it does not come along",
                     "add it to tools",
@@ -71,17 +71,17 @@ def missing_companion(subject: Subject) -> Iterator[Finding]:
                 )
 
 
-def missing_skill(subject: Subject) -> Iterator[Finding]:
+def missing_skill(subject: Subject) -> Iterator[LintFinding]:
     if subject.has_content is None:
         return
     for entry, bundle in subject.bundles():
         if bundle.skill is not None and not subject.has_content(bundle.skill):
             message, file = f"there is no file bundles/{bundle.skill}", f"{bundle.skill}/SKILL.md"
             advice = f"did you mean {file!r}?" if subject.has_content(file) else "write it, or take the key out"
-            yield Finding(entry, message, advice, ("skill",))
+            yield LintFinding(entry, message, advice, ("skill",))
 
 
-def hidden_tool(subject: Subject) -> Iterator[Finding]:
+def hidden_tool(subject: Subject) -> Iterator[LintFinding]:
     cards = subject.catalog.cards
     by_server: dict[str, list[str]] = {}
     for card in cards.values():
@@ -93,7 +93,7 @@ def hidden_tool(subject: Subject) -> Iterator[Finding]:
                 hidden = f"{shown.server}.{other}" if shown is not None else ""
                 if hidden not in bundle.tools and shown is not None and _mentions(shown.description, other, hidden):
                     message = f"the text of {name!r} tells agents of {hidden!r}, which the bundle hides"
-                    yield Finding(entry, message, "add it, or agents will call what they can't", ("tools",))
+                    yield LintFinding(entry, message, "add it, or agents will call what they can't", ("tools",))
 
 
 def _mentions(text: str, tool: str, canonical: str) -> bool:
@@ -103,15 +103,15 @@ def _mentions(text: str, tool: str, canonical: str) -> bool:
     return "_" in tool and re.search(rf"(?<![\w.]){re.escape(tool)}(?!\w)", text) is not None
 
 
-def alike_bundles(subject: Subject) -> Iterator[Finding]:
+def alike_bundles(subject: Subject) -> Iterator[LintFinding]:
     entries = subject.resolved.written.bundles
     offered = [bundle for _, bundle in subject.bundles() if bundle.enabled]
     for first, second, why in alike_pairs(offered):
         message = f"can't be told from bundle {first.id!r}: {why}"
-        yield Finding(entries[second.id], message, "merge them, or say what sets them apart")
+        yield LintFinding(entries[second.id], message, "merge them, or say what sets them apart")
 
 
-def effects_differ(subject: Subject) -> Iterator[Finding]:
+def effects_differ(subject: Subject) -> Iterator[LintFinding]:
     """A bundle that declares an effect which, by what other bundles declare, none of its tools can have.
 
     A bundle's effects are those of all its tools together, so a tool can have only what every bundle that lists it
@@ -133,14 +133,14 @@ def effects_differ(subject: Subject) -> Iterator[Finding]:
                 break
 
 
-def _at_the_newer(subject: Subject, entry: WrittenEntry[Any], effect: str, tool: str, other_id: str) -> Finding:
+def _at_the_newer(subject: Subject, entry: WrittenEntry[Any], effect: str, tool: str, other_id: str) -> LintFinding:
     """Said of the project's entry where the other one is the shipped one."""
     hint, other = "one of the two is wrong, and policies rest on it", subject.resolved.written.bundles[other_id]
     if entry.file.layer == "shipped" and other.file.layer == "project":
         message = f"does not say that {tool!r} can {effect!r}, as bundle {entry.name!r} does"
-        return Finding(other, message, hint, ("effects",))
+        return LintFinding(other, message, hint, ("effects",))
     message = f"says that {tool!r} can {effect!r}, and bundle {other_id!r}, which holds it too, does not"
-    return Finding(entry, message, hint, ("effects",))
+    return LintFinding(entry, message, hint, ("effects",))
 
 
 def _own_tools(refs: list[str], bundle: Bundle) -> list[str]:
@@ -148,17 +148,17 @@ def _own_tools(refs: list[str], bundle: Bundle) -> list[str]:
     return [tool for tool in bundle.tools if any(matches(ref, tool) for ref in refs)] if refs else []
 
 
-def always_effects(subject: Subject) -> Iterator[Finding]:
+def always_effects(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
         strong = [effect for effect in bundle.effects if effect in ("exec", "write")]
         if bundle.always and bundle.enabled and strong:
             message = f"every step gets a bundle that can {' and '.join(strong)}"
-            yield Finding(entry, message, "route it to the steps that need it", ("always",))
+            yield LintFinding(entry, message, "route it to the steps that need it", ("always",))
 
 
-def alias_shadowed(subject: Subject) -> Iterator[Finding]:
+def alias_shadowed(subject: Subject) -> Iterator[LintFinding]:
     for entry, _ in subject.bundles():
         for index, alias in enumerate(entry.value.aliases):
             if alias in subject.catalog.bundles:
                 message = f"a bundle is called {alias!r} now, so the alias is never followed"
-                yield Finding(entry, message, "remove it", ("aliases", index))
+                yield LintFinding(entry, message, "remove it", ("aliases", index))

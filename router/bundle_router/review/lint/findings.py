@@ -17,7 +17,7 @@ HasContent = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """One finding, at `path` inside the entry."""
 
     entry: WrittenEntry[Any]

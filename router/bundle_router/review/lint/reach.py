@@ -13,9 +13,9 @@ from itertools import product
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
-from bundle_router.core.decide.ceiling import Ceiling, ceiling_of
+from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
 from bundle_router.core.decide.mapping import Address, Addressed, covering
-from bundle_router.core.decide.policy import Verdict, static_verdict
+from bundle_router.core.decide.policy import BundleVerdict, static_verdict
 from bundle_router.core.models.patterns import first_match, is_glob, matches
 
 MAX_ADDRESSES: Final = 20_000
@@ -42,8 +42,8 @@ class Reach:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._rows = catalog.policies
-        self._ceilings: dict[_Group, Ceiling] = {}
-        self._verdicts: dict[tuple[str, _Group], Verdict] = {}
+        self._ceilings: dict[_Group, StepCeiling] = {}
+        self._verdicts: dict[tuple[str, _Group], BundleVerdict] = {}
         self._groups: dict[Address, _Group] = {}
         self._tools: dict[tuple[object, ...], Set[str]] = {}
         self._looks = MAX_LOOKS
@@ -89,7 +89,7 @@ class Reach:
         verdict = self._verdict(address, bundle)
         return verdict is None or verdict.permitted
 
-    def _verdict(self, address: Address, bundle: Bundle) -> Verdict | None:
+    def _verdict(self, address: Address, bundle: Bundle) -> BundleVerdict | None:
         """None when enough has been looked at."""
         group = self._group(address)
         key = (bundle.id, group)

@@ -8,22 +8,22 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Policy
 from bundle_router.core.models.patterns import Targets, first_match, is_glob, matches
-from bundle_router.review.lint.findings import Finding, Subject
+from bundle_router.review.lint.findings import LintFinding, Subject
 from bundle_router.review.lint.reach import shadowed_by
 
 MAX_WAYS: Final = 100_000
 """Pairs of a denied bundle's tool and another bundle that holds it, that are looked at in all."""
 
 
-def unreachable_route(subject: Subject) -> Iterator[Finding]:
+def unreachable_route(subject: Subject) -> Iterator[LintFinding]:
     entries = subject.resolved.written.routes
     for index, earlier in shadowed_by(subject.catalog.routes).items():
         name = subject.catalog.routes[earlier].name
         message = f"never matches: route {name!r} (routes[{earlier}]) matches all of its steps first"
-        yield Finding(entries[index], message, "move it up, or remove it")
+        yield LintFinding(entries[index], message, "move it up, or remove it")
 
 
-def denied_route(subject: Subject) -> Iterator[Finding]:
+def denied_route(subject: Subject) -> Iterator[LintFinding]:
     if not subject.reach.complete:
         return
     for entry, route in zip(subject.resolved.written.routes, subject.catalog.routes, strict=True):
@@ -33,30 +33,30 @@ def denied_route(subject: Subject) -> Iterator[Finding]:
                 continue
             if not subject.reach.permitted_on(route, bundle):
                 message = f"policy denies {id_!r} to every step that this route matches"
-                yield Finding(entry, message, "allow it there, or take it out of the route", ("bundles", index))
+                yield LintFinding(entry, message, "allow it there, or take it out of the route", ("bundles", index))
 
 
-def disabled_in_route(subject: Subject) -> Iterator[Finding]:
+def disabled_in_route(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.routes:
         for key in ("bundles", "ask"):
             for index, id_ in enumerate(getattr(entry.value, key) or []):
                 bundle = subject.catalog.bundle(id_)
                 why = subject.is_off(bundle) if bundle is not None else ""
                 if why:
-                    yield Finding(entry, why, "enable it, or take it out", (key, index))
+                    yield LintFinding(entry, why, "enable it, or take it out", (key, index))
 
 
 # --- policies ------------------------------------------------------------------------------------------------------
 
 
-def grantless_policy(subject: Subject) -> Iterator[Finding]:
+def grantless_policy(subject: Subject) -> Iterator[LintFinding]:
     for entry, policy in zip(subject.resolved.written.policies, subject.catalog.policies, strict=True):
         if policy.allow is None and not subject.reach.granted_on(policy):
             message = "only narrows, and no policy with 'allow' covers any of its steps: nothing is allowed there"
-            yield Finding(entry, message, "add allow = [...] to it or to another policy for these steps")
+            yield LintFinding(entry, message, "add allow = [...] to it or to another policy for these steps")
 
 
-def unrouted_name(subject: Subject) -> Iterator[Finding]:
+def unrouted_name(subject: Subject) -> Iterator[LintFinding]:
     """A workflow, role or step in a policy that no route covers, and that is nearly what a route says."""
     suggester = subject.resolved.report.suggester
     for field in ("workflow", "role", "step"):
@@ -70,10 +70,10 @@ def unrouted_name(subject: Subject) -> Iterator[Finding]:
                 if not is_glob(name) and name not in routed and first_match(globs, name) is None:
                     hint = suggester.did_you_mean(name, routed)
                     if hint:
-                        yield Finding(entry, f"no route has the {field} {name!r}", hint, (field, index))
+                        yield LintFinding(entry, f"no route has the {field} {name!r}", hint, (field, index))
 
 
-def unmatched_pattern(subject: Subject) -> Iterator[Finding]:
+def unmatched_pattern(subject: Subject) -> Iterator[LintFinding]:
     catalog = subject.catalog
     tools = {*catalog.cards, *(tool for bundle in catalog.bundles.values() for tool in bundle.tools)}
     open_ended = any(bundle.patterns for bundle in catalog.bundles.values())
@@ -88,18 +88,18 @@ def unmatched_pattern(subject: Subject) -> Iterator[Finding]:
                     and not any(matches(glob, name) for name in names)
                     and not (targets.tools and open_ended)
                 ):
-                    yield Finding(entry, f"{pattern!r} matches nothing", "check its spelling", (key, index))
+                    yield LintFinding(entry, f"{pattern!r} matches nothing", "check its spelling", (key, index))
 
 
-def allow_everything(subject: Subject) -> Iterator[Finding]:
+def allow_everything(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.policies:
         for index, pattern in enumerate(entry.value.allow or []):
             if pattern in ("*", "bundle:*", "tool:*"):
                 message = f"{pattern!r} allows every bundle there is, and every one that comes"
-                yield Finding(entry, message, "name what these steps need", ("allow", index))
+                yield LintFinding(entry, message, "name what these steps need", ("allow", index))
 
 
-def exec_everywhere(subject: Subject) -> Iterator[Finding]:
+def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
     """A policy without a role (and workflow, and step) that lets any step reach a bundle that executes."""
     execs = [bundle for bundle in subject.catalog.bundles.values() if "exec" in bundle.effects and bundle.enabled]
     everywhere = [bundle for bundle in execs if subject.reach.permitted_to_strangers(bundle)]
@@ -109,10 +109,10 @@ def exec_everywhere(subject: Subject) -> Iterator[Finding]:
             hit = [bundle.id for bundle in everywhere if _allows(allowed, bundle)]
             if hit:
                 message = f"every role may run programs through {hit[0]!r}"
-                yield Finding(entry, message, "name the roles that need it, or deny it to the others", ("allow",))
+                yield LintFinding(entry, message, "name the roles that need it, or deny it to the others", ("allow",))
 
 
-def denied_elsewhere(subject: Subject) -> Iterator[Finding]:
+def denied_elsewhere(subject: Subject) -> Iterator[LintFinding]:
     """A denied bundle whose tools stay callable through another that lists them: the first such tool of each. (A bundle
     that is composed of the denied one loses its tools: that is what a denial of a bundle means.)"""
     said: set[tuple[int, str]] = set()
@@ -123,7 +123,7 @@ def denied_elsewhere(subject: Subject) -> Iterator[Finding]:
             said.add((policy, bundle.id))
             message = f"denies bundle {bundle.id!r}, but {tool!r} stays callable through {other.id!r}"
             hint = f"deny 'tool:{tool}' as well"
-            yield Finding(subject.resolved.written.policies[policy], message, hint, ("deny", index))
+            yield LintFinding(subject.resolved.written.policies[policy], message, hint, ("deny", index))
 
 
 def _ways_round(catalog: Catalog) -> Iterator[tuple[int, int, Bundle, str, Bundle]]:
@@ -160,27 +160,27 @@ def _allows(targets: Targets, bundle: Bundle) -> bool:
 # --- the router ----------------------------------------------------------------------------------------------------
 
 
-def disabled_default(subject: Subject) -> Iterator[Finding]:
+def disabled_default(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.sections.get("fallback", ()):
         for index, id_ in enumerate(entry.value.default):
             bundle = subject.catalog.bundle(id_)
             why = subject.is_off(bundle) if bundle is not None else ""
             if why:
-                yield Finding(entry, why, "enable it, or take it out", ("default", index))
+                yield LintFinding(entry, why, "enable it, or take it out", ("default", index))
 
 
-def no_room(subject: Subject) -> Iterator[Finding]:
+def no_room(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.sections.get("activation", ()):
         if "max_tools" in entry.keys and entry.value.max_tools == 0:
             message = "leaves room for no tool but those that a step's own bundles bring"
-            yield Finding(entry, message, "leave it out for 24", ("max_tools",))
+            yield LintFinding(entry, message, "leave it out for 24", ("max_tools",))
 
 
-def risky_default(subject: Subject) -> Iterator[Finding]:
+def risky_default(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.sections.get("fallback", ()):
         for index, id_ in enumerate(entry.value.default):
             bundle = subject.catalog.bundle(id_)
             strong = [effect for effect in bundle.effects if effect in ("exec", "write")] if bundle is not None else []
             if strong:
                 message = f"the set for when nothing else answers holds {id_!r}, which can {' and '.join(strong)}"
-                yield Finding(entry, message, "fall back to what only reads", ("default", index))
+                yield LintFinding(entry, message, "fall back to what only reads", ("default", index))

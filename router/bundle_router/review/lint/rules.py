@@ -19,10 +19,10 @@ from bundle_router.core.config.resolve import ResolvedConfig
 from bundle_router.review.lint import bundles as bundles
 from bundle_router.review.lint import rows as rows
 from bundle_router.review.lint import servers as servers
-from bundle_router.review.lint.findings import Finding, HasContent, Subject
+from bundle_router.review.lint.findings import HasContent, LintFinding, Subject
 from bundle_router.review.lint.reach import Reach
 
-_Rule = Callable[[Subject], Iterator[Finding]]
+_Rule = Callable[[Subject], Iterator[LintFinding]]
 
 RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "unused-server": ("warning", servers.unused_server),
@@ -82,14 +82,14 @@ def lint(
         resolved.report.add(file, where, finding.message, hint, level=RULES[word][0], rule=word)
 
 
-def _findings(resolved: ResolvedConfig, has_content: HasContent | None) -> Iterator[tuple[str, Finding]]:
+def _findings(resolved: ResolvedConfig, has_content: HasContent | None) -> Iterator[tuple[str, LintFinding]]:
     subject = Subject(resolved, Reach(resolved.catalog), has_content)
     for word, (_, rule) in RULES.items():
         for finding in rule(subject):
             yield word, finding
 
 
-def _place(word: str, finding: Finding) -> tuple[str, str, Path]:
+def _place(word: str, finding: LintFinding) -> tuple[str, str, Path]:
     return word, finding.entry.file.name, (*finding.entry.path, *finding.path)
 
 

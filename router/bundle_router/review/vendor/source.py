@@ -10,7 +10,7 @@ from typing import Final
 from bundle_router.core.catalog import Card
 from bundle_router.core.tools.admission.admit import short_description
 from bundle_router.review.vendor.naming import Names, docstring, literal, pascal
-from bundle_router.review.vendor.types import Model, ModelField, Types
+from bundle_router.review.vendor.types import ModelField, Types, WrapperModel
 
 _WIDTH: Final = 120
 _FROM_TYPING: Final = ("Any", "Final", "Literal", "TypeAlias", "TypeVar", "Union")
@@ -100,7 +100,7 @@ def _pins(pins: list[str]) -> list[str]:
     return ["PINS: Final[tuple[str, ...]] = (", *(f"    {literal(pin)}," for pin in pins), ")"]
 
 
-def _model(model: Model) -> str:
+def _model(model: WrapperModel) -> str:
     lines = [f"class {model.name}(BaseModel):"]
     if model.description:
         lines += [*docstring(short_description(model.description), "    "), ""]

@@ -27,7 +27,7 @@ class ModelField:
 
 
 @dataclass(slots=True)
-class Model:
+class WrapperModel:
     name: str
     description: str
     open: bool
@@ -39,12 +39,12 @@ class Types:
     """The models and aliases of one module, in the order in which they have to stand."""
 
     names: Names
-    models: list[Model] = field(default_factory=list)
+    models: list[WrapperModel] = field(default_factory=list)
     aliases: list[tuple[str, str]] = field(default_factory=list)
 
     def model(self, wish: str, schema: Mapping[str, Any], root: Mapping[str, Any], refs: dict[str, str]) -> str:
         """The name of a model for an object schema. `refs` are the models made for references so far."""
-        made = Model(
+        made = WrapperModel(
             self.names.claim(wish), str(schema.get("description") or ""), bool(schema.get("additionalProperties"))
         )
         self.models.append(made)
@@ -52,7 +52,7 @@ class Types:
         return made.name
 
     def _fill(
-        self, made: Model, wish: str, schema: Mapping[str, Any], root: Mapping[str, Any], refs: dict[str, str]
+        self, made: WrapperModel, wish: str, schema: Mapping[str, Any], root: Mapping[str, Any], refs: dict[str, str]
     ) -> None:
         required = schema.get("required") or []
         own = Names()
@@ -118,7 +118,7 @@ class Types:
             return "Any"
         wish = pascal(ref.rsplit("/", 1)[-1]) or "Root"
         if target.get("properties") and target.get("type", "object") == "object":
-            made = Model(
+            made = WrapperModel(
                 self.names.claim(wish), str(target.get("description") or ""), bool(target.get("additionalProperties"))
             )
             refs[ref] = made.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bundle_router.core.catalog import Limits, Transport
+from bundle_router.core.catalog import CallLimits, Transport
 from bundle_router.core.models.breaker import DEFAULT_TERMS, Terms
 
 LIFETIME_S: Final[dict[Transport, float]] = {"stdio": 60.0, "streamable-http": 600.0, "sse": 600.0, "local": 600.0}
@@ -46,7 +46,7 @@ class Bounds:
     breaker: Terms = DEFAULT_TERMS
 
 
-def bounds_for(limits: Limits) -> Bounds:
+def bounds_for(limits: CallLimits) -> Bounds:
     """The bounds that follow from the config's limits: `max_concurrent_calls` is what one server may run at once."""
     each = limits.max_concurrent_calls
     return Bounds(
