@@ -192,6 +192,24 @@ def test_a_volatile_path_that_says_nothing_is_a_config_error(project: Path) -> N
     assert "servers.mail.volatile[0]" in run(project, "check", code=2).stdout
 
 
+def test_pin_writes_the_first_bundle_it_prints_and_keeps_what_stands_there(project: Path) -> None:
+    (project / "bundles" / "pins" / "mail.json").unlink()
+    bundles = project / "config" / "bundles.toml"
+    bundles.write_text("# mine, without a line end")
+    (project / "config" / "routes.toml").unlink()
+    (project / "config" / "policy.toml").unlink()
+    said = run(project, "pin", "--development", "mail", "--yes", "--tool", "echo").stdout
+    assert "(--write adds it)" in said
+    assert bundles.read_text() == "# mine, without a line end"
+    (project / "bundles" / "pins" / "mail.json").unlink()
+    said = run(project, "pin", "--development", "mail", "--yes", "--tool", "echo", "--write").stdout
+    assert f"added to {Path('config', 'bundles.toml')}:" in said
+    text = bundles.read_text()
+    assert text.startswith('# mine, without a line end\n\n[bundles."thirdparty.mail"]\n')
+    assert 'tools = [\n  "mail.echo",\n]' in text
+    assert "unused-server" not in run(project, "check").stdout
+
+
 # --- vendor -----------------------------------------------------------------------------------------------------------
 
 

@@ -39,9 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
         tools={name: sorted(known.names) for name, known in pins.items()},
     )
     folder = Path(config or "config")
-    texts = {folder / "servers.toml": made.servers, folder / "bundles.toml": made.bundles}
-    whole = {path: _present(path) + text for path, text in texts.items() if text}
-    _refuse_invalid(config, whole, cards)
+    texts = {
+        folder / name: text for name, text in (("servers.toml", made.servers), ("bundles.toml", made.bundles)) if text
+    }
+    whole = appended(config, cards, texts)
     if not arguments.dry_run:
         replace_texts(whole)
     if arguments.json:
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             "text": {path.name: texts[path] for path in whole},
         })  # fmt: skip
         return 0
-    _show(made, {path: texts[path] for path in whole}, dry_run=arguments.dry_run)
+    _show(made, texts, dry_run=arguments.dry_run)
     return 0
 
 
@@ -68,26 +69,25 @@ def _text_of(path: Path) -> str:
         raise RequestError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def _present(path: Path) -> str:
-    if not path.exists():
-        return ""
-    text = _text_of(path)
-    return text if text.endswith("\n") or not text else text + "\n"
-
-
-def _refuse_invalid(config: str | None, whole: dict[Path, str], cards: Mapping[str, Card]) -> None:
-    """What can't be read back is not written. Raises ConfigError."""
+def appended(config: str | None, cards: Mapping[str, Card], texts: Mapping[Path, str]) -> dict[Path, str]:
+    """Return the files of the project with these texts at their ends; nothing that stands in them is touched. What
+    can't be read back is refused: raises ConfigError."""
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import from_bytes
     from bundle_router.review.lint import check
     from bundle_router.tools.workspace.grammar import problems as check_binary
 
+    whole = {}
+    for path, text in texts.items():
+        present = _text_of(path) if path.exists() else ""
+        whole[path] = present + ("" if not present or present.endswith("\n") else "\n") + text
     added = [from_bytes(path.name, str(path), text.encode(), "project") for path, text in whole.items()]
     names = {file.name for file in added}
     kept = [f for f in read_config(config) if f.layer != "project" or f.name not in names]
     problems = [p for p in check([*kept, *added], cards=cards, check_binary=check_binary) if p.level == "error"]
     if problems:
         raise ConfigError(problems)
+    return whole
 
 
 def _show(made: Imported, texts: dict[Path, str], *, dry_run: bool) -> None:

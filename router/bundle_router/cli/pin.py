@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import Path
 
 from bundle_router.cli.arguments import add_config, add_development, add_json, config_folder
+from bundle_router.cli.importing import appended
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, progress, say
 from bundle_router.cli.reviewing import Review, json_of, lines_of, remote_servers, review
-from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.tools.pins import Pins, approve
 from bundle_router.errors import RequestError
 from bundle_router.review.imports import bundle_text
@@ -20,6 +23,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("servers", nargs="*", metavar="SERVER", help="servers to review (default: all in use)")
     parser.add_argument("--yes", action="store_true", help="approve without asking: you have read the differences")
     parser.add_argument("--tool", action="append", metavar="NAME", help="approve only this tool; may be repeated")
+    parser.add_argument("--write", action="store_true", help="add a first bundle for a new server to bundles.toml")
     parser.add_argument("--full", action="store_true", help="print the whole text of what was not reviewed")
     add_development(parser)
     add_config(parser)
@@ -34,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     from bundle_router.wiring import local_cards, open_pins, read_catalog
 
     config = config_folder(arguments)
-    catalog, pins = read_catalog(config, local_cards(local_servers(arguments))[1])
+    cards = local_cards(local_servers(arguments))[1]
+    catalog, pins = read_catalog(config, cards)
     servers = remote_servers(catalog, arguments.servers)
     if arguments.tool and len(servers) != 1:
         raise RequestError("--tool is for one server", advice="name the server")
@@ -53,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
                 written[row.server.name] = str(files.write(_approve(row, arguments.tool)))
                 if not arguments.json:
                     say(f"{row.server.name}: pinned in {written[row.server.name]}")
-                    _show_bundle(row, catalog)
+                _first_bundle(row, catalog, cards, arguments)
             reviewed(len(rows))
     if arguments.json:
         print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
@@ -68,12 +73,22 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(row.clean or row.server.name in written for row in rows) else 1
 
 
-def _show_bundle(row: Review, catalog: Catalog) -> None:
-    """A first bundle, where no bundle holds the server's tools yet."""
+def _first_bundle(row: Review, catalog: Catalog, cards: Mapping[str, Card], arguments: argparse.Namespace) -> None:
+    """Show a first bundle where no bundle holds the server's tools yet, or with --write add it to bundles.toml."""
+    from bundle_router.adapters.text_files import replace_texts
+
     if row.admitted is None or any(row.server.name in bundle.servers for bundle in catalog.bundles.values()):
         return
-    say("no bundle holds its tools yet; in bundles.toml, with the tools that you want:")
-    for line in bundle_text(row.server.name, [tool.card.tool for tool in row.admitted.tools]).splitlines():
+    tools = [tool.card.tool for tool in row.admitted.tools if not arguments.tool or tool.card.tool in arguments.tool]
+    text = bundle_text(row.server.name, tools) + "\n"
+    path = Path(config_folder(arguments) or "config") / "bundles.toml"
+    if arguments.write:
+        replace_texts(appended(config_folder(arguments), cards, {path: f"\n{text}" if path.exists() else text}))
+    if arguments.json:
+        return
+    offer = f"no bundle holds its tools yet; in {path} (--write adds it), with the tools that you want:"
+    say(f"added to {path}:" if arguments.write else offer)
+    for line in text.splitlines():
         say(f"  {line}")
 
 
