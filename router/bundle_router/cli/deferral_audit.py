@@ -175,6 +175,9 @@ def print_audit(work: AuditRun, findings: list[Finding], savings: RouterSavings)
         heading("what was found")
         columns = ("finding", "since", "requests>", "sessions>", "tokens a session>", "why", "what to type")
         table(columns, map(_finding_cells, findings))
+        for finding in findings:
+            facts = "; ".join(filter(None, (finding.where, finding.detail.replace("recorded", "", 1).strip(": "))))
+            say(f"  {finding.cause}: {f'{facts}. ' if facts else ''}{finding.fix}")
         print_servers(findings, work)
     for line in work.files.profiles():
         say(f"{line.path}:{line.line}: {line.text}   (shell profiles are never edited: change this line yourself)")
@@ -187,10 +190,9 @@ def print_audit(work: AuditRun, findings: list[Finding], savings: RouterSavings)
 
 
 def _finding_cells(finding: Finding) -> tuple[object, ...]:
-    why = ": ".join(filter(None, (finding.title, finding.where, finding.detail)))
     asked = f"{finding.requests:,} of {finding.of:,}" if finding.requests else "set, not seen yet"
     cost = f"{finding.tokens_a_session:,}" if finding.tokens_a_session else ""
-    return finding.cause, finding.since[:10], asked, finding.sessions or "", cost, why, command_for(finding)
+    return finding.cause, finding.since[:10], asked, finding.sessions or "", cost, finding.title, command_for(finding)
 
 
 def print_servers(findings: list[Finding], work: AuditRun) -> None:

@@ -57,6 +57,8 @@ class CauseRow(VersionedRow):
 
     id: str
     title: str
+    type: str
+    """What to type where `apply` has no plan."""
     fix: str
 
 

@@ -136,6 +136,7 @@ class Finding:
     total: Mapping[str, int]
     servers: tuple[tuple[str, Mapping[str, int]], ...]
     fix: str
+    type: str
     source: str
     value: str = ""
     """What `apply` would set, where it sets something."""
@@ -232,6 +233,7 @@ class Audit:
             total=group.total.as_json(),
             servers=tuple((server, share.as_json()) for server, share in sorted(group.servers.items())),
             fix=row.fix,
+            type=row.type,
             source=row.source,
             value=fitting_switch(group.largest) if fits else "",
         )
@@ -268,6 +270,7 @@ class Audit:
                     total=share,
                     servers=((server, share),),
                     fix=row.fix,
+                    type=row.type,
                     source=row.source,
                     value=server,
                     keys=marks[0].keys if marks else (),
@@ -297,7 +300,23 @@ class Audit:
         """A finding of the config alone."""
         row = self.table[cause]
         return Finding(
-            cause, row.title, where, detail, "", "", "", 0, self.served, 0, 0, {}, (), row.fix, row.source, value
+            cause=cause,
+            title=row.title,
+            where=where,
+            detail=detail,
+            since="",
+            last="",
+            versions="",
+            requests=0,
+            of=self.served,
+            sessions=0,
+            tokens_a_session=0,
+            total={},
+            servers=(),
+            fix=row.fix,
+            type=row.type,
+            source=row.source,
+            value=value,
         )
 
 
@@ -328,11 +347,11 @@ class RouterSavings:
 
 
 def command_for(finding: Finding) -> str:
-    """Return what to type about a finding: the verb where there is a plan, else what a person has to do."""
+    """Return what to type about a finding: the verb where it has a plan."""
     editable = finding.where and finding.where != "environment"
     if finding.cause in APPLICABLE and (editable or finding.cause == "base-url-gate"):
         return f"bundle-router deferral apply {finding.cause}"
-    return finding.fix
+    return finding.type
 
 
 def sum_servers(findings: Sequence[Finding]) -> list[tuple[str, dict[str, int]]]:
