@@ -17,7 +17,7 @@ from bundle_router.core.models.artifacts import Stored as Stored
 from bundle_router.core.records.chain import File
 from bundle_router.core.search.index import Document, Hit, Index, Near, Vectors
 from bundle_router.core.tools.admission import Admitted
-from bundle_router.core.tools.transport.passage import Answer, Client
+from bundle_router.core.tools.transport.passage import Client, ServerReply
 
 Readiness = Literal["cold", "warming", "ready", "missing", "broken"]
 """Of a model client: not begun, loading, usable, not installed, or installed and not loadable."""
@@ -269,7 +269,7 @@ class RawResult:
     blocks: tuple[Block, ...]
     outcome: Outcome = "ok"
     code: str = ""
-    answer: Answer | None = None
+    answer: ServerReply | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +376,7 @@ class ToolServers(Sessions, Protocol):
 
     async def ask(
         self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
-    ) -> Answer:
+    ) -> ServerReply:
         """Makes any request of the server but a call. What the server answers, or why it does not, is in the answer,
         never raised."""
 
@@ -394,7 +394,6 @@ class ToolServers(Sessions, Protocol):
 
 __all__ = [
     "EVERYONE",
-    "Answer",
     "AnswerStore",
     "Appended",
     "ArtifactStore",
@@ -420,6 +419,7 @@ __all__ = [
     "Scope",
     "Scratch",
     "Selector",
+    "ServerReply",
     "ServerStatus",
     "Sessions",
     "Stored",

@@ -31,7 +31,7 @@ from bundle_router.core.tools.admission import admit
 from bundle_router.core.tools.admission.lookalikes import alike_names
 from bundle_router.core.tools.exposure import exposed_names
 from bundle_router.core.tools.pins import approve, pins_from_text, pins_to_text, usable
-from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood, Verdict, inspect
+from bundle_router.core.tools.warning_light import LightVerdict, Neighbour, Neighbourhood, inspect
 
 FOLDS = 5
 THRESHOLDS = (0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.5)
@@ -124,7 +124,7 @@ def _runs(text: str) -> frozenset[str]:
     return frozenset(letters[at : at + 4] for at in range(len(letters) - 3))
 
 
-def labelled_verdict(entry: dict[str, Any]) -> Verdict:
+def labelled_verdict(entry: dict[str, Any]) -> LightVerdict:
     peers = [Neighbour(p["server"], p["tool"]["name"], p["tool"]["description"]) for p in entry.get("peers", ())]
     return inspect(entry["tool"], server=entry["server"], neighbours=Neighbourhood(peers))
 

@@ -42,9 +42,9 @@ from bundle_router.core.search.ranking import Search  # noqa: E402
 from bundle_router.core.search.request import Request  # noqa: E402
 from bundle_router.core.search.text import Analyzer  # noqa: E402
 from bundle_router.core.tools.admission import admit  # noqa: E402
-from bundle_router.core.tools.exposure import Held, definition, exposed_names, place  # noqa: E402
+from bundle_router.core.tools.exposure import ShownBundle, definition, exposed_names, place  # noqa: E402
 from bundle_router.core.tools.local_cards import card  # noqa: E402
-from bundle_router.core.tools.meta_tools import NAMES, Shelf, found_text, guidance, meta_definitions  # noqa: E402
+from bundle_router.core.tools.meta_tools import NAMES, VisibleTools, found_text, guidance, meta_definitions  # noqa: E402
 
 from tests.benchmarks.capture import SAMPLE, capture  # noqa: E402
 
@@ -134,9 +134,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
-def shelf_of(catalog: Catalog) -> Shelf:
-    held = [Held(bundle, bundle.tools) for bundle in catalog.bundles.values()]
-    return Shelf(catalog, place(catalog, held, Activation()), exposed_names(catalog.cards))
+def shelf_of(catalog: Catalog) -> VisibleTools:
+    held = [ShownBundle(bundle, bundle.tools) for bundle in catalog.bundles.values()]
+    return VisibleTools(catalog, place(catalog, held, Activation()), exposed_names(catalog.cards))
 
 
 def search_of(catalog: Catalog) -> Search:

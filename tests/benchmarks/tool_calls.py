@@ -56,13 +56,13 @@ async def load(call: Callable[[], Awaitable[object]], callers: int, calls: int) 
 async def measure(url: str, calls: int) -> None:
     from bundle_router.adapters.clock import SystemClock
     from bundle_router.adapters.mcp import open_mcp_sessions
-    from bundle_router.adapters.mcp.loop import LoopThread
+    from bundle_router.adapters.mcp.loop import SessionsLoop
     from bundle_router.core.catalog import Server
     from mcp import Client
 
     server = Server(name="bench", transport="streamable-http", url=url)
     sessions = open_mcp_sessions({"bench": server}, clock=SystemClock(), diagnostics=Silent())
-    hops = LoopThread("bench", Context)
+    hops = SessionsLoop("bench", Context)
 
     async def nothing() -> None:
         return

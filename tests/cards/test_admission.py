@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Server
-from bundle_router.core.tools.admission import Admitted, Limits, admit
+from bundle_router.core.tools.admission import Admitted, DefinitionLimits, admit
 from bundle_router.core.tools.admission.admit import hinted_effects, short_description
 from bundle_router.core.tools.admission.patterns import explosive
 from hypothesis import given
@@ -253,7 +253,7 @@ def test_tokens_are_counted_by_whoever_can_count() -> None:
 
 
 def test_more_tools_than_the_limit_are_left_out_and_counted() -> None:
-    found = admitted(*(tool() | {"name": f"t{n}"} for n in range(5)), limits=Limits(max_tools=3))
+    found = admitted(*(tool() | {"name": f"t{n}"} for n in range(5)), limits=DefinitionLimits(max_tools=3))
     assert [kept.card.tool for kept in found.tools] == ["t0", "t1", "t2"]
     assert found.refused[0].detail == "2 definitions after the first 3"
 

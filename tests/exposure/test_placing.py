@@ -10,7 +10,7 @@ import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.decide.activation import apply, ask_for
 from bundle_router.core.models import Activation, Mode
-from bundle_router.core.tools.exposure import Held, Placement, needs_ranking, place
+from bundle_router.core.tools.exposure import Placement, ShownBundle, needs_ranking, place
 from bundle_router.testing import small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,8 +28,8 @@ def catalog_of(*bundles: Bundle, servers: Iterable[Server] = (), tokens: Mapping
     return replace(made, cards=cards)
 
 
-def held(catalog: Catalog) -> list[Held]:
-    return [Held(one, one.tools) for one in catalog.bundles.values()]
+def held(catalog: Catalog) -> list[ShownBundle]:
+    return [ShownBundle(one, one.tools) for one in catalog.bundles.values()]
 
 
 def names(placement: Placement) -> dict[str, list[str]]:
@@ -117,7 +117,9 @@ def test_the_array_only_grows_at_its_end_while_steps_add_bundles_in_any_order() 
         if "three" in needed:
             activation = ask_for(activation, "three", ["s.e"])
         now = names(
-            place(catalog, [Held(catalog.bundles[id_], catalog.bundles[id_].tools) for id_ in needed], activation)
+            place(
+                catalog, [ShownBundle(catalog.bundles[id_], catalog.bundles[id_].tools) for id_ in needed], activation
+            )
         )
         assert now["direct"][: len(shown)] == shown
         shown = now["direct"]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Bundle, Card
 from bundle_router.core.models import Activation
-from bundle_router.core.tools.exposure import Held, exposed_names, place
+from bundle_router.core.tools.exposure import ShownBundle, exposed_names, place
 from bundle_router.core.tools.meta_tools import (
-    Page,
+    ReadArtifact,
     guidance,
     literal,
     one_line,
@@ -20,7 +20,7 @@ from bundle_router.core.tools.meta_tools import (
     search_lines,
     signature,
 )
-from bundle_router.core.tools.meta_tools.arguments import Lines
+from bundle_router.core.tools.meta_tools.arguments import SearchArtifact
 from bundle_router.core.tools.meta_tools.guidance import CHARS_A_TOKEN, NAMED_TOKENS
 from bundle_router.testing import small_catalog
 from hypothesis import given
@@ -122,7 +122,7 @@ def told(count: int, tools: int = 3) -> str:
         for n in range(count)
     }  # fmt: skip
     catalog = small_catalog(bundles)
-    placement = place(catalog, [Held(b, b.tools) for b in catalog.bundles.values()], Activation())
+    placement = place(catalog, [ShownBundle(b, b.tools) for b in catalog.bundles.values()], Activation())
     return guidance(catalog, placement, exposed_names(catalog.cards))
 
 
@@ -197,7 +197,9 @@ def test_pages_put_together_are_the_text(text: str, limit: int, unit: Any) -> No
     data = text.encode("utf-8")
     parts, offset = [], 0
     for _ in range(len(data) + 2):
-        page = read_page(Page(DIGEST, offset, limit if unit != "bytes" else limit * 4, unit), text, data, 10_000)
+        page = read_page(
+            ReadArtifact(DIGEST, offset, limit if unit != "bytes" else limit * 4, unit), text, data, 10_000
+        )
         body, _, note = page.rpartition("[")
         parts.append(body)
         if "next: offset=" not in note:
@@ -212,13 +214,13 @@ def test_pages_put_together_are_the_text(text: str, limit: int, unit: Any) -> No
 def test_a_page_is_never_longer_than_the_cap() -> None:
     text = "x" * 100_000
     for unit in ("chars", "lines", "bytes"):
-        page = read_page(Page(DIGEST, 0, 10**6, unit), text, text.encode(), 1_000)
+        page = read_page(ReadArtifact(DIGEST, 0, 10**6, unit), text, text.encode(), 1_000)
         assert len(page) < 1_200
 
 
 def test_hits_in_long_lines_are_shown_around_what_was_found() -> None:
     text = "a" * 5_000 + "needle" + "b" * 5_000
-    found = search_lines(Lines(DIGEST, "needle", False, 0), text, literal("needle"), 8_000)
+    found = search_lines(SearchArtifact(DIGEST, "needle", False, 0), text, literal("needle"), 8_000)
     assert "needle" in found
     assert len(found) < 600
 
@@ -230,5 +232,5 @@ def test_whatever_the_arguments_are_they_are_understood_or_refused(tool: str, ar
 
 def test_bundles_without_a_description_are_told_by_their_tools() -> None:
     catalog = small_catalog({"plain": Bundle("plain", "", ("s.a",), effects=("read",), mode="deferred")})
-    placement = place(catalog, [Held(b, b.tools) for b in catalog.bundles.values()], Activation())
+    placement = place(catalog, [ShownBundle(b, b.tools) for b in catalog.bundles.values()], Activation())
     assert "plain 1: [s__a]" in guidance(catalog, placement, exposed_names(catalog.cards))

@@ -14,7 +14,7 @@ from bundle_router.core.tools.transport.bounds import Bounds, bounds_for, lifeti
 from bundle_router.core.tools.transport.definitions import Pages
 from bundle_router.core.tools.transport.freshness import RETRY_S, Freshness
 from bundle_router.core.tools.transport.gate import Gate
-from bundle_router.core.tools.transport.leases import Held, Leases
+from bundle_router.core.tools.transport.leases import HeldConnection, Leases
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
 from bundle_router.core.tools.transport.references import MissingReference, resolved
 from hypothesis import given
@@ -266,11 +266,11 @@ class LeaseMachine(RuleBasedStateMachine):
         super().__init__()
         self.leases: Leases[str] = Leases(idle_s=10, max_open=3)
         self.now = 0
-        self.taken: list[Held[str]] = []
-        self.seen: dict[int, Held[str]] = {}
+        self.taken: list[HeldConnection[str]] = []
+        self.seen: dict[int, HeldConnection[str]] = {}
         self.closed: set[int] = set()
 
-    def close(self, held: Held[str]) -> None:
+    def close(self, held: HeldConnection[str]) -> None:
         assert held.number not in self.closed, "closed twice"
         assert held not in self.taken, "closed while held"
         self.closed.add(held.number)

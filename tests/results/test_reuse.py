@@ -14,7 +14,7 @@ import pytest
 from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.core.catalog import Bundle, Card, Catalog, Reuse, Server
 from bundle_router.core.models import Media, Text
-from bundle_router.core.tools.reuse import Asked, Kept, Shelf
+from bundle_router.core.tools.reuse import KeptResult, ResultCache, ReusableCall
 from bundle_router.core.tools.shaping import Shaped
 from bundle_router.engine.reuse import Came, Results
 from bundle_router.errors import ConfigError
@@ -247,12 +247,12 @@ def test_an_untrusted_server_can_not_be_given_a_lifetime(site: Site) -> None:
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 
-def kept(text: str = "x", until_ns: int = 10) -> Kept:
-    return Kept(Shaped(text), "r.1", until_ns)
+def kept(text: str = "x", until_ns: int = 10) -> KeptResult:
+    return KeptResult(Shaped(text), "r.1", until_ns)
 
 
 def test_a_shelf_drops_what_is_old_and_what_was_not_used_for_longest() -> None:
-    shelf = Shelf(max_entries=2, max_bytes=100)
+    shelf = ResultCache(max_entries=2, max_bytes=100)
     shelf.put("a", "p", kept("1" * 40))
     shelf.put("b", "p", kept("2" * 40))
     assert shelf.get("a", 9) is not None
@@ -288,7 +288,7 @@ def test_a_lifetime_is_over_when_the_clock_says_so() -> None:
         said = []
         for seconds in (0.0, 4.9, 0.2):
             clock.advance(seconds)
-            said.append((await results.through(known, Asked("s.get", {}, "", "r"), "r.1", work)).shaped.text)
+            said.append((await results.through(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text)
         return said
 
     assert asyncio.run(main()) == ["1", "1", "2"]
@@ -313,7 +313,7 @@ def test_a_read_that_was_under_way_when_something_changed_is_not_kept() -> None:
             return Came("ok", "", Shaped("changed"))
 
         def look() -> Any:
-            return results.through(known, Asked("s.get", {}, "", "r"), "r.1", read)
+            return results.through(known, ReusableCall("s.get", {}, "", "r"), "r.1", read)
 
         async def looking() -> asyncio.Task[Came]:
             before, task = len(begun), asyncio.create_task(look())
@@ -322,7 +322,7 @@ def test_a_read_that_was_under_way_when_something_changed_is_not_kept() -> None:
             return task
 
         first = await looking()
-        await results.through(known, Asked("s.set", {}, "", "r"), "r.2", change)
+        await results.through(known, ReusableCall("s.set", {}, "", "r"), "r.2", change)
         second = await looking()
         begun[1].set()
         said = [(await second).shaped.text]
@@ -340,7 +340,7 @@ def test_a_change_that_goes_past_what_is_kept_makes_it_stale_all_the_same() -> N
             return Came("ok", "", Shaped(next(made)))
 
         async def look() -> str:
-            return (await results.through(known, Asked("s.get", {}, "", "r"), "r.1", work)).shaped.text
+            return (await results.through(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text
 
         said = [await look(), (await results.past(known, "s.get", work)).shaped.text, await look()]
         return [*said, (await results.past(known, "s.set", work)).shaped.text, await look(), await look()]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -137,8 +138,9 @@ class SchemaChecker:
             pass
         except Unchecked:
             return ()
+        until = time.monotonic() + WAIT_S  # nobody waits for it any longer, so it ends then by itself
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(self._worker.submit(lambda: _verdict(ready, value)), WAIT_S)
+            return await asyncio.wait_for(self._worker.submit(lambda: _verdict(ready, value, until)), WAIT_S)
         return ()
 
     def _ready(self, name: str, schema: Mapping[str, Any]) -> JsonSchema:
@@ -155,9 +157,9 @@ class SchemaChecker:
         self._worker.close(WAIT_S)
 
 
-def _verdict(schema: JsonSchema, value: Any) -> Sequence[str]:
+def _verdict(schema: JsonSchema, value: Any, until: float) -> Sequence[str]:
     try:
-        return schema.problems(value, CHECK_STEPS)
+        return schema.problems(value, CHECK_STEPS, until)
     except Unchecked:
         return ()
 
@@ -176,9 +178,10 @@ class JsonSchema:
         self._anchors: Mapping[str, Any] | None = None
         self._equals: dict[int, frozenset[str]] = {}
 
-    def problems(self, value: Any, steps: int, cpu_s: float = CHECK_CPU_S) -> list[str]:
-        """What is wrong with the value, one sentence each, at most 20. Raises Unchecked."""
-        check = _Check(self, steps, cpu_s)
+    def problems(self, value: Any, steps: int, until: float = math.inf) -> list[str]:
+        """What is wrong with the value, one sentence each, at most 20. Raises Unchecked; at the latest when
+        `CHECK_CPU_S` are spent, or the monotonic clock says `until`."""
+        check = _Check(self, steps, until)
         try:
             check.fits(self.root, _Place(value, None, "", True, None, check.kind(value)))
         except _Enough:
@@ -225,12 +228,13 @@ class JsonSchema:
 class _Check:
     """One check of one value."""
 
-    def __init__(self, schema: JsonSchema, steps: int, cpu_s: float) -> None:
+    def __init__(self, schema: JsonSchema, steps: int, until: float) -> None:
         self.schema = schema
         self.sentences: list[str] = []
         self._steps = steps
         self._look_at = steps - CLOCK_EVERY
-        self._deadline = time.thread_time() + cpu_s
+        self._cpu_until = time.thread_time() + CHECK_CPU_S
+        self._until = until
         self._texts: dict[int, str] = {}
 
     def spend(self, steps: int) -> None:
@@ -240,7 +244,7 @@ class _Check:
             self._look_at = self._steps - CLOCK_EVERY
             if self._steps < 0:
                 raise OutOfSteps("too many steps")
-            if time.thread_time() > self._deadline:
+            if time.thread_time() > self._cpu_until or time.monotonic() > self._until:
                 raise OutOfSteps("too slow")
 
     def kind(self, value: Any) -> str:

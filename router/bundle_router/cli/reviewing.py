@@ -13,7 +13,7 @@ from bundle_router.core.tools.admission import Admitted, AdmittedTool
 from bundle_router.core.tools.admission.lookalikes import revealed
 from bundle_router.core.tools.pins import Comparison, Pins, compare, report_lines
 from bundle_router.core.tools.pins.lights import Light, lights
-from bundle_router.core.tools.warning_light import Finding, Neighbour, Neighbourhood
+from bundle_router.core.tools.warning_light import LightFinding, Neighbour, Neighbourhood
 from bundle_router.errors import RequestError
 
 
@@ -127,11 +127,11 @@ def _warnings(one: Review) -> Iterator[str]:
             yield from (_finding(finding) for finding in found)
 
 
-def _is_of_server(finding: Finding) -> bool:
+def _is_of_server(finding: LightFinding) -> bool:
     return finding.where == "/instructions"
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: LightFinding) -> str:
     return f"    {finding.rule} at {finding.where}: {finding.meaning}: {finding.seen!r}"
 
 

@@ -23,7 +23,7 @@ from bundle_router.core.models import Activation, Facts, Outcome, Text
 from bundle_router.core.models.folders import TOP, relative_folder
 from bundle_router.core.tools.exposure import as_presented, waits
 from bundle_router.core.tools.meta_tools import Resolved, resolve, takes_nothing
-from bundle_router.core.tools.reuse import Asked
+from bundle_router.core.tools.reuse import ReusableCall
 from bundle_router.core.tools.shaping import Shaped, shape
 from bundle_router.core.tools.transport.passage import Client, fits, narrowed, passes
 from bundle_router.engine.ancestry import Ceiling
@@ -255,7 +255,7 @@ async def _came_to(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -
         # What a client has as it came may be a question to it, answered in the next call of the same arguments.
         return await deps.results.past(catalog, admitted.tool, work)
     is_local = catalog.servers[admitted.tool.partition(".")[0]].transport == "local"
-    asked = Asked(
+    asked = ReusableCall(
         tool=admitted.tool,
         arguments=admitted.given if admitted.asked is None else admitted.asked,
         principal=admitted.scope.principal,

@@ -23,7 +23,7 @@ from bundle_router.core.models import Activation, Decision, Facts, Reply, Step
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.artifact_handles import PREFIX
 from bundle_router.core.tools.exposure import FORMATS, Format, Toolset, names_in
-from bundle_router.core.tools.meta_tools import NAMES, Call, parse
+from bundle_router.core.tools.meta_tools import NAMES, CallTool, parse
 from bundle_router.core.tools.pins import Pins
 from bundle_router.core.tools.shaping.forms import media_form
 from bundle_router.engine.ancestry import Ceiling
@@ -40,7 +40,7 @@ from bundle_router.engine.runs import Runs
 from bundle_router.engine.surface import Surface, View
 from bundle_router.engine.upstreams import Availability, Servers
 from bundle_router.errors import RequestError, StorageError
-from bundle_router.ports import Answer, Capabilities, Client, Clock, Diagnostics, Redactor, RunStore
+from bundle_router.ports import Capabilities, Client, Clock, Diagnostics, Redactor, RunStore, ServerReply
 
 NO_CEILING: Final = Ceiling()
 MAX_PRINCIPALS: Final = 1_024
@@ -328,7 +328,7 @@ class Engine:
         if isinstance(name, str) and name in NAMES:
             given = read_arguments(self._deps.redactor, arguments, self.catalog.settings.limits.max_argument_bytes)
             wanted = parse(name, given.value) if given.wrong is None else None
-            if not isinstance(wanted, Call):
+            if not isinstance(wanted, CallTool):
                 return await self._answer(run, ceiling, name, given, joins=joins)
             name, arguments, via = wanted.name, wanted.arguments, name
         current = run.current
@@ -393,12 +393,12 @@ class Engine:
         await self._contacts.discover(run_id, current)
         return self._passing(current, parent_id).features
 
-    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> Answer:
+    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
         """See `Router.ask`."""
         async with self._errand(run_id, client) as errand:
             return await errand.carry_out(method, params)
 
-    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer:
+    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
         """See `Router.follow`."""
         async with self._errand(run_id, Client()) as errand:
             return await errand.follow(uri, updated)

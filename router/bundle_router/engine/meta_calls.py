@@ -19,15 +19,15 @@ from bundle_router.core.models import Activation, Facts, Outcome, Text
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.meta_tools import (
     META_SERVER,
-    Answered,
-    Bundles,
-    Details,
-    Lines,
+    GetToolDetails,
+    ListTools,
     Malformed,
-    Page,
+    MetaAnswer,
+    ReadArtifact,
+    SearchArtifact,
     SearchTools,
-    Select,
-    Shelf,
+    SelectTools,
+    VisibleTools,
     Wanted,
     describe_media,
     describe_tool,
@@ -95,7 +95,7 @@ class _View:
     activation: Activation
     joins: bool
 
-    def shelf(self) -> Shelf:
+    def shelf(self) -> VisibleTools:
         shelf = self.surface.shelf(self.facts, self.current, self.activation, joins=self.joins)
         decision_id, told = self.run.told
         return replace(shelf, told=told) if decision_id == self.current.decision.decision_id else shelf
@@ -161,20 +161,20 @@ def _said(view: _View, wanted: Wanted) -> Said:
     """What there is to say. Blocks: search may have to make its index, artifacts are read from disk."""
     if isinstance(wanted, Malformed):
         return Said(wanted.text, "invalid_arguments", "invalid_arguments")
-    if isinstance(wanted, Page | Lines):
+    if isinstance(wanted, ReadArtifact | SearchArtifact):
         return _artifact(view, wanted, view.surface.catalog.settings.limits.max_result_chars - MARGIN)
     shelf = view.shelf()
     if isinstance(wanted, SearchTools):
         ranked = view.surface.rank(wanted.query, frozenset(shelf.places), RANKED)
         ranked = relevant(view.surface.catalog, wanted.query, ranked)
         return _told(shelf, found_text(shelf, ranked, wanted.limit))
-    if isinstance(wanted, Select | Details):
+    if isinstance(wanted, SelectTools | GetToolDetails):
         return _by_name(view, shelf, wanted)
-    assert isinstance(wanted, Bundles), "call_tool is the call of another tool"  # noqa: S101 - the engine's bug
+    assert isinstance(wanted, ListTools), "call_tool is the call of another tool"  # noqa: S101 - the engine's bug
     return _told(shelf, list_bundle(shelf, wanted.id) if wanted.id else list_bundles(shelf))
 
 
-def _told(shelf: Shelf, answered: Answered, refused: Sequence[Refused] = ()) -> Said:
+def _told(shelf: VisibleTools, answered: MetaAnswer, refused: Sequence[Refused] = ()) -> Said:
     """An answer, with what may join the array: each tool for its bundle, and the bundle's companions with it."""
     homes = {row.name: row.bundle for row in shelf.placement.deferred}
     groups: dict[str, dict[str, None]] = {}
@@ -186,8 +186,8 @@ def _told(shelf: Shelf, answered: Answered, refused: Sequence[Refused] = ()) -> 
     return Said(answered.text, asked=asked, refused=tuple(refused), signed=answered.signed)
 
 
-def _by_name(view: _View, shelf: Shelf, wanted: Select | Details) -> Said:
-    names = wanted.names if isinstance(wanted, Select) else (wanted.name,)
+def _by_name(view: _View, shelf: VisibleTools, wanted: SelectTools | GetToolDetails) -> Said:
+    names = wanted.names if isinstance(wanted, SelectTools) else (wanted.name,)
     found: dict[str, None] = {}
     refused: list[Refused] = []
     for name in names:
@@ -199,7 +199,7 @@ def _by_name(view: _View, shelf: Shelf, wanted: Select | Details) -> Said:
             text = f"{name!r} is not available at this step ({code}: {detail}). {meant.hint}".rstrip()
             refused.append(Refused(meant.name, code, text))
     if found:
-        if isinstance(wanted, Details):
+        if isinstance(wanted, GetToolDetails):
             return _told(shelf, describe_tool(shelf, next(iter(found))))
         return _told(shelf, selected_text(shelf, tuple(found), [row.text for row in refused]), refused)
     if not refused:
@@ -207,7 +207,7 @@ def _by_name(view: _View, shelf: Shelf, wanted: Select | Details) -> Said:
     return Said("\n".join(row.text for row in refused), "denied", refused[0].code, refused=tuple(refused))
 
 
-def _artifact(view: _View, wanted: Page | Lines, cap: int) -> Said:
+def _artifact(view: _View, wanted: ReadArtifact | SearchArtifact, cap: int) -> Said:
     uri = f"artifact:sha256:{wanted.sha256}"
     try:
         data = view.artifact(wanted.sha256)
@@ -219,9 +219,9 @@ def _artifact(view: _View, wanted: Page | Lines, cap: int) -> Said:
     facts = view.deps.describe(data)
     text = text_of(data, facts)
     if text is None:
-        media = () if isinstance(wanted, Lines) else (_stored(uri, data, facts),)
+        media = () if isinstance(wanted, SearchArtifact) else (_stored(uri, data, facts),)
         return Said(describe_media(uri, data, facts), media=media)
-    if isinstance(wanted, Page):
+    if isinstance(wanted, ReadArtifact):
         return Said(read_page(wanted, text, data, cap))
     find = literal(wanted.pattern)
     if wanted.regex:

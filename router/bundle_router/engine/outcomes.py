@@ -22,7 +22,7 @@ from bundle_router.core.models import Activation, Block, Outcome, Text
 from bundle_router.core.records.records import CALL_SCHEMA
 from bundle_router.core.tools.meta_tools import READERS
 from bundle_router.core.tools.shaping import Blob, Part, Shaped, is_small, shape
-from bundle_router.core.tools.transport.passage import Answer
+from bundle_router.core.tools.transport.passage import ServerReply
 from bundle_router.engine.arguments import MAX_NAME, shortened
 from bundle_router.engine.run import Deps, Run
 from bundle_router.errors import CorruptRun, StorageError
@@ -59,7 +59,7 @@ class Result:
     parts: tuple[Part, ...] = ()
     cached_from: str = ""
     flags: tuple[str, ...] = ()
-    answer: Answer | None = None
+    answer: ServerReply | None = None
 
     @property
     def ok(self) -> bool:

@@ -29,9 +29,9 @@ from bundle_router.core.tools.shaping import Shaped, shape
 from bundle_router.core.tools.transport.blocks import blocks_of
 from bundle_router.core.tools.transport.passage import (
     MAX_PASSED_BYTES,
-    Answer,
     Client,
     ServerError,
+    ServerReply,
     fits,
     narrowed,
     passes,
@@ -102,7 +102,7 @@ class Errand:
     current: Current
     client: Client
 
-    async def carry_out(self, method: str, params: Mapping[str, Any]) -> Answer:
+    async def carry_out(self, method: str, params: Mapping[str, Any]) -> ServerReply:
         """The answer that the client is to have."""
         feature = FEATURES.get(method)
         servers = self.passing.of(feature) if feature is not None and self.servers is not None else ()
@@ -111,14 +111,14 @@ class Errand:
         if method in _LISTS:
             return await self._joined(servers, method)
         found = await self._meant(servers, method, params)
-        return Answer(error=found) if isinstance(found, ServerError) else await self._recorded(*found, method)
+        return ServerReply(error=found) if isinstance(found, ServerError) else await self._recorded(*found, method)
 
-    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer:
+    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
         """Has `updated` called, from any thread, when the resource changes; gives what ends that, or why not."""
         servers = self.passing.of("resources") if self.servers is not None else ()
         owner = await self._owner(servers, uri) if servers else None
         if owner is None or self.servers is None:
-            return Answer(error=ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri}))
+            return ServerReply(error=ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri}))
         request = self._request(owner, {"uri": uri}, "resources/subscribe")
         over = self._spend(request)
         if over is not None:
@@ -126,9 +126,9 @@ class Errand:
         try:
             scope = Scope(self.run.id, self.current.step.principal)
             end = await self.servers.follow(owner.name, uri, updated, scope=scope)
-            answer = Answer({})
+            answer = ServerReply({})
         except ToolFailure as failure:
-            end, answer = None, Answer(outcome="unavailable", code=failure.code, text=failure.message)
+            end, answer = None, ServerReply(outcome="unavailable", code=failure.code, text=failure.message)
         try:
             self._record(request, answer, *await self._shaped(answer))
         except BaseException:  # what leaves no record is not to go on either
@@ -139,12 +139,12 @@ class Errand:
 
     # --- lists -----------------------------------------------------------------------------------------------------
 
-    async def _joined(self, servers: Sequence[Server], method: str) -> Answer:
+    async def _joined(self, servers: Sequence[Server], method: str) -> ServerReply:
         """The servers' lists as one."""
         rows: list[Row] = []
         for server, listed in zip(servers, await self._lists(servers, method), strict=True):
             rows += _named(servers, server, listed) if method == "prompts/list" else listed
-        answer = Answer({"resultType": "complete", _LISTS[method][0]: rows[:MAX_ROWS]})
+        answer = ServerReply({"resultType": "complete", _LISTS[method][0]: rows[:MAX_ROWS]})
         return answer if fits(answer) else _no(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")
 
     async def _lists(self, servers: Iterable[Server], method: str) -> list[list[Row]]:
@@ -203,7 +203,7 @@ class Errand:
 
     async def _asked(
         self, server: Server, params: Mapping[str, Any], method: str, until_s: float | None = None
-    ) -> Answer:
+    ) -> ServerReply:
         """The server's answer, which may take as long as a call, or until a time on the loop's clock."""
         assert self.servers is not None  # noqa: S101 - `carry_out` saw to it
         limit_s = self._limit_s(server) if until_s is None else until_s - asyncio.get_running_loop().time()
@@ -213,7 +213,7 @@ class Errand:
     def _limit_s(self, server: Server) -> float:
         return server.timeout_s or self.passing.catalog.settings.limits.call_timeout_s
 
-    async def _recorded(self, server: Server, params: Mapping[str, Any], method: str) -> Answer:
+    async def _recorded(self, server: Server, params: Mapping[str, Any], method: str) -> ServerReply:
         request = self._request(server, params, method)
         over = self._spend(request)
         if over is not None:
@@ -224,7 +224,7 @@ class Errand:
             shaped, stored = await self._shaped(answer)
         except BaseException as ended:
             outcome, code = ended_by(ended)
-            self._record(request, Answer(outcome=outcome, code=code), Shaped.empty())
+            self._record(request, ServerReply(outcome=outcome, code=code), Shaped.empty())
             raise
         self._record(request, answer, shaped, stored)
         await on_disk(self.run)
@@ -235,7 +235,7 @@ class Errand:
     def _request(self, server: Server, params: Mapping[str, Any], method: str) -> _Request:
         return _Request(server.name, method, dict(params), self.deps.clock.monotonic_ns())
 
-    async def _shaped(self, answer: Answer) -> tuple[Shaped, tuple[Stored, ...]]:
+    async def _shaped(self, answer: ServerReply) -> tuple[Shaped, tuple[Stored, ...]]:
         """The answer as the record holds it."""
         raw = RawResult(blocks_of(_as_result(answer), MAX_BLOCKS))
         return await shape_result(self.deps, self.passing.catalog, self.run, raw)
@@ -250,11 +250,17 @@ class Errand:
                 return None
         code, text = over
         shaped = shape((Text(text),), limits.max_result_chars, self.deps.describe)
-        self._record(request, Answer(outcome="budget", code=code), shaped, counts=False)
+        self._record(request, ServerReply(outcome="budget", code=code), shaped, counts=False)
         return text
 
     def _record(
-        self, request: _Request, answer: Answer, shaped: Shaped, stored: Sequence[Stored] = (), *, counts: bool = True
+        self,
+        request: _Request,
+        answer: ServerReply,
+        shaped: Shaped,
+        stored: Sequence[Stored] = (),
+        *,
+        counts: bool = True,
     ) -> None:
         """`counts`: whether it is one in the step's budget."""
         deps, run = self.deps, self.run
@@ -299,7 +305,7 @@ class _Request:
         return hash((self.server, self.method, encode(dict(self.params))))
 
 
-def _as_result(answer: Answer) -> Mapping[str, Any]:
+def _as_result(answer: ServerReply) -> Mapping[str, Any]:
     """The answer in the shape of a tool's result, for the record: what was read, or said in a prompt, as blocks."""
     result = answer.result
     if result is None:
@@ -330,5 +336,5 @@ def _named(servers: Sequence[Server], server: Server, listed: Iterable[Row]) -> 
     return [row for row in rows if not isinstance(to := _prompt(servers, row), ServerError) and to[0] is server]
 
 
-def _no(code: int, message: str) -> Answer:
-    return Answer(error=ServerError(code, message))
+def _no(code: int, message: str) -> ServerReply:
+    return ServerReply(error=ServerError(code, message))

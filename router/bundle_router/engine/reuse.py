@@ -21,9 +21,18 @@ from typing import Final
 
 from bundle_router.core.catalog import Catalog, Reuse
 from bundle_router.core.models import Outcome
-from bundle_router.core.tools.reuse import Asked, Kept, Shelf, is_read_only, key_of, may_keep, place_of, reuse_of
+from bundle_router.core.tools.reuse import (
+    KeptResult,
+    ResultCache,
+    ReusableCall,
+    is_read_only,
+    key_of,
+    may_keep,
+    place_of,
+    reuse_of,
+)
 from bundle_router.core.tools.shaping import Shaped
-from bundle_router.core.tools.transport.passage import Answer
+from bundle_router.core.tools.transport.passage import ServerReply
 from bundle_router.ports import Clock
 
 S_IN_NS: Final = 1_000_000_000
@@ -38,7 +47,7 @@ class Came:
     code: str
     shaped: Shaped
     source: str = ""
-    answer: Answer | None = None
+    answer: ServerReply | None = None
 
 
 Work = Callable[[], Awaitable[Came]]
@@ -49,7 +58,7 @@ class _Flight:
     """A call under way. `stale`: something may have changed since it began."""
 
     place: str
-    landed: Future[Kept | None]
+    landed: Future[KeptResult | None]
     stale: bool = False
 
 
@@ -58,11 +67,11 @@ class Results:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._shelf = Shelf()
+        self._shelf = ResultCache()
         self._flying: dict[str, _Flight] = {}
         self._lock = threading.Lock()
 
-    async def through(self, catalog: Catalog, asked: Asked, call_id: str, work: Work) -> Came:
+    async def through(self, catalog: Catalog, asked: ReusableCall, call_id: str, work: Work) -> Came:
         """What `work` comes to, or what the same call came to before."""
         reuse = reuse_of(catalog, asked.tool)
         if reuse is None:
@@ -88,7 +97,7 @@ class Results:
             return await work()
 
     async def _lead(self, flight: _Flight, key: str, reuse: Reuse, call_id: str, work: Work) -> Came:
-        kept: Kept | None = None
+        kept: KeptResult | None = None
         try:
             came = await work()
             if came.outcome == "ok":

@@ -19,8 +19,8 @@ from bundle_router.core.models import Activation, Facts
 from bundle_router.core.tools.exposure import (
     ActiveTool,
     Format,
-    Held,
     Placement,
+    ShownBundle,
     SkillText,
     Toolset,
     as_presented,
@@ -30,7 +30,7 @@ from bundle_router.core.tools.exposure import (
     place,
 )
 from bundle_router.core.tools.exposure.forms import NATIVE, with_deferred
-from bundle_router.core.tools.meta_tools import NAMES, READERS, Shelf, guidance, meta_definitions, meta_tokens
+from bundle_router.core.tools.meta_tools import NAMES, READERS, VisibleTools, guidance, meta_definitions, meta_tokens
 from bundle_router.engine.exposed import exposed_now
 from bundle_router.engine.run import Current
 from bundle_router.ports import ToolSearch
@@ -74,12 +74,12 @@ class Surface:
         shown = (self.catalog.bundle(id_) for id_ in current.decision.bundle_ids)
         return any(bundle is not None and bundle.max_tokens is not None for bundle in shown)
 
-    def shelf(self, facts: Facts, current: Current, activation: Activation, *, joins: bool = True) -> Shelf:
+    def shelf(self, facts: Facts, current: Current, activation: Activation, *, joins: bool = True) -> VisibleTools:
         """Where the tools of the current decision are. Blocks where search has to be asked (rule 3)."""
         exposed = exposed_now(self.catalog, facts, current)
         verdicts = plan_for(self.catalog, current.step, facts.grants).verdicts
         held = [
-            Held(
+            ShownBundle(
                 as_presented(bundle, chosen.mode),
                 tuple(tool for tool in verdicts.of(chosen.id, facts).tools if tool in exposed),
             )
@@ -89,7 +89,7 @@ class Surface:
         unranked = needs_ranking(self.catalog, held)
         ranked = self._ranking(current, unranked) if unranked else ()
         placement = place(self.catalog, held, activation, ranked=ranked, max_tokens=current.step.max_tokens)
-        return Shelf(self.catalog, placement, self.exposed, joins)
+        return VisibleTools(self.catalog, placement, self.exposed, joins)
 
     def _ranking(self, current: Current, tools: frozenset[str]) -> Sequence[str]:
         key = (current.decision.decision_id, tools)

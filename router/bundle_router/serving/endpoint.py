@@ -12,7 +12,7 @@ from typing import Final
 from bundle_router.errors import RequestError
 from bundle_router.serving.application import Application
 from bundle_router.serving.keys import Keys, new_key
-from bundle_router.serving.runs import Runs, ServedRuns
+from bundle_router.serving.runs import ServedRouter, ServedRuns
 
 HOST: Final = "127.0.0.1"
 """Loopback alone: what serves other machines needs more than a token."""
@@ -49,7 +49,7 @@ class Endpoint:
 
 @contextlib.asynccontextmanager
 async def serve_mcp(
-    router: Runs,
+    router: ServedRouter,
     *,
     key: str | None = None,
     port: int = 0,

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from bundle_router.core.tools.transport.passage import Answer
+from bundle_router.core.tools.transport.passage import ServerReply
 
 MAX_FOLLOWED: Final = 64
 """Resources that the clients of one run may follow."""
-Begin = Callable[[str, Callable[[], None]], Awaitable[Callable[[], None] | Answer]]
+Begin = Callable[[str, Callable[[], None]], Awaitable[Callable[[], None] | ServerReply]]
 """Has the second called, from any thread, when the resource changes; gives what ends that, or the server's refusal."""
 
 
@@ -27,7 +27,7 @@ class _Followed:
     end: Callable[[], None] | None = None
 
 
-class Following:
+class FollowedResources:
     """`updated` is called on this loop with the URI of what changed. Belongs to one event loop."""
 
     def __init__(self, begin: Begin, updated: Callable[[str], Awaitable[None]]) -> None:
@@ -38,7 +38,7 @@ class Following:
         self._telling: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
 
-    async def add(self, uri: str) -> Answer | None:
+    async def add(self, uri: str) -> ServerReply | None:
         """One more follows the resource. The refusal, if it can't be followed; it then is not."""
         async with self._lock:
             held = self._followed.get(uri)
@@ -46,11 +46,11 @@ class Following:
                 held.count += 1
                 return None
             if len(self._followed) >= MAX_FOLLOWED:
-                return Answer(
+                return ServerReply(
                     outcome="busy", text=f"{MAX_FOLLOWED} resources are followed in this run, which is the limit."
                 )
             end = await self._begun(uri)
-            if isinstance(end, Answer):
+            if isinstance(end, ServerReply):
                 return end
             self._followed[uri] = _Followed(1, end)
             return None
@@ -71,11 +71,11 @@ class Following:
             for uri, held in list(self._followed.items()):
                 _ended(held)
                 end = await self._begun(uri)
-                held.end = None if isinstance(end, Answer) else end
+                held.end = None if isinstance(end, ServerReply) else end
                 if not held.count:  # nobody follows it any more, since just now
                     _ended(held)
 
-    async def _begun(self, uri: str) -> Callable[[], None] | Answer:
+    async def _begun(self, uri: str) -> Callable[[], None] | ServerReply:
         self._loop = asyncio.get_running_loop()
         return await self._begin(uri, lambda: self._hear(uri))
 

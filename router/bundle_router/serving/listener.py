@@ -64,7 +64,7 @@ class Merged:
             self._transport.write(held)
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One connection, whose heads of requests have to arrive in `head_s`."""
 
     head_s = 10.0
@@ -120,7 +120,7 @@ class Listener:
     """Serves an application on a listening socket, from `start` to `close`."""
 
     def __init__(self, application: Any, listening: socket.socket, head_s: float) -> None:
-        protocol = type("Connection", (Connection,), {"head_s": head_s})
+        protocol = type("HttpConnection", (HttpConnection,), {"head_s": head_s})
         self._socket = listening
         self._server = _Server(
             uvicorn.Config(

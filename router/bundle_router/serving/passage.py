@@ -21,9 +21,9 @@ from pydantic import ValidationError
 
 from bundle_router.core.catalog import Feature
 from bundle_router.core.tools.artifact_handles import PREFIX
-from bundle_router.core.tools.transport.passage import Answer, Client
+from bundle_router.core.tools.transport.passage import Client, ServerReply
 from bundle_router.serving.client import Context, client_of, set_level
-from bundle_router.serving.following import Following
+from bundle_router.serving.following import FollowedResources
 from bundle_router.serving.rounds import in_rounds
 
 Json = dict[str, Any]
@@ -65,14 +65,16 @@ class Passed(Protocol):
     @property
     def features(self) -> frozenset[Feature]: ...
 
-    async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> Answer: ...
+    async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> ServerReply: ...
 
     async def artifact(self, uri: str) -> Json: ...
 
-    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer: ...
+    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply: ...
 
 
-def handlers(run: Passed, asked: Asked, following: Following) -> dict[str, tuple[type[types.RequestParams], Any]]:
+def handlers(
+    run: Passed, asked: Asked, following: FollowedResources
+) -> dict[str, tuple[type[types.RequestParams], Any]]:
     """The requests that have to do with what is passed on: the model of their params, and their handler, by method."""
     return {**_passed_on(run, asked), **_of_sessions(run, asked, following)}
 
@@ -88,8 +90,8 @@ def _passed_on(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestP
             if method.endswith("/list") and params.get("cursor") is not None:
                 raise MCPError(types.INVALID_PARAMS, "This list has one page: leave the cursor out.")
 
-            async def ask(client: Client) -> Answer:
-                answer: Answer = await asked(run.ask(method, params, client))
+            async def ask(client: Client) -> ServerReply:
+                answer: ServerReply = await asked(run.ask(method, params, client))
                 return answer
 
             async with client_of(context) as client:
@@ -101,7 +103,9 @@ def _passed_on(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestP
     return {method: (model, handler(method, feature)) for method, (feature, model) in _PARAMS.items()}
 
 
-def _of_sessions(run: Passed, asked: Asked, following: Following) -> dict[str, tuple[type[types.RequestParams], Any]]:
+def _of_sessions(
+    run: Passed, asked: Asked, following: FollowedResources
+) -> dict[str, tuple[type[types.RequestParams], Any]]:
     """What only the handshake era has: a session's log level, and the resources it follows."""
 
     async def level(context: Context, params: types.SetLevelRequestParams) -> Json:
@@ -173,7 +177,7 @@ def narrowed(capabilities: types.ServerCapabilities, features: frozenset[Feature
     return capabilities.model_copy(update=changes)
 
 
-def as_sent(answer: Answer) -> Json:
+def as_sent(answer: ServerReply) -> Json:
     """The result to send. Raises MCPError with the server's own error, or with why there is no answer."""
     if answer.error is not None:
         raise MCPError(answer.error.code, answer.error.message, answer.error.data)

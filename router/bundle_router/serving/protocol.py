@@ -29,10 +29,10 @@ from bundle_router.core.tools.transport.passage import Client
 from bundle_router.engine.outcomes import Result
 from bundle_router.errors import RequestError, RouterError
 from bundle_router.serving.client import Context, client_of
-from bundle_router.serving.following import Following
+from bundle_router.serving.following import FollowedResources
 from bundle_router.serving.gate import MAX_BODY_BYTES
 from bundle_router.serving.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
-from bundle_router.serving.quiet import Ear, attach
+from bundle_router.serving.quiet import LogListener, attach
 from bundle_router.serving.rounds import in_rounds
 
 MAX_SESSIONS: Final = 64
@@ -127,7 +127,7 @@ class RunServer:
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=MAX_SESSIONS, max_buffered_events=MAX_WAITING)
         self._connections: set[Connection] = set()
-        self.following = Following(run.follow, self._updated)
+        self.following = FollowedResources(run.follow, self._updated)
         server = _Server(
             run,
             version=version,
@@ -150,7 +150,7 @@ class RunServer:
         )
         self._listed: tuple[Sequence[Json], types.ListToolsResult] | None = None
         attach()
-        self._ear = Ear(run.warned)
+        self._ear = LogListener(run.warned)
         self._stop = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
 

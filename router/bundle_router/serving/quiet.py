@@ -30,7 +30,7 @@ LOGGERS: Final = (
 _MIN_S: Final = 1.0
 
 
-class Ear:
+class LogListener:
     """Hears the SDK's warnings in the tasks that `listen` was called in, and in theirs. `report` is called with where
     one was said and how many were not told of before it, at most once a second: the text may hold what anybody sent."""
 
@@ -66,5 +66,5 @@ class _Filter(logging.Filter):
         return ear is None
 
 
-_EAR: Final[ContextVar[Ear | None]] = ContextVar("router_endpoint", default=None)
+_EAR: Final[ContextVar[LogListener | None]] = ContextVar("router_endpoint", default=None)
 _FILTER: Final = _Filter()

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import BaseModel, ValidationError
 
-from bundle_router.core.tools.transport.passage import Answer, Client
+from bundle_router.core.tools.transport.passage import Client, ServerReply
 from bundle_router.serving.client import Context, is_modern
 
 MAX_ROUNDS: Final = 8
@@ -40,7 +40,7 @@ async def in_rounds(
     context: Context,
     client: Client,
     ask: Callable[[Client], Awaitable[T]],
-    answer_of: Callable[[T], Answer | None],
+    answer_of: Callable[[T], ServerReply | None],
 ) -> T:
     """What comes of asking the server, once it needs nothing more of the client. In the modern era the client sees to
     its rounds itself. Raises MCPError where a round can't be gone through."""

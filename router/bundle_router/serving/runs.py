@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.tools.exposure import Toolset
-from bundle_router.core.tools.transport.passage import Answer, Client
+from bundle_router.core.tools.transport.passage import Client, ServerReply
 from bundle_router.engine.outcomes import Result
 from bundle_router.errors import RequestError, RouterError, UnknownRun
 from bundle_router.serving.content import content_of, resource_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_RUNS: Final = 256
 
 
-class Runs(Protocol):
+class ServedRouter(Protocol):
     """What an endpoint needs of a router."""
 
     async def decision_id(self, run_id: str) -> str: ...
@@ -41,9 +41,9 @@ class Runs(Protocol):
 
     async def passes(self, run_id: str) -> frozenset[Feature]: ...
 
-    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> Answer: ...
+    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> ServerReply: ...
 
-    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer: ...
+    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply: ...
 
     async def media(self, run_id: str, uri: str, *, format: str, link: bool) -> dict[str, Any]: ...  # noqa: A002
 
@@ -60,7 +60,7 @@ class Runs(Protocol):
 class ServedRun:
     """One run as its server sees it."""
 
-    def __init__(self, run_id: str, runs: Runs, version: str) -> None:
+    def __init__(self, run_id: str, runs: ServedRouter, version: str) -> None:
         from bundle_router.serving.protocol import RunServer
 
         self.id = run_id
@@ -111,11 +111,11 @@ class ServedRun:
         """As the router's, except that nothing joins the list."""
         return await self._runs.call(self.id, name, arguments, joins=False, client=client)
 
-    async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> Answer:
+    async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
         """As the router's."""
         return await self._runs.ask(self.id, method, params, client)
 
-    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer:
+    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
         """As the router's."""
         return await self._runs.follow(self.id, uri, updated)
 
@@ -141,7 +141,7 @@ class ServedRun:
 class ServedRuns:
     """The served runs by id. Belongs to one event loop; only what `watch` calls may come from elsewhere."""
 
-    def __init__(self, runs: Runs, version: str) -> None:
+    def __init__(self, runs: ServedRouter, version: str) -> None:
         self._runs = runs
         self._version = version
         self._served: OrderedDict[str, ServedRun] = OrderedDict()

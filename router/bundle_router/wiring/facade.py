@@ -14,7 +14,7 @@ from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Decision, Step
 from bundle_router.core.tools.exposure import Toolset
-from bundle_router.core.tools.transport.passage import Answer, Client
+from bundle_router.core.tools.transport.passage import Client, ServerReply
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.outcomes import Result
 from bundle_router.engine.run import Deps
@@ -257,13 +257,13 @@ class Router:
         in `pass_through`. Raises UnknownRun."""
         return await self._engines.of(run_id).passes(run_id)
 
-    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> Answer:
+    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
         """Passes a request of an agent's client on: `resources/list`, `resources/templates/list`, `resources/read`,
         `prompts/list`, `prompts/get` or `completion/complete`, in MCP's words. What came of it is in the answer, and
         recorded, lists excepted. Raises UnknownRun, StorageError."""
         return await self._engines.call(run_id, lambda engine: engine.ask(run_id, method, params, client))
 
-    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | Answer:
+    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
         """Has `updated` called, from any thread, when a resource that is passed on to the run's agent changes. Gives
         what ends that, or an answer that says why it can't be. Ends with the run. Raises UnknownRun, StorageError."""
         return await self._engines.call(run_id, lambda engine: engine.follow(run_id, uri, updated))

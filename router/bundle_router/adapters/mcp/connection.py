@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp import sdk
-from bundle_router.adapters.mcp.exchange import EXCHANGE, Exchange
+from bundle_router.adapters.mcp.exchange import EXCHANGE, RequestState
 from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.passage import Client
@@ -100,7 +100,7 @@ class Connection:
             raise
 
     async def _own(self) -> None:
-        exchange = Exchange(many=True)
+        exchange = RequestState(many=True)
         EXCHANGE.set(exchange)
         try:
             async with AsyncExitStack() as stack:
@@ -144,7 +144,7 @@ class Connection:
         try:
             await self._session.follow_resource(uri, updated, begun)
         except sdk.MCPError as error:
-            raise self._failure(error, Exchange()) from error
+            raise self._failure(error, RequestState()) from error
 
     def _why_it_ended(self) -> ServerFault:
         wire = self._wire.fault if self._wire is not None else None
@@ -202,7 +202,7 @@ class Connection:
     async def _request(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
     ) -> dict[str, Any]:
-        exchange = Exchange(client=client)
+        exchange = RequestState(client=client)
         EXCHANGE.set(exchange)
         if self._session is None or not self.alive:
             raise self._why_it_ended()
@@ -224,7 +224,7 @@ class Connection:
         except Exception as error:  # the SDK's own, e.g. a closed stream: the connection's fault, not the caller's
             raise ServerFault("protocol_error", f"{type(error).__name__} in the transport", sent=True) from error
 
-    def _failure(self, error: sdk.MCPError, exchange: Exchange) -> Exception:
+    def _failure(self, error: sdk.MCPError, exchange: RequestState) -> Exception:
         if exchange.fault is not None:
             return exchange.fault
         if not self.alive and error.code == _CLOSED_CODE:
@@ -262,7 +262,7 @@ def _identity(session: sdk.RawSession) -> Identity:
     )
 
 
-def _connect_fault(error: BaseException, exchange: Exchange) -> ServerFault:
+def _connect_fault(error: BaseException, exchange: RequestState) -> ServerFault:
     """What ended a connection, in one line and without the server's text."""
     if exchange.fault is not None:
         return exchange.fault

@@ -24,7 +24,7 @@ class Aborted(Exception):
 
 
 @dataclass(slots=True)
-class Exchange:
+class RequestState:
     """What the transport found out about a request. `abort` ends whatever the transport is waiting for, for good.
 
     It stands for one request (`taken` once that is under way): what is sent in its context after it, such as the notice
@@ -57,4 +57,4 @@ class Exchange:
             self._scope.cancel()
 
 
-EXCHANGE: ContextVar[Exchange | None] = ContextVar("bundle_router_exchange", default=None)
+EXCHANGE: ContextVar[RequestState | None] = ContextVar("bundle_router_exchange", default=None)

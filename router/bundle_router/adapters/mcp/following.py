@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bundle_router.adapters.mcp.exchange import EXCHANGE, Exchange
+from bundle_router.adapters.mcp.exchange import EXCHANGE, RequestState
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
-from bundle_router.adapters.mcp.pool import Pool
+from bundle_router.adapters.mcp.pool import SessionPool
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.ports import Scope
@@ -22,10 +22,10 @@ AGAIN_S = 30.0
 Updated = Callable[[], None]
 
 
-class Following:
+class ResourceSubscriptions:
     """Everything on one event loop."""
 
-    def __init__(self, pool: Pool, bounds: Bounds) -> None:
+    def __init__(self, pool: SessionPool, bounds: Bounds) -> None:
         self._pool = pool
         self._bounds = bounds
         self._tasks: dict[asyncio.Task[None], str] = {}
@@ -53,7 +53,7 @@ class Following:
     async def _follow(
         self, server: Server, scope: Scope, uri: str, updated: Updated, agreed: asyncio.Future[None]
     ) -> None:
-        EXCHANGE.set(Exchange(many=True))
+        EXCHANGE.set(RequestState(many=True))
         loop = asyncio.get_running_loop()
 
         def begun() -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 
 import httpx2
 
-from bundle_router.adapters.mcp.exchange import EXCHANGE, Aborted, Exchange
+from bundle_router.adapters.mcp.exchange import EXCHANGE, Aborted, RequestState
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.tcp import open_connections
 
@@ -103,7 +103,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         it itself."""
         return _is_here(self._url.host) if _is_here(url.host) else url.scheme == "https"
 
-    def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange) -> httpx2.Response:
+    def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState) -> httpx2.Response:
         cap: int | None = self._max_bytes
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             # A stream of events has no end, and the SDK bounds each event.
@@ -115,7 +115,9 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         body = Body(response, cap, encoding, exchange)
         return httpx2.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
-    async def _refused(self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange) -> httpx2.Response:
+    async def _refused(
+        self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState
+    ) -> httpx2.Response:
         """An error status: the server's own JSON-RPC error if that is what it sent, else one that says what it was."""
         status = response.status_code
         body = await _head_of(response, exchange)
@@ -132,11 +134,11 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         """Nothing: the connections below are pooled, and belong to whoever opened the pool."""
 
 
-def _exchange_of(request: httpx2.Request) -> Exchange:
+def _exchange_of(request: httpx2.Request) -> RequestState:
     """The exchange the request belongs to: that of its context, if it is the request of it."""
     exchange = EXCHANGE.get()
     if exchange is None or (request.method == "POST" and exchange.taken and not exchange.many):
-        return Exchange()
+        return RequestState()
     if request.method == "POST":
         exchange.taken = True
     return exchange
@@ -145,7 +147,7 @@ def _exchange_of(request: httpx2.Request) -> Exchange:
 class Body(httpx2.AsyncByteStream):
     """A response's bytes, decoded, at most `cap` of them. Raises TooLarge, Broken."""
 
-    def __init__(self, response: httpx2.Response, cap: int | None, encoding: str, exchange: Exchange) -> None:
+    def __init__(self, response: httpx2.Response, cap: int | None, encoding: str, exchange: RequestState) -> None:
         self._response = response
         self._source = _stream_of(response)
         self._cap = cap
@@ -253,10 +255,10 @@ def _decoder(encoding: str) -> Any:
     return zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
 
 
-async def _head_of(response: httpx2.Response, exchange: Exchange) -> bytes:
+async def _head_of(response: httpx2.Response, exchange: RequestState) -> bytes:
     """The start of an error's body, and nothing when it can't be read."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    body = Body(response, MAX_ERROR_BYTES, encoding, Exchange())
+    body = Body(response, MAX_ERROR_BYTES, encoding, RequestState())
     parts: list[bytes] = []
     try:
         async for piece in body:

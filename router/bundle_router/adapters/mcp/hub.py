@@ -18,10 +18,10 @@ from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.connection import Connection
 from bundle_router.adapters.mcp.faults import LIST_AGAIN, NEVER_AGAIN, OUR_OWN, RpcError, ServerFault
-from bundle_router.adapters.mcp.following import Following
+from bundle_router.adapters.mcp.following import ResourceSubscriptions
 from bundle_router.adapters.mcp.guards import Busy, CircuitOpen, Guards
 from bundle_router.adapters.mcp.lists import Lists, read_pages
-from bundle_router.adapters.mcp.pool import Pool
+from bundle_router.adapters.mcp.pool import SessionPool
 from bundle_router.adapters.mcp.results import (
     answered,
     busy,
@@ -36,7 +36,7 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.models.breaker import End
 from bundle_router.core.tools.admission import Admitted, VolatileError, admit
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.passage import Answer
+from bundle_router.core.tools.transport.passage import ServerReply
 from bundle_router.ports import Clock, Diagnostics, Listing, RawResult, Scope
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class Hub:
         self._started: set[str] = set()
         self._errors: dict[str, str] = {}
         self.guards = Guards(bounds, clock)
-        self.pool = Pool(self._connection, bounds, clock)
+        self.pool = SessionPool(self._connection, bounds, clock)
         self.lists = Lists(self._read, clock, diagnostics, _admitted)
-        self.following = Following(self.pool, bounds)
+        self.following = ResourceSubscriptions(self.pool, bounds)
         self._reaping = asyncio.get_running_loop().create_task(self._reap())
 
     # --- calls -------------------------------------------------------------------------------------------------------
@@ -103,10 +103,10 @@ class Hub:
 
     async def ask(
         self, server: Server, method: str, params: Mapping[str, Any], scope: Scope, timeout_s: float
-    ) -> Answer:
+    ) -> ServerReply:
         """A request other than a call, with the same care. Never raises what a server did."""
 
-        async def work(deadline: float) -> Answer:
+        async def work(deadline: float) -> ServerReply:
             return passed(name, await self._twice(server, method, dict(params), scope, deadline), scope.client)
 
         name = f"{server.name} ({method})"
@@ -114,7 +114,7 @@ class Hub:
             found = await self._placed(server, name, work, timeout_s)
         except RpcError as error:
             return told_no(error)
-        return found if isinstance(found, Answer) else unanswered(found)
+        return found if isinstance(found, ServerReply) else unanswered(found)
 
     async def _placed(
         self, server: Server, name: str, work: Callable[[float], Awaitable[T]], timeout_s: float

@@ -25,7 +25,7 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Entry:
+class CachedList:
     """What is known of one list. Replaced values only, so that other threads may read them."""
 
     freshness: Freshness = field(default_factory=Freshness)
@@ -58,9 +58,9 @@ class Lists:
         self._read = read
         self._clock = clock
         self._diagnostics = diagnostics
-        self._entries: dict[Key, Entry] = {}
+        self._entries: dict[Key, CachedList] = {}
 
-    def known(self, server: str, principal: str) -> Entry | None:
+    def known(self, server: str, principal: str) -> CachedList | None:
         """From any thread: what was last read, however old."""
         return self._entries.get((server, principal))
 
@@ -73,7 +73,7 @@ class Lists:
 
     async def get(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
         """The listing; a stale one while a new one is read. Raises what reading raises when there is none to give."""
-        entry = self._entries.setdefault((server.name, scope.principal), Entry())
+        entry = self._entries.setdefault((server.name, scope.principal), CachedList())
         now = self._clock.monotonic_ns()
         state = entry.freshness.state(now)
         if entry.listing is not None and not fresh:
@@ -89,12 +89,12 @@ class Lists:
         listing = reading.result()
         return replace(listing, changed=True) if entry.is_outdated else listing
 
-    def _begin(self, server: Server, scope: Scope, entry: Entry) -> asyncio.Task[Listing]:
+    def _begin(self, server: Server, scope: Scope, entry: CachedList) -> asyncio.Task[Listing]:
         entry.reading = asyncio.get_running_loop().create_task(self._refresh(server, scope, entry))
         entry.reading.add_done_callback(lambda done: done.cancelled() or done.exception())
         return entry.reading
 
-    async def _refresh(self, server: Server, scope: Scope, entry: Entry) -> Listing:
+    async def _refresh(self, server: Server, scope: Scope, entry: CachedList) -> Listing:
         changes = entry.freshness.changes
         try:
             listing, ttl_ms = await self._read(server, scope)

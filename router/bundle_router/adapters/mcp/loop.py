@@ -34,7 +34,7 @@ class _Workers(ThreadPoolExecutor):
                 raise
 
 
-class LoopThread:
+class SessionsLoop:
     """Runs coroutines for any caller. `context` makes the context that each of them runs in, seen from the caller."""
 
     def __init__(self, name: str, context: Callable[[], Context]) -> None:

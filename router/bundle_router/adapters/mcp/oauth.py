@@ -36,7 +36,7 @@ _PAST: float = 1.0
 """When a token ran out that is no longer taken: 0 would mean that it never does."""
 
 
-class Storage:
+class TokenStorage:
     """The SDK's token storage over a token file.
 
     Kept with the tokens, as the SDK forgets it: when they run out, and who issued them. Without the first it would not
@@ -116,7 +116,7 @@ class Provider(OAuthClientProvider):
             token_endpoint_auth_method="none",  # noqa: S106 - a public client: it has no secret
         )
         self._kept = kept
-        self._storage = Storage(kept, keep_secret)
+        self._storage = TokenStorage(kept, keep_secret)
         super().__init__(url, metadata, self._storage, self._show, self._answer)
         self._storage.context = self.context
         self._person = person
@@ -270,4 +270,4 @@ def _note(fault: ServerFault) -> None:
         exchange.fault = fault
 
 
-__all__ = ["Provider", "Storage"]
+__all__ = ["Provider", "TokenStorage"]

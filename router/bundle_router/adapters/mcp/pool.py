@@ -18,7 +18,7 @@ from bundle_router.adapters.mcp.connection import Connection
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.leases import Held, Leases
+from bundle_router.core.tools.transport.leases import HeldConnection, Leases
 from bundle_router.ports import Clock, Scope
 
 Key = tuple[str, str, str]
@@ -29,7 +29,7 @@ _TRIES: Final = 4
 """Two for what another call's discovery changed under us, two for a server that drops connections."""
 
 
-class Pool:
+class SessionPool:
     """`make` gives an unopened connection for a server, or raises ServerFault. Everything on one event loop."""
 
     def __init__(self, make: Callable[[Server, Scope], Connection], bounds: Bounds, clock: Clock) -> None:
@@ -51,7 +51,7 @@ class Pool:
         finally:
             self._release(held)
 
-    async def _acquire(self, server: Server, scope: Scope, deadline: float) -> tuple[Held[Key], Connection]:
+    async def _acquire(self, server: Server, scope: Scope, deadline: float) -> tuple[HeldConnection[Key], Connection]:
         if self._closed:
             raise ServerFault("closed", CLOSED)
         self.reap()
@@ -74,7 +74,7 @@ class Pool:
             self._release(held)
         raise ServerFault("connection_lost", "the server ends every connection as soon as it is open")
 
-    async def _opened(self, held: Held[Key], deadline: float) -> Connection:
+    async def _opened(self, held: HeldConnection[Key], deadline: float) -> Connection:
         work = self._opening[held.number]
         if not work.done():
             left = deadline - asyncio.get_running_loop().time()
@@ -85,7 +85,7 @@ class Pool:
             raise ServerFault("closed", CLOSED)
         return work.result()
 
-    async def _open(self, server: Server, scope: Scope, held: Held[Key]) -> Connection:
+    async def _open(self, server: Server, scope: Scope, held: HeldConnection[Key]) -> Connection:
         try:
             connection = self._make(server, scope)
             await connection.open(self._bounds.connect_s)
@@ -114,11 +114,11 @@ class Pool:
         """Nobody gets any of this server's any more."""
         self._end(self._leases.doom_where(lambda key: key[0] == server))
 
-    def _doom(self, held: Held[Key]) -> None:
+    def _doom(self, held: HeldConnection[Key]) -> None:
         if self._leases.doom(held):
             self._end([held])
 
-    def _release(self, held: Held[Key]) -> None:
+    def _release(self, held: HeldConnection[Key]) -> None:
         if self._leases.release(held, self._clock.monotonic_ns()):
             self._end([held])
 
@@ -126,7 +126,7 @@ class Pool:
         """Closes what nobody used for long."""
         self._end(self._leases.idle(self._clock.monotonic_ns()))
 
-    def _end(self, gone: list[Held[Key]]) -> None:
+    def _end(self, gone: list[HeldConnection[Key]]) -> None:
         for held in gone:
             work = self._opening.pop(held.number, None)
             if work is not None:
@@ -159,7 +159,7 @@ class Pool:
         found = [self._connection_of(held) for held in self._leases.all() if held.key[0] == server]
         return [connection for connection in found if connection is not None and connection.alive]
 
-    def _connection_of(self, held: Held[Key]) -> Connection | None:
+    def _connection_of(self, held: HeldConnection[Key]) -> Connection | None:
         work = self._opening.get(held.number)
         if work is None or not work.done() or work.cancelled() or work.exception() is not None:
             return None

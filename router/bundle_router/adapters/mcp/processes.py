@@ -35,7 +35,7 @@ _STARTED_FIELD: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ServerCommand:
     """What will be started: exactly this. `env` holds what the entry says; the values may be secrets. `path` is where
     programs are looked for, by us and by the server, unless `env` says otherwise."""
 
@@ -134,7 +134,7 @@ class Process:
         return transport
 
 
-async def start(command: Command) -> Process:
+async def start(command: ServerCommand) -> Process:
     """Starts the command under supervision. Raises ServerFault `not_started`."""
     if os.name != "posix":
         raise ServerFault("not_permitted", "stdio servers need a POSIX system, where they can be ended for certain")
@@ -183,7 +183,7 @@ def _not_started(error: OSError | RuntimeError) -> ServerFault:
     return ServerFault("not_started", f"it can't be started: {getattr(error, 'strerror', None) or error}")
 
 
-def _program(command: Command) -> str:
+def _program(command: ServerCommand) -> str:
     """The program's absolute path. A name is looked for in the path, anything else from the server's folder."""
     name = command.argv[0]
     found = shutil.which(
@@ -194,7 +194,7 @@ def _program(command: Command) -> str:
     return str(Path(found).absolute())
 
 
-def environment(command: Command, home: str) -> dict[str, str]:
+def environment(command: ServerCommand, home: str) -> dict[str, str]:
     """All of it."""
     base = {"PATH": command.path, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
     return {**base, **command.env, MARK: f"{os.getpid()}-{_started(os.getpid())} {command.server}"}

@@ -8,7 +8,7 @@ from typing import Any, Final
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.core.models import Outcome, Text
 from bundle_router.core.tools.transport.blocks import blocks_of, take_out_nan
-from bundle_router.core.tools.transport.passage import Answer, Client, ServerError, unanswerable
+from bundle_router.core.tools.transport.passage import Client, ServerError, ServerReply, unanswerable
 from bundle_router.ports import RawResult
 
 _CODES: Final = {-32602: "invalid_params", -32601: "not_found"}
@@ -19,7 +19,7 @@ MAX_MESSAGE: Final = 2_000
 def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client | None) -> RawResult:
     """A result, or a request for input: of the client where there is one, and else of nobody here."""
     take_out_nan(raw)
-    answer = Answer(raw) if client is not None else None
+    answer = ServerReply(raw) if client is not None else None
     if raw.get("resultType") == "input_required":
         if client is not None:
             if wanted := unanswerable(raw, client):
@@ -34,14 +34,14 @@ def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client 
     return RawResult(blocks, "tool_error" if failed else "ok", "failed" if failed else "", answer)
 
 
-def passed(name: str, raw: Mapping[str, Any], client: Client | None) -> Answer:
+def passed(name: str, raw: Mapping[str, Any], client: Client | None) -> ServerReply:
     """The answer to a request other than a call."""
     take_out_nan(raw)
-    answer = Answer(raw)
+    answer = ServerReply(raw)
     wanted = unanswerable(raw, client or Client(may_be_asked=False)) if answer.wants_input else ""
     if not wanted:
         return answer
-    return Answer(outcome="tool_error", code="input_required", text=_no_input(name, wanted))
+    return ServerReply(outcome="tool_error", code="input_required", text=_no_input(name, wanted))
 
 
 def _no_input(name: str, wanted: str) -> str:
@@ -63,7 +63,7 @@ def refused(name: str, error: RpcError, client: Client | None) -> RawResult:
     """The server answered with an error instead of a result: its own words, as it may say what to do better."""
     said = own_error(error)
     code = _CODES.get(error.code, "rpc_error")
-    answer = Answer(error=said) if client is not None else None
+    answer = ServerReply(error=said) if client is not None else None
     text = f"{name} refused the call (code {error.code}): {said.message}"
     return RawResult((Text(text),), "tool_error", code, answer)
 
@@ -74,16 +74,16 @@ def own_error(error: RpcError) -> ServerError:
     return ServerError(error.code, message, error.data)
 
 
-def unanswered(raw: RawResult) -> Answer:
+def unanswered(raw: RawResult) -> ServerReply:
     """Why there is no answer to a request other than a call."""
     text = " ".join(block.text for block in raw.blocks if isinstance(block, Text))
-    return Answer(outcome=raw.outcome, code=raw.code, text=text)
+    return ServerReply(outcome=raw.outcome, code=raw.code, text=text)
 
 
-def told_no(error: RpcError) -> Answer:
+def told_no(error: RpcError) -> ServerReply:
     """A server's error, as the answer to a request other than a call."""
     said = own_error(error)
-    return Answer(error=said, outcome="tool_error", code=_CODES.get(error.code, "rpc_error"), text=said.message)
+    return ServerReply(error=said, outcome="tool_error", code=_CODES.get(error.code, "rpc_error"), text=said.message)
 
 
 def faulted(name: str, fault: ServerFault, timeout_s: float) -> RawResult:

@@ -21,14 +21,14 @@ from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.mcp.guards import CircuitOpen
-from bundle_router.adapters.mcp.loop import LoopThread
+from bundle_router.adapters.mcp.loop import SessionsLoop
 from bundle_router.adapters.mcp.processes import leftovers
 from bundle_router.adapters.mcp.quiet import Quiet
 from bundle_router.adapters.mcp.results import MAX_MESSAGE
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.errors import RequestError, ToolFailure, needs_extra
-from bundle_router.ports import EVERYONE, Answer, Clock, Diagnostics, Listing, RawResult, Scope, ServerStatus
+from bundle_router.ports import EVERYONE, Clock, Diagnostics, Listing, RawResult, Scope, ServerReply, ServerStatus
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.hub import Hub
@@ -69,7 +69,7 @@ class McpSessions:
         self._checker = SchemaChecker()
         self._hub: Hub | None = None
         self._making = threading.Lock()
-        self._thread = LoopThread("bundle-router-mcp", self._context)
+        self._thread = SessionsLoop("bundle-router-mcp", self._context)
         self._quiet = Quiet(lambda: self._thread.ident, diagnostics.event)
 
     # --- calls -------------------------------------------------------------------------------------------------------
@@ -110,11 +110,11 @@ class McpSessions:
 
     async def ask(
         self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
-    ) -> Answer:
+    ) -> ServerReply:
         entry = self._entry(server)
         limit_s = timeout_s if entry.timeout_s is None else min(timeout_s, entry.timeout_s)
 
-        async def work() -> Answer:
+        async def work() -> ServerReply:
             return await self._made().ask(entry, method, params, scope, limit_s)
 
         return await self._thread.run(work)

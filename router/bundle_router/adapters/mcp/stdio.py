@@ -21,7 +21,7 @@ import anyio
 
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.adapters.mcp.processes import Command, Process, start
+from bundle_router.adapters.mcp.processes import Process, ServerCommand, start
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
 
@@ -113,7 +113,9 @@ class Pipes:
 
 
 @asynccontextmanager
-async def open_stdio(command: Command, bounds: Bounds, report: Report) -> AsyncIterator[tuple[sdk.Streams, Pipes]]:
+async def open_stdio(
+    command: ServerCommand, bounds: Bounds, report: Report
+) -> AsyncIterator[tuple[sdk.Streams, Pipes]]:
     """Starts the server and gives its streams. On the way out the server is ended, even if the caller is cancelled."""
     process = await _started(command, bounds)
     pipes = Pipes(process, bounds, report)
@@ -131,7 +133,7 @@ async def open_stdio(command: Command, bounds: Bounds, report: Report) -> AsyncI
         await _to_the_end(loop.create_task(_stop(pipes, tasks, streams, bounds)))
 
 
-async def _started(command: Command, bounds: Bounds) -> Process:
+async def _started(command: ServerCommand, bounds: Bounds) -> Process:
     """Starts it; a caller that is cancelled meanwhile leaves nothing half started behind."""
     starting = asyncio.get_running_loop().create_task(start(command))
     try:

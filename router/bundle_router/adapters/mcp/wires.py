@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.adapters.mcp.processes import DEFAULT_PATH, Command
+from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ServerCommand
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.references import MissingReference, resolved
@@ -37,9 +37,9 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
     return None
 
 
-def command_of(server: Server, environ: Mapping[str, str], workspace: str, bounds: Bounds) -> Command:
+def command_of(server: Server, environ: Mapping[str, str], workspace: str, bounds: Bounds) -> ServerCommand:
     """The process that a stdio server is. Raises ServerFault."""
-    return Command(
+    return ServerCommand(
         server=server.name,
         argv=(server.command or "", *server.args),
         env=_resolved(server.env, environ),
@@ -102,7 +102,7 @@ class HttpWire:
 
 @asynccontextmanager
 async def stdio_wire(
-    command: Command, bounds: Bounds, report: Callable[..., None]
+    command: ServerCommand, bounds: Bounds, report: Callable[..., None]
 ) -> AsyncIterator[tuple[Any, StdioWire]]:
     from bundle_router.adapters.mcp.stdio import open_stdio
 

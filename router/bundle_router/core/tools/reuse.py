@@ -32,7 +32,7 @@ _CHANGES: Final = frozenset(("write", "exec"))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReusableCall:
     """A call, as far as its result depends on it. `arguments` are as they were asked for, artifact handles unfilled;
     `where` is what a local tool works in."""
 
@@ -44,7 +44,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptResult:
     """A result that may be used again, and the id of the call that gave it."""
 
     shaped: Shaped
@@ -93,25 +93,25 @@ def place_of(catalog: Catalog, tool: str) -> str:
     return HERE if catalog.servers[name].transport in ("local", "stdio") else name
 
 
-def key_of(catalog: Catalog, asked: Asked, reuse: Reuse) -> str:
+def key_of(catalog: Catalog, asked: ReusableCall, reuse: Reuse) -> str:
     """What the result stands under."""
     whose = [asked.principal, *([] if reuse.across_runs else [asked.run_id])]
     return digest_of([asked.tool, catalog.cards[asked.tool].sha256, asked.arguments, whose, list(asked.where)])
 
 
-def may_keep(shaped: Shaped, call_id: str, until_ns: int) -> Kept | None:
+def may_keep(shaped: Shaped, call_id: str, until_ns: int) -> KeptResult | None:
     """The entry of a call that went well; None for one that is too large, or that seems to have failed after all."""
-    kept = Kept(shaped, call_id, until_ns)
+    kept = KeptResult(shaped, call_id, until_ns)
     return kept if not shaped.flags and kept.bytes <= MAX_ENTRY_BYTES else None
 
 
-class Shelf:
+class ResultCache:
     """The kept results. For one thread at a time."""
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._rows: OrderedDict[str, tuple[str, Kept]] = OrderedDict()
+        self._rows: OrderedDict[str, tuple[str, KeptResult]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class Shelf:
     def bytes(self) -> int:
         return self._bytes
 
-    def get(self, key: str, now_ns: int) -> Kept | None:
+    def get(self, key: str, now_ns: int) -> KeptResult | None:
         """The result, while it lives."""
         row = self._rows.get(key)
         if row is None:
@@ -132,7 +132,7 @@ class Shelf:
         self._rows.move_to_end(key)
         return row[1]
 
-    def put(self, key: str, place: str, kept: Kept) -> None:
+    def put(self, key: str, place: str, kept: KeptResult) -> None:
         self._drop(key)
         self._rows[key] = (place, kept)
         self._bytes += kept.bytes

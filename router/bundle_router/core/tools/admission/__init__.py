@@ -21,14 +21,14 @@ Rules:
 
 from bundle_router.core.tools.admission.admit import admit
 from bundle_router.core.tools.admission.identity import VolatileError, identity, volatile_paths
-from bundle_router.core.tools.admission.values import CODES, Admitted, AdmittedTool, Limits, Refused
+from bundle_router.core.tools.admission.values import CODES, Admitted, AdmittedTool, DefinitionLimits, RefusedTool
 
 __all__ = [
     "CODES",
     "Admitted",
     "AdmittedTool",
-    "Limits",
-    "Refused",
+    "DefinitionLimits",
+    "RefusedTool",
     "VolatileError",
     "admit",
     "identity",

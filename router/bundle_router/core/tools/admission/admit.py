@@ -16,11 +16,11 @@ from bundle_router.core.tools.admission.cleaning import cleaned, cleaned_schema,
 from bundle_router.core.tools.admission.identity import VolatilePath, identity, volatile_paths
 from bundle_router.core.tools.admission.references import schema_fault
 from bundle_router.core.tools.admission.schemas import shown
-from bundle_router.core.tools.admission.values import Admitted, AdmittedTool, Limits, Refused
+from bundle_router.core.tools.admission.values import Admitted, AdmittedTool, DefinitionLimits, RefusedTool
 from bundle_router.core.tools.exposure import definition as exposed_definition
 from bundle_router.core.tools.exposure import exposed_names
 
-_DEFAULTS: Final = Limits()
+_DEFAULTS: Final = DefinitionLimits()
 _HINTS: Final[tuple[tuple[str, bool, Effect], ...]] = (
     ("readOnlyHint", False, "write"),
     ("destructiveHint", True, "write"),
@@ -32,7 +32,7 @@ def admit(
     server: Server,
     definitions: Sequence[Any],
     instructions: str | None = None,
-    limits: Limits = _DEFAULTS,
+    limits: DefinitionLimits = _DEFAULTS,
     count: Callable[[str], int] | None = None,
 ) -> Admitted:
     """The cards of a server's raw `tools/list`, and what was refused. `count` counts the tokens of a text
@@ -49,12 +49,12 @@ def admit(
 class _Admission:
     server: Server
     volatile: tuple[VolatilePath, ...]
-    limits: Limits
+    limits: DefinitionLimits
     count: Callable[[str], int] | None
 
     def of(self, definitions: Sequence[Any], instructions: str) -> Admitted:
         kept = instructions[: self.limits.max_instructions_chars]
-        refused: list[Refused] = []
+        refused: list[RefusedTool] = []
         bounded: list[Mapping[str, Any]] = []
         for index, raw in enumerate(definitions[: self.limits.max_tools]):
             fault = self._first_look(raw)
@@ -62,11 +62,11 @@ class _Admission:
                 if selected(raw["name"], self.server.include, self.server.exclude):
                     bounded.append(raw)
             else:
-                refused.append(Refused(_label(raw, index), *fault))
+                refused.append(RefusedTool(_label(raw, index), *fault))
         if len(definitions) > self.limits.max_tools:
             rest = len(definitions) - self.limits.max_tools
             refused.append(
-                Refused("*", "too_many_tools", f"{rest:,} definitions after the first {self.limits.max_tools:,}")
+                RefusedTool("*", "too_many_tools", f"{rest:,} definitions after the first {self.limits.max_tools:,}")
             )
         tools: list[AdmittedTool] = []
         for raw, fault in _without_duplicates(bounded):
@@ -74,7 +74,7 @@ class _Admission:
             if isinstance(made, AdmittedTool):
                 tools.append(made)
             else:
-                refused.append(Refused(raw["name"], *made))
+                refused.append(RefusedTool(raw["name"], *made))
         return Admitted(self.server.name, tuple(sorted(tools, key=lambda tool: tool.card.tool)), tuple(refused), kept)
 
     def _first_look(self, raw: Any) -> Fault | None:

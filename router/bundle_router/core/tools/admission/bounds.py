@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bundle_router.core.tools.admission.values import Limits, RefusalCode
+from bundle_router.core.tools.admission.values import DefinitionLimits, RefusalCode
 
 Fault = tuple[RefusalCode, str]
 
 
-def beyond_bounds(value: Any, limits: Limits) -> Fault | None:
+def beyond_bounds(value: Any, limits: DefinitionLimits) -> Fault | None:
     """Why the value is more than may be looked at, or is not JSON; None when it is fine.
 
     Bytes are counted as the text's own length plus what its punctuation needs, so that no encoder has to run first.
@@ -49,7 +49,7 @@ def _length(text: str) -> int:
     return len(text) if text.isascii() else 4 * len(text)
 
 
-def _too_much(size: int, limits: Limits) -> Fault:
+def _too_much(size: int, limits: DefinitionLimits) -> Fault:
     if size > limits.max_bytes:
         return "too_large", f"more than {limits.max_bytes:,} bytes"
     return "too_many_nodes", f"more than {limits.max_nodes:,} values"

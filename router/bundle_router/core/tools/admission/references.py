@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from bundle_router.core.tools.admission.bounds import Fault
 from bundle_router.core.tools.admission.schemas import Place, keyword_fault, pointer, shown, subschemas
-from bundle_router.core.tools.admission.values import Limits
+from bundle_router.core.tools.admission.values import DefinitionLimits
 
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE: Final = frozenset(
@@ -24,7 +24,7 @@ _SAME_VALUE: Final = frozenset(
 )
 
 
-def schema_fault(root: dict[str, Any], limits: Limits) -> Fault | None:
+def schema_fault(root: dict[str, Any], limits: DefinitionLimits) -> Fault | None:
     """The first thing that keeps the schema from being used, or None. The value must have passed the bounds."""
     schemas = _Schemas(root)
     return schemas.collect(limits) or schemas.leading_astray() or schemas.circling() or schemas.multiplying(limits)
@@ -74,7 +74,7 @@ class _Schemas:
         self._schemas: list[dict[str, Any]] = []
         self._anchors: dict[str, dict[str, Any]] = {}
 
-    def collect(self, limits: Limits) -> Fault | None:
+    def collect(self, limits: DefinitionLimits) -> Fault | None:
         waiting: list[tuple[Place, Any]] = [((), self._root)]
         while waiting:
             place, schema = waiting.pop()
@@ -132,7 +132,7 @@ class _Schemas:
                     done.add(current)
         return None
 
-    def multiplying(self, limits: Limits) -> Fault | None:
+    def multiplying(self, limits: DefinitionLimits) -> Fault | None:
         sizes: dict[int, int] = {}
         trail = {id(self._root): (iter(self._inside(self._root)), [1])}
         while trail:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from bundle_router.core.tools.admission.patterns import explosive
-from bundle_router.core.tools.admission.values import Limits, RefusalCode
+from bundle_router.core.tools.admission.values import DefinitionLimits, RefusalCode
 
 Place = tuple[str | int, ...]
 KeywordFault = tuple[RefusalCode, str, str]
@@ -54,7 +54,7 @@ def pointer(place: Place) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in place) or "/"
 
 
-def keyword_fault(schema: Mapping[str, Any], limits: Limits) -> KeywordFault | None:
+def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> KeywordFault | None:
     """The first keyword that no validator would take, or that none should be asked to."""
     for key, value in schema.items():
         wrong = form_fault(key, value)

@@ -32,7 +32,7 @@ CODES: Final[tuple[RefusalCode, ...]] = get_args(RefusalCode)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DefinitionLimits:
     """What one definition may be at most.
 
     Over 1,642 real tools the largest has 82 kB, 3,151 nodes, 25 levels and a description of 40,325 characters.
@@ -51,7 +51,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedTool:
     """A definition that did not become a card. `name` is safe to print; `detail` says where and what."""
 
     name: str
@@ -77,7 +77,7 @@ class Admitted:
 
     server: str
     tools: tuple[AdmittedTool, ...]
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedTool, ...] = ()
     instructions: str = ""
 
     @property

@@ -23,7 +23,7 @@ Rules:
 from bundle_router.core.tools.exposure.forms import FORMATS, Format, definition, listing
 from bundle_router.core.tools.exposure.names import MAX_NAME, RESERVED, exposed_names, names_in
 from bundle_router.core.tools.exposure.placing import (
-    Held,
+    ShownBundle,
     as_presented,
     is_named_in,
     may_be_offered,
@@ -42,10 +42,10 @@ __all__ = [
     "RESERVED",
     "ActiveTool",
     "Format",
-    "Held",
     "Place",
     "Placed",
     "Placement",
+    "ShownBundle",
     "SkillText",
     "Toolset",
     "as_presented",

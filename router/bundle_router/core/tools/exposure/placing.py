@@ -18,7 +18,7 @@ READER: Final = "read_artifact"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ShownBundle:
     """A bundle the decision shows, and the tools of it that may be called now."""
 
     bundle: Bundle
@@ -77,7 +77,7 @@ def waits(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
     return tool in bundle.tools and mode_of(catalog, bundle, tool) != "meta"
 
 
-def needs_ranking(catalog: Catalog, held: Sequence[Held]) -> frozenset[str]:
+def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[str]:
     """The tools of bundles that do not fit their own budget, so that a ranking decides which are direct."""
     return frozenset(
         tool
@@ -102,7 +102,7 @@ def shown_at_most(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> tup
 
 def place(
     catalog: Catalog,
-    held: Sequence[Held],
+    held: Sequence[ShownBundle],
     activation: Activation,
     *,
     ranked: Sequence[str] = (),
@@ -152,7 +152,7 @@ def _placed(catalog: Catalog, tool: str, bundle: str) -> Placed:
     return Placed(tool, bundle, card.tokens if card is not None else 0)
 
 
-def _wanted(catalog: Catalog, held: Sequence[Held]) -> tuple[dict[str, Place], dict[str, str]]:
+def _wanted(catalog: Catalog, held: Sequence[ShownBundle]) -> tuple[dict[str, Place], dict[str, str]]:
     """The most open place that any shown bundle gives each tool, and the first bundle that gives it."""
     places: dict[str, Place] = {}
     homes: dict[str, str] = {}
@@ -164,7 +164,7 @@ def _wanted(catalog: Catalog, held: Sequence[Held]) -> tuple[dict[str, Place], d
     return places, homes
 
 
-def _over(catalog: Catalog, one: Held) -> bool:
+def _over(catalog: Catalog, one: ShownBundle) -> bool:
     limit = one.bundle.max_tokens
     if limit is None:
         return False
@@ -173,7 +173,7 @@ def _over(catalog: Catalog, one: Held) -> bool:
 
 def _chosen(
     catalog: Catalog,
-    held: Sequence[Held],
+    held: Sequence[ShownBundle],
     places: Mapping[str, Place],
     homes: Mapping[str, str],
     ranked: Sequence[str],
@@ -216,7 +216,7 @@ def _asked(activation: Activation, places: Mapping[str, Place], chosen: Sequence
     return {name: place for _, place, name in sorted(rows, reverse=True)}
 
 
-def _places(activation: Activation, held: Sequence[Held]) -> dict[str, int]:
+def _places(activation: Activation, held: Sequence[ShownBundle]) -> dict[str, int]:
     """Where each bundle's block stands: as the run met them; bundles that are not sticky come last, in their order."""
     known = {entry.id: entry.place for entry in activation.entries}
     return {one.bundle.id: known.get(one.bundle.id, _LAST + at) for at, one in enumerate(held)}

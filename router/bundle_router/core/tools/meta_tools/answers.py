@@ -23,7 +23,7 @@ LEGEND: Final = "Untyped parameters are strings; ? may be left out."
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class MetaAnswer:
     """A text for the model, and the tools (canonical) it is about: those that may now join the array."""
 
     text: str
@@ -33,7 +33,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class VisibleTools:
     """What a run has now, as the answers see it: where its tools are, and what they are called."""
 
     catalog: Catalog
@@ -56,12 +56,12 @@ class Shelf:
         return {row.name: where for where, of in rows for row in of}
 
 
-def found_text(shelf: Shelf, ranked: Sequence[str], limit: int = MAX_FOUND) -> Answered:
+def found_text(shelf: VisibleTools, ranked: Sequence[str], limit: int = MAX_FOUND) -> MetaAnswer:
     """What search found, best first: a signature and a line for each, as many as fit."""
     places = shelf.places
     known = [tool for tool in ranked if tool in places][: min(limit, MAX_FOUND)]
     if not known:
-        return Answered(
+        return MetaAnswer(
             "Nothing found. Try other words for what the tool should do, or list_tools to see what there is."
         )
     rows: list[str] = []
@@ -76,10 +76,10 @@ def found_text(shelf: Shelf, ranked: Sequence[str], limit: int = MAX_FOUND) -> A
         told.append(tool)
     more = len(places) - len(told)
     tail = f"{LEGEND} {_how(shelf, told, places)}" + (f" {more} tools are not listed here." if more > 0 else "")
-    return Answered("\n".join((*rows, tail)), tuple(tool for tool in told if places[tool] == "deferred"), tuple(told))
+    return MetaAnswer("\n".join((*rows, tail)), tuple(tool for tool in told if places[tool] == "deferred"), tuple(told))
 
 
-def _row(shelf: Shelf, tool: str, where: str, about: int, *, again: bool = False) -> str:
+def _row(shelf: VisibleTools, tool: str, where: str, about: int, *, again: bool = False) -> str:
     name = shelf.exposed.get(tool, tool)
     card = shelf.catalog.cards.get(tool)
     if card is None:
@@ -98,24 +98,24 @@ def _is_untrusted(catalog: Catalog, tool: str) -> bool:
     return server is None or server.trust == "untrusted"
 
 
-def _how(shelf: Shelf, told: Collection[str], places: Mapping[str, str]) -> str:
+def _how(shelf: VisibleTools, told: Collection[str], places: Mapping[str, str]) -> str:
     wheres = {places[tool] for tool in told}
     if "meta" in wheres or (not shelf.joins and "deferred" in wheres):
         return "Call them by name with call_tool."
     return "They are in your tool list from now on." if "deferred" in wheres else ""
 
 
-def selected_text(shelf: Shelf, tools: Sequence[str], unknown: Sequence[str]) -> Answered:
+def selected_text(shelf: VisibleTools, tools: Sequence[str], unknown: Sequence[str]) -> MetaAnswer:
     """Signatures of tools that were asked for by name, and what became of the other names."""
     places = shelf.places
     rows = [_row(shelf, tool, places.get(tool, ""), ABOUT_CHARS, again=True) for tool in tools]
     tail = [f"{LEGEND} {_how(shelf, tools, places)}".rstrip()] if tools else []
-    return Answered(
+    return MetaAnswer(
         "\n".join((*rows, *unknown, *tail)), tuple(tool for tool in tools if places.get(tool) == "deferred")
     )
 
 
-def list_bundles(shelf: Shelf) -> Answered:
+def list_bundles(shelf: VisibleTools) -> MetaAnswer:
     """Every bundle of the decision with the number of its tools and what it is for, one line each."""
     counts: dict[str, int] = {}
     for of in (shelf.placement.direct, shelf.placement.deferred, shelf.placement.meta):
@@ -125,16 +125,18 @@ def list_bundles(shelf: Shelf) -> Answered:
         f"{id_} {count}: {one_line(shelf.catalog.bundles[id_].description, 160)}"
         for id_, count in sorted(counts.items())
     ]
-    return Answered("\n".join((*rows, "list_tools with one of these names lists its tools.")) if rows else "No tools.")
+    return MetaAnswer(
+        "\n".join((*rows, "list_tools with one of these names lists its tools.")) if rows else "No tools."
+    )
 
 
-def list_bundle(shelf: Shelf, id_: str) -> Answered:
+def list_bundle(shelf: VisibleTools, id_: str) -> MetaAnswer:
     """The tools of one bundle of the decision, one line each."""
     places = shelf.places
     bundle = shelf.catalog.bundle(id_)
     mine = sorted(tool for tool in bundle.tools if tool in places) if bundle is not None else []
     if not mine:
-        return Answered(f"There is no bundle {id_[:100]!r} here. list_tools without a name lists them.")
+        return MetaAnswer(f"There is no bundle {id_[:100]!r} here. list_tools without a name lists them.")
     rows = []
     for tool in mine[:PAGE]:
         card = shelf.catalog.cards.get(tool)
@@ -144,16 +146,16 @@ def list_bundle(shelf: Shelf, id_: str) -> Answered:
         rows.append(f"{shelf.exposed.get(tool, tool)}{seen}: {mark}{line}".rstrip(": "))
     if len(mine) > PAGE:
         rows.append(f"and {len(mine) - PAGE} more: search_tools finds them")
-    return Answered("\n".join(rows))
+    return MetaAnswer("\n".join(rows))
 
 
-def describe_tool(shelf: Shelf, tool: str) -> Answered:
+def describe_tool(shelf: VisibleTools, tool: str) -> MetaAnswer:
     """One tool's description and schema, whole."""
     card = shelf.catalog.cards.get(tool)
     name = shelf.exposed.get(tool, tool)
     joins = (tool,) if shelf.where(tool) == "deferred" else ()
     if card is None:
-        return Answered(f"{name}: its definition is not known yet; it is read when the tool is first called.", joins)
+        return MetaAnswer(f"{name}: its definition is not known yet; it is read when the tool is first called.", joins)
     mark = UNTRUSTED if _is_untrusted(shelf.catalog, tool) else ""
     schema = "It takes no arguments." if takes_nothing(card) else f"Schema: {card.schema}"
-    return Answered(f"{name}: {mark}{card.description}\n{schema}", joins)
+    return MetaAnswer(f"{name}: {mark}{card.description}\n{schema}", joins)

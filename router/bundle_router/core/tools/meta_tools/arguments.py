@@ -33,32 +33,32 @@ class SearchTools:
 
 
 @dataclass(frozen=True, slots=True)
-class Select:
+class SelectTools:
     """Tools by name."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Bundles:
+class ListTools:
     """The bundles, or with `id` the tools of one."""
 
     id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
+class GetToolDetails:
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallTool:
     name: str
     arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ReadArtifact:
     """A part of an artifact: `limit` of `unit` from `offset` on; a negative offset counts from the end."""
 
     sha256: str
@@ -68,7 +68,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class SearchArtifact:
     """The lines of an artifact that hold `pattern`, with so many lines around each."""
 
     sha256: str
@@ -84,7 +84,7 @@ class Malformed:
     text: str
 
 
-Wanted = SearchTools | Select | Bundles | Details | Call | Page | Lines | Malformed
+Wanted = SearchTools | SelectTools | ListTools | GetToolDetails | CallTool | ReadArtifact | SearchArtifact | Malformed
 
 
 class _Wrong(Exception):
@@ -152,39 +152,39 @@ def _artifact(given: Mapping[str, Any]) -> str:
     return found[1]
 
 
-def _search(given: Mapping[str, Any]) -> SearchTools | Select:
+def _search(given: Mapping[str, Any]) -> SearchTools | SelectTools:
     query = _text(given, "query", MAX_QUERY).strip()
     limit = _whole(given, "limit", MAX_FOUND, 1, 1_000)
     if not query.lower().startswith(SELECT):
         return SearchTools(query, limit)
     names = [name.strip() for name in query[len(SELECT) :].split(",")]
-    return Select(tuple(dict.fromkeys(name for name in names if name))[:MAX_SELECTED])
+    return SelectTools(tuple(dict.fromkeys(name for name in names if name))[:MAX_SELECTED])
 
 
-def _call(given: Mapping[str, Any]) -> Call:
-    return Call(_text(given, "name", 200), _mapping(given.get("arguments"), "'arguments'"))
+def _call(given: Mapping[str, Any]) -> CallTool:
+    return CallTool(_text(given, "name", 200), _mapping(given.get("arguments"), "'arguments'"))
 
 
-def _page(given: Mapping[str, Any]) -> Page:
+def _page(given: Mapping[str, Any]) -> ReadArtifact:
     unit = given.get("unit", "chars")
     if unit not in UNITS:
         raise _Wrong(f"'unit' must be one of {', '.join(UNITS)}")
     limit = _whole(given, "limit", DEFAULT_LIMITS[unit], 1, 1_000_000)
-    return Page(_artifact(given), _whole(given, "offset", 0, None, 10**12), limit, unit)
+    return ReadArtifact(_artifact(given), _whole(given, "offset", 0, None, 10**12), limit, unit)
 
 
-def _lines(given: Mapping[str, Any]) -> Lines:
+def _lines(given: Mapping[str, Any]) -> SearchArtifact:
     regex = given.get("regex", False)
     if not isinstance(regex, bool):
         raise _Wrong("'regex' must be true or false")
     pattern = _text(given, "pattern", MAX_PATTERN)
-    return Lines(_artifact(given), pattern, regex, _whole(given, "context", 0, 0, MAX_CONTEXT))
+    return SearchArtifact(_artifact(given), pattern, regex, _whole(given, "context", 0, 0, MAX_CONTEXT))
 
 
 _READERS: Final = {
     "search_tools": _search,
-    "list_tools": lambda given: Bundles(_text(given, "bundle", 200, default="").strip()),
-    "get_tool_details": lambda given: Details(_text(given, "name", 200)),
+    "list_tools": lambda given: ListTools(_text(given, "bundle", 200, default="").strip()),
+    "get_tool_details": lambda given: GetToolDetails(_text(given, "name", 200)),
     "call_tool": _call,
     "read_artifact": _page,
     "search_artifact": _lines,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from bundle_router.core.tools.meta_tools.arguments import Lines, Page
+from bundle_router.core.tools.meta_tools.arguments import ReadArtifact, SearchArtifact
 from bundle_router.core.tools.shaping.values import MediaFacts
 
 MAX_HITS: Final = 50
@@ -33,7 +33,7 @@ def describe_media(uri: str, data: bytes, facts: MediaFacts) -> str:
     return f"[{uri} is {facts.mime_type}{size}, {len(data):,} bytes: not text, so there is nothing to page or search]"
 
 
-def read_page(page: Page, text: str, data: bytes, cap: int) -> str:
+def read_page(page: ReadArtifact, text: str, data: bytes, cap: int) -> str:
     """One page, at most `cap` characters of it, and where the next one begins."""
     if page.unit == "lines":
         return _line_page(page, text, cap)
@@ -47,13 +47,13 @@ def read_page(page: Page, text: str, data: bytes, cap: int) -> str:
     return _framed(text[start:end], start, end, len(text), "chars")
 
 
-def _span(page: Page, total: int) -> tuple[int, int]:
+def _span(page: ReadArtifact, total: int) -> tuple[int, int]:
     start = page.offset if page.offset >= 0 else max(0, total + page.offset)
     start = min(start, total)
     return start, min(total, start + page.limit)
 
 
-def _line_page(page: Page, text: str, cap: int) -> str:
+def _line_page(page: ReadArtifact, text: str, cap: int) -> str:
     lines = text.splitlines(keepends=True)
     start, end = _span(page, len(lines))
     kept: list[str] = []
@@ -76,7 +76,7 @@ def _framed(shown: str, start: int, end: int, total: int, unit: str) -> str:
     return f"{shown}{gap}[{unit} {start:,} to {end:,} of {total:,}{more}]"
 
 
-def search_lines(wanted: Lines, text: str, find: Finder, cap: int) -> str:
+def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> str:
     """The lines where the pattern is found, numbered as `read_artifact` counts them, at most `cap` characters."""
     lines = text[:MAX_SEARCHED].splitlines()
     hits = 0

@@ -15,7 +15,7 @@ Rules:
 """
 
 from bundle_router.core.tools.pins.applied import pinned, with_cards
-from bundle_router.core.tools.pins.compare import Comparison, Difference, ToolChange, compare
+from bundle_router.core.tools.pins.compare import Comparison, FieldDifference, ToolChange, compare
 from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
 from bundle_router.core.tools.pins.report import report_lines
 from bundle_router.core.tools.pins.usable import PinSetting, Usable, drifted_among, usable
@@ -23,7 +23,7 @@ from bundle_router.core.tools.pins.values import Origin, Pin, Pins, approve, nar
 
 __all__ = [
     "Comparison",
-    "Difference",
+    "FieldDifference",
     "Origin",
     "Pin",
     "PinSetting",

@@ -24,7 +24,7 @@ _WINDOW: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FieldDifference:
     """One field that differs. `before` and `after` show the part that does, with a little around it; None: not there.
     `path` is a JSON Pointer into the definition."""
 
@@ -39,7 +39,7 @@ class ToolChange:
 
     tool: str
     kind: Kind
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[FieldDifference, ...] = ()
     detail: str = ""
 
 
@@ -48,7 +48,7 @@ class Comparison:
     """`server` holds differences that concern all its tools: how it is reached, and its instructions."""
 
     name: str
-    server: tuple[Difference, ...]
+    server: tuple[FieldDifference, ...]
     tools: tuple[ToolChange, ...]
 
     def of(self, kind: Kind) -> tuple[str, ...]:
@@ -88,13 +88,13 @@ def _texts(pins: Pins | None) -> Iterator[tuple[str, str]]:
 
 def server_differences(
     pins: Pins | None, admitted: Admitted | None, server: Server, volatile: tuple[VolatilePath, ...]
-) -> tuple[Difference, ...]:
+) -> tuple[FieldDifference, ...]:
     """What concerns all tools of the server. `admitted=None`: it was not contacted yet."""
     if pins is None:
         return ()
     was, is_now = pins.origin, origin_of(server)
     rows = [
-        Difference(f"/origin/{name}", _text(getattr(was, name)), _text(getattr(is_now, name)))
+        FieldDifference(f"/origin/{name}", _text(getattr(was, name)), _text(getattr(is_now, name)))
         for name in type(was).__slots__
         if getattr(was, name) != getattr(is_now, name)
     ]
@@ -108,7 +108,7 @@ def _text(value: object) -> str | None:
     return None if value is None else revealed(value) if isinstance(value, str) else encode(value)
 
 
-def differences(before: Any, after: Any) -> tuple[Difference, ...]:
+def differences(before: Any, after: Any) -> tuple[FieldDifference, ...]:
     """The fields that differ, in path order, at most `MAX_DIFFERENCES` of them."""
     found = []
     for row in _walk((), before, after):
@@ -118,14 +118,14 @@ def differences(before: Any, after: Any) -> tuple[Difference, ...]:
     return tuple(found)
 
 
-def _walk(place: tuple[str | int, ...], before: Any, after: Any) -> Iterator[Difference]:
+def _walk(place: tuple[str | int, ...], before: Any, after: Any) -> Iterator[FieldDifference]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
             where = (*place, key)
             if key not in after:
-                yield Difference(_path(where), _excerpt(before[key]), None)
+                yield FieldDifference(_path(where), _excerpt(before[key]), None)
             elif key not in before:
-                yield Difference(_path(where), None, _excerpt(after[key]))
+                yield FieldDifference(_path(where), None, _excerpt(after[key]))
             else:
                 yield from _walk(where, before[key], after[key])
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
@@ -139,7 +139,7 @@ def _path(place: tuple[str | int, ...]) -> str:
     return revealed(pointer(place))
 
 
-def _changed(path: str, before: Any, after: Any) -> Difference:
+def _changed(path: str, before: Any, after: Any) -> FieldDifference:
     old, new = _plain(before), _plain(after)
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
@@ -147,7 +147,7 @@ def _changed(path: str, before: Any, after: Any) -> Difference:
     end = 0
     while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
         end += 1
-    return Difference(path, _part(old, start, len(old) - end), _part(new, start, len(new) - end))
+    return FieldDifference(path, _part(old, start, len(old) - end), _part(new, start, len(new) - end))
 
 
 def _part(text: str, start: int, stop: int) -> str:

@@ -15,12 +15,12 @@ from bundle_router.core.models import SERVER_NAME, TOOL_NAME, Frozen
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.admission import VolatileError, identity, volatile_paths
 from bundle_router.core.tools.admission.bounds import beyond_bounds
-from bundle_router.core.tools.admission.values import Limits
+from bundle_router.core.tools.admission.values import DefinitionLimits
 from bundle_router.core.tools.pins.values import Origin, Pin, Pins
 from bundle_router.errors import CorruptPins
 
 SCHEMA: Final = "bundle-router.pins/1"
-_BOUNDS: Final = Limits()
+_BOUNDS: Final = DefinitionLimits()
 
 
 class _WrittenOrigin(Frozen):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.pins.compare import Comparison
-from bundle_router.core.tools.warning_light import Neighbourhood, Verdict, inspect
+from bundle_router.core.tools.warning_light import LightVerdict, Neighbourhood, inspect
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Light:
     """What the warning light makes of one tool."""
 
     tool: str
-    verdict: Verdict
+    verdict: LightVerdict
 
 
 def lights(found: Admitted, comparison: Comparison, everyone: Neighbourhood) -> Iterator[Light]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bundle_router.core.tools.pins.compare import Comparison, Difference
+from bundle_router.core.tools.pins.compare import Comparison, FieldDifference
 
 
 def report_lines(comparison: Comparison) -> list[str]:
@@ -32,7 +32,7 @@ def _summary(comparison: Comparison) -> str:
     return ", ".join(kinds)
 
 
-def _difference(difference: Difference) -> Iterator[str]:
+def _difference(difference: FieldDifference) -> Iterator[str]:
     yield f"  {difference.path}"
     for sign, text in (("-", difference.before), ("+", difference.after)):
         if text is not None:

@@ -17,7 +17,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(slots=True)
-class Held(Generic[K]):
+class HeldConnection(Generic[K]):
     """One connection's entry. `number` tells apart the successive connections of a key."""
 
     key: K
@@ -33,22 +33,22 @@ class Leases(Generic[K]):
     def __init__(self, *, idle_s: float, max_open: int) -> None:
         self._idle_ns = int(idle_s * 1e9)
         self._max_open = max_open
-        self._current: dict[K, Held[K]] = {}
-        self._doomed: dict[int, Held[K]] = {}
+        self._current: dict[K, HeldConnection[K]] = {}
+        self._doomed: dict[int, HeldConnection[K]] = {}
         self._next = 0
 
-    def acquire(self, key: K, now_ns: int) -> tuple[Held[K], bool]:
+    def acquire(self, key: K, now_ns: int) -> tuple[HeldConnection[K], bool]:
         """Takes a lease; True when the connection is a new one that has to be opened."""
         held = self._current.get(key)
         new = held is None
         if held is None:
             self._next += 1
-            held = self._current[key] = Held(key, self._next)
+            held = self._current[key] = HeldConnection(key, self._next)
         held.leases += 1
         held.used_ns = now_ns
         return held, new
 
-    def release(self, held: Held[K], now_ns: int) -> bool:
+    def release(self, held: HeldConnection[K], now_ns: int) -> bool:
         """Gives a lease back. True when the connection is to be closed."""
         held.leases -= 1
         held.used_ns = now_ns
@@ -57,7 +57,7 @@ class Leases(Generic[K]):
             return True
         return False
 
-    def doom(self, held: Held[K]) -> bool:
+    def doom(self, held: HeldConnection[K]) -> bool:
         """No new lease on it. True when it is to be closed now, False when its last lease will (or did)."""
         if held.doomed:
             return False
@@ -69,18 +69,18 @@ class Leases(Generic[K]):
             return False
         return True
 
-    def doom_where(self, wanted: Callable[[K], bool]) -> list[Held[K]]:
+    def doom_where(self, wanted: Callable[[K], bool]) -> list[HeldConnection[K]]:
         """Dooms every current connection with such a key; those nobody holds are returned."""
         return [held for held in list(self._current.values()) if wanted(held.key) and self.doom(held)]
 
-    def idle(self, now_ns: int) -> list[Held[K]]:
+    def idle(self, now_ns: int) -> list[HeldConnection[K]]:
         """What is to be closed because nobody used it for long, or because too many are open."""
         unused = sorted((held for held in self._current.values() if not held.leases), key=lambda held: held.used_ns)
         too_many = max(0, len(self._current) - self._max_open)
         gone = [held for i, held in enumerate(unused) if i < too_many or now_ns - held.used_ns >= self._idle_ns]
         return [held for held in gone if self.doom(held)]
 
-    def move(self, held: Held[K], key: K) -> None:
+    def move(self, held: HeldConnection[K], key: K) -> None:
         """Gives a connection another key, where that is free; only who asks for the new one gets it from now on."""
         if held.doomed or key in self._current:
             return
@@ -88,7 +88,7 @@ class Leases(Generic[K]):
         held.key = key
         self._current[key] = held
 
-    def all(self) -> list[Held[K]]:
+    def all(self) -> list[HeldConnection[K]]:
         """Every connection that is held or kept."""
         return [*self._current.values(), *self._doomed.values()]
 

@@ -53,7 +53,7 @@ class ServerError:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerReply:
     """What a server answered, as it came: a result or an error. Neither: there was no answer, and `outcome`, `code` and
     `text` say why in the words of a record."""
 
@@ -106,7 +106,7 @@ def _can_give(client: Client, asked: Any) -> bool:
     return not opens_a_page or (isinstance(given, Mapping) and given.get("url") is not None)
 
 
-def fits(answer: Answer) -> bool:
+def fits(answer: ServerReply) -> bool:
     """Whether an answer is small enough to be passed on as it came."""
     if answer.result is None:
         return answer.error is None or _size(answer.error.data) <= MAX_PASSED_BYTES

@@ -17,6 +17,6 @@ the words of `vocabulary`) at sentences, `neighbours` at other servers' tools; `
 
 from bundle_router.core.tools.warning_light.inspect import inspect
 from bundle_router.core.tools.warning_light.neighbours import Neighbour, Neighbourhood
-from bundle_router.core.tools.warning_light.values import ALONE, RULES, Finding, Verdict
+from bundle_router.core.tools.warning_light.values import ALONE, RULES, LightFinding, LightVerdict
 
-__all__ = ["ALONE", "RULES", "Finding", "Neighbour", "Neighbourhood", "Verdict", "inspect"]
+__all__ = ["ALONE", "RULES", "LightFinding", "LightVerdict", "Neighbour", "Neighbourhood", "inspect"]

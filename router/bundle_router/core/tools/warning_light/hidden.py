@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from bundle_router.core.tools.admission.lookalikes import is_mixed
 from bundle_router.core.tools.shaping.visible import invisible_in
-from bundle_router.core.tools.warning_light.texts import Passage, folded
+from bundle_router.core.tools.warning_light.texts import TextPassage, folded
 
 Seen = tuple[str, str]
 """Rule and words."""
@@ -45,7 +45,7 @@ _DOWNLOAD_AND_RUN: Final = re.compile(
 )
 
 
-def seen_in_characters(passage: Passage) -> Iterator[Seen]:
+def seen_in_characters(passage: TextPassage) -> Iterator[Seen]:
     """Characters that nobody can see, and letters that are not what they look like."""
     hidden = _HARMLESS.sub("", invisible_in(passage.raw)) + "".join(_PRIVATE.findall(passage.raw))
     if hidden:
@@ -63,7 +63,7 @@ def spelled_out(hidden: str) -> str:
     return escapes + ("…" if len(hidden) > 12 else "") + (f" which reads {tags[:120]!r}" if tags else "")
 
 
-def seen_in_layout(passage: Passage) -> Iterator[Seen]:
+def seen_in_layout(passage: TextPassage) -> Iterator[Seen]:
     """Text that is there and not looked at, and markup that claims to be someone else's."""
     gap = _GAP.search(passage.raw)
     if gap and len(passage.raw[gap.end() :].strip()) > 20 and len(passage.raw[: gap.start()].strip()) > 0:
@@ -76,13 +76,13 @@ def seen_in_layout(passage: Passage) -> Iterator[Seen]:
         yield "fake-markup", markup[0].strip()
 
 
-def seen_in_commands(passage: Passage) -> Iterator[Seen]:
+def seen_in_commands(passage: TextPassage) -> Iterator[Seen]:
     found = _DOWNLOAD_AND_RUN.search(passage.plain)
     if found:
         yield "command", found[0][:80]
 
 
-def decoded_texts(passage: Passage) -> Iterator[str]:
+def decoded_texts(passage: TextPassage) -> Iterator[str]:
     """Readable texts that stand in the passage in base64, hexadecimal, escapes or character codes."""
     for match in _HEX.finditer(passage.raw):
         yield from _readable(binascii.unhexlify(match[1]))

@@ -15,8 +15,8 @@ from bundle_router.core.tools.warning_light.hidden import (
     seen_in_layout,
 )
 from bundle_router.core.tools.warning_light.neighbours import Neighbourhood
-from bundle_router.core.tools.warning_light.texts import Passage, folded, passages
-from bundle_router.core.tools.warning_light.values import RULES, Finding, Verdict
+from bundle_router.core.tools.warning_light.texts import TextPassage, folded, passages
+from bundle_router.core.tools.warning_light.values import RULES, LightFinding, LightVerdict
 from bundle_router.core.tools.warning_light.wording import seen_in_argument, seen_in_sentence
 
 NOBODY = Neighbourhood(())
@@ -29,24 +29,24 @@ def inspect(
     server: str = "",
     instructions: str = "",
     neighbours: Neighbourhood = NOBODY,
-) -> Verdict:
+) -> LightVerdict:
     """What the warning light makes of a raw definition. `neighbours` are the tools of all servers that may be seen
     beside it; `instructions` are the server's own."""
-    found: dict[str, Finding] = {}
+    found: dict[str, LightFinding] = {}
     for passage in (*passages(definition), *passages({"instructions": instructions})):
         for rule, seen in _seen(passage):
             found.setdefault(rule, _finding(rule, passage.where, seen))
     for rule, seen in neighbours.seen_beside(definition, server):
         found.setdefault(rule, _finding(rule, "/name" if rule == "mimicry" else "/description", seen))
     findings = sorted(found.values(), key=lambda finding: (-finding.weight, finding.rule))
-    return Verdict(tuple(findings), round(sum(finding.weight for finding in findings), 3))
+    return LightVerdict(tuple(findings), round(sum(finding.weight for finding in findings), 3))
 
 
-def _finding(rule: str, where: str, seen: str) -> Finding:
-    return Finding(rule, where, visible(" ".join(seen.split())[:160]), RULES[rule][0])
+def _finding(rule: str, where: str, seen: str) -> LightFinding:
+    return LightFinding(rule, where, visible(" ".join(seen.split())[:160]), RULES[rule][0])
 
 
-def _seen(passage: Passage) -> Iterator[Seen]:
+def _seen(passage: TextPassage) -> Iterator[Seen]:
     yield from seen_in_characters(passage)
     yield from seen_in_layout(passage)
     yield from seen_in_commands(passage)

@@ -20,7 +20,7 @@ _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-.\s]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class TextPassage:
     """One text with its place. `raw` is as it came, `plain` folded: no invisible characters, look-alikes as Latin,
     lower case. `prose` is false for names and values."""
 
@@ -35,12 +35,12 @@ class Passage:
         return [part[at : at + MAX_SENTENCE] for part in parts for at in range(0, len(part), MAX_SENTENCE)]
 
 
-def passages(definition: Mapping[str, Any]) -> list[Passage]:
+def passages(definition: Mapping[str, Any]) -> list[TextPassage]:
     """Every text of the definition, at most `MAX_TEXTS`. Names of properties are read as words."""
     found = []
     for place, text, prose in _texts(definition):
         raw = text[:MAX_CHARS]
-        found.append(Passage(pointer(place), raw, folded(raw if prose else " ".join(_WORDS.split(raw))), prose))
+        found.append(TextPassage(pointer(place), raw, folded(raw if prose else " ".join(_WORDS.split(raw))), prose))
         if len(found) == MAX_TEXTS:
             break
     return found

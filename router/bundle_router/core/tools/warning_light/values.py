@@ -39,7 +39,7 @@ RULES: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LightFinding:
     """One thing seen: the rule, where (`/description`), the words around it, and what it counts for."""
 
     rule: str
@@ -53,10 +53,10 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LightVerdict:
     """The findings, heaviest first, and their sum (a rule counts once). `warns` is the light."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LightFinding, ...]
     score: float
 
     @property
