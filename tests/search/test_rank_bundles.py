@@ -169,3 +169,21 @@ def test_the_labelled_sample_is_ranked_as_well_as_when_this_was_written(
         scored = search.rank_bundles(Request(query["query"], recent=recent), permitted).scored
         right += bool(scored) and scored[0].id in query["servers"]
     assert right >= 88, f"{right} of {len(queries)} turns put a right bundle first"
+
+
+@pytest.mark.parametrize(
+    ("wish", "first"),
+    [
+        ("the wether forcast for tomorrow", "weather"),
+        ("open a new isue in the trakcer", "issues.tracker"),
+    ],
+)
+def test_a_misspelt_word_is_read_as_the_one_that_search_knows(
+    wish: str, first: str, search: Search, everything: frozenset[str]
+) -> None:
+    assert search.rank_bundles(Request(wish), everything).scored[0].id == first
+
+
+def test_a_name_is_no_misspelt_word(search: Search, everything: frozenset[str]) -> None:
+    assert search.rank_bundles(Request("greet Wether"), everything).scored == ()
+    assert search.rank_bundles(Request("greet wether"), everything).scored != ()

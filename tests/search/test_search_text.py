@@ -15,7 +15,9 @@ ANALYZER = Analyzer(english_stemmer())
         ("create_pull_request", ["create", "pull", "request"]),
         ("create-pull-request", ["create", "pull", "request"]),
         ("createPullRequest", ["createpullrequest", "create", "pull", "request"]),
-        ("HTTPServer2", ["httpserver2", "http", "server", "2"]),
+        ("HTTPServer2", ["httpserver2", "http", "server"]),
+        ("7c9f of Müller GmbH on 2026-11-03", ["7c9f", "of", "müller", "gmbh", "on"]),
+        ("x and y, 17 times", ["and", "times"]),
         ("the user's file", ["the", "user", "file"]),
         ("ＦＵＬＬ width", ["full", "width"]),
         ("搜索 web", ["搜索", "搜", "索", "web"]),
@@ -25,6 +27,44 @@ ANALYZER = Analyzer(english_stemmer())
 )
 def test_words_are_split_where_a_reader_would(text: str, expected: list[str]) -> None:
     assert words(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Turn the flag new-checkout-ui off", {"new", "checkout", "ui"}),
+        ("open an issue in acme/billing-api", {"acm", "bill", "api"}),
+        ("read https://example.com/shop", {"https", "exampl", "com", "shop"}),
+        ("add a read-only user", set()),
+        ("a shop for billing-shop/x and a bill", set()),
+    ],
+)
+def test_words_inside_names_weigh_less(text: str, named: set[str]) -> None:
+    scale = Scale(0.5, 0.5, 0.3, 0.2, named=0.1)
+    terms = ANALYZER.terms(text)
+    weights = ANALYZER.weigh(terms, scale)
+    assert terms.named == named
+    assert all(weights[stem] <= 0.1 for stem in named)
+
+
+def test_the_ending_of_a_file_says_its_application() -> None:
+    terms = ANALYZER.terms("convert report.docx, please")
+    assert {"word", "document"} <= {*terms.stems} - terms.named
+    assert {"report", "docx"} <= terms.named
+
+
+@pytest.mark.parametrize(
+    ("text", "gone"),
+    [
+        ("Welche Pods laufen im Namespace staging und wie lange?", {"im", "und", "wie", "welch"}),
+        ("Envoie un message dans le canal Slack", {"un", "dan", "le"}),
+        ("die cast parts for the press", set()),
+    ],
+)
+def test_another_languages_stop_words_say_nothing(text: str, gone: set[str]) -> None:
+    stems = {*ANALYZER.terms(text).stems}
+    assert not gone & stems
+    assert stems & {"pod", "messag", "die"}
 
 
 @pytest.mark.parametrize(

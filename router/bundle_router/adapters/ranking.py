@@ -17,11 +17,11 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.core.search.index import COLLECTIONS, Collection, Document, Hit
+from bundle_router.core.search.index import COLLECTIONS, MIN_RESPELT, Collection, Document, Hit
 from bundle_router.core.search.text import Stem
 
 if TYPE_CHECKING:
@@ -111,6 +111,9 @@ class LexicalIndex:
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
         return self._matrices[collection].rarity(terms)
 
+    def like(self, collection: Collection, term: str) -> Sequence[str]:
+        return self._matrices[collection].like(term)
+
     def knows(self, collection: Collection, term: str) -> bool:
         return term in self._matrices[collection].columns
 
@@ -175,6 +178,22 @@ class _Source:
         return self._documents
 
 
+def _shortened(word: str) -> set[str]:
+    """The word, and the word without any one letter."""
+    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
+
+
+def _one_apart(one: str, other: str) -> bool:
+    """Whether one letter was added, dropped or replaced, or two neighbours swapped."""
+    if len(one) != len(other):
+        long, short = sorted((one, other), key=len, reverse=True)
+        return len(long) - len(short) == 1 and short in _shortened(long)
+    unlike = [at for at in range(len(one)) if one[at] != other[at]]
+    if len(unlike) == 2 and unlike[1] == unlike[0] + 1:
+        return one[unlike[0]] == other[unlike[1]] and one[unlike[1]] == other[unlike[0]]
+    return len(unlike) == 1
+
+
 @dataclass(eq=False)
 class _Matrix:
     """One collection: bm25s' matrix of scores (a column a term, rows in id order) and the rarity of each term."""
@@ -230,6 +249,20 @@ class _Matrix:
         unseen = math.log1p((max(len(self.ids), 1) + 0.5) / 0.5)
         columns = self.columns
         return [float(self.idf[columns[term]]) if term in columns else unseen for term in terms]
+
+    def like(self, term: str) -> Sequence[str]:
+        near = {word for short in _shortened(term) for word in self._by_shortened.get(short, ())}
+        found = sorted((float(self.idf[self.columns[word]]), word) for word in near if _one_apart(term, word))
+        return [word for _, word in found[:2]]
+
+    @cached_property
+    def _by_shortened(self) -> Mapping[str, Sequence[str]]:
+        words: dict[str, list[str]] = {}
+        for word in self.columns:
+            if len(word) >= MIN_RESPELT and word.isascii() and word.isalpha():
+                for short in _shortened(word):
+                    words.setdefault(short, []).append(word)
+        return words
 
     def scores(self, weights: Mapping[str, float]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """For every document: the weighted sum of its BM25 scores, and of the rarity of the terms it holds."""

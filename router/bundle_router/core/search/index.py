@@ -23,6 +23,8 @@ the trusted tools and the pinned ones of other servers, where there are such, an
 Space = Literal["bundles", "tools", "pinned", "steps"]
 """Where vectors lie: of bundles, of trusted tools, of pinned tools of other servers, and of remembered steps."""
 
+MIN_RESPELT: Final = 5
+"""Letters of a word from which on an unknown one may stand for it."""
 COLLECTIONS: Final[tuple[Collection, ...]] = get_args(Collection)
 
 
@@ -81,6 +83,10 @@ class Index(Protocol):
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
         """How rare each term is among the collection's documents (an idf, ≥ 0); terms it has never seen are rarest."""
+
+    def like(self, collection: Collection, term: str) -> Sequence[str]:
+        """At most two words of the collection that a misspelt one may stand for, the commonest first: one letter apart
+        (missing, added, another, or two that changed places)."""
 
     def knows(self, collection: Collection, term: str) -> bool:
         """Whether any document of the collection holds the term."""

@@ -26,7 +26,7 @@ from typing import Final
 from bundle_router.core.models.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
 from bundle_router.core.search.documents import Corpus
 from bundle_router.core.search.fusion import Scored, add_up, best_is_one, blend, order, with_memory
-from bundle_router.core.search.index import Index, Vectors
+from bundle_router.core.search.index import MIN_RESPELT, Index, Vectors
 from bundle_router.core.search.meaning import best_of_tools, likeness
 from bundle_router.core.search.memory import Memory, count_features
 from bundle_router.core.search.passes import Pass, Passes, Scope, coherence_of
@@ -199,12 +199,12 @@ class Search:
     def _find(self, request: Request, scope: Scope, *, tools: bool) -> _Found:
         w = self.weights
         wish, quoted = split_quotes(request.text)
-        terms = self.analyzer.terms(wish)
+        terms = self._respelt(self.analyzer.terms(wish))
         need = w.coverage * min(1.0, w.short_request / max(len(terms.stems), 1)) ** 2
         context = "\n".join((request.context, quoted, *(step.goal for step in request.recent[:1])))
         hints = self.analyzer.terms(context) if context.strip() else Terms(())
         full = self._passes.of(terms, hints, need, scope, tools)
-        parts = [self._passes.of(clause, Terms(()), 0.0, scope, tools) for clause in self._clauses(wish)]
+        parts = [self._passes.of(self._respelt(clause), Terms(()), 0.0, scope, tools) for clause in self._clauses(wish)]
         if parts:
             bundles = blend(full.bundles, add_up(((p.bundles, p.strength) for p in parts), w.bundle_sharpness), w.whole)
             of_tools = blend(full.tools, add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
@@ -217,6 +217,25 @@ class Search:
             of_tools = blend(meant.tools, best_is_one(of_tools), share) if tools else of_tools
         self._add_history(bundles, request, scope)
         return _Found(bundles, of_tools, full, coherence, meant)
+
+    def _respelt(self, terms: Terms) -> Terms:
+        """The terms with what an unknown word may stand for in its place. A name is no misspelt word."""
+        unspelt = terms.named | terms.proper
+        guessed: set[str] = set()
+        stems: list[str] = []
+        for stem in terms.stems:
+            others = self._like(stem) if len(stem) >= MIN_RESPELT - 1 and stem not in unspelt else (stem,)
+            guessed.update(other for other in others if other not in terms.stems)
+            stems += others
+        if not guessed:
+            return terms
+        return replace(terms, stems=tuple(dict.fromkeys(stems)), named=terms.named | guessed)
+
+    def _like(self, stem: str) -> Sequence[str]:
+        known = any(self.index.knows(name, stem) for name in ("bundles", "tools", self.corpus.ranks_tools))
+        if known or not stem.isascii() or not stem.isalpha():
+            return (stem,)
+        return self.index.like("bundles", stem) or (stem,)
 
     def _meant(self, request: Request, scope: Scope, tools: bool) -> _Meant:
         vector = request.vector or self.understood.get(request.text)
@@ -291,8 +310,9 @@ class Search:
             return Evidence()
         first = scored[0]
         second = scored[1].score if len(scored) > 1 else 0.0
-        stems = self.analyzer.terms(request.text).stems
-        weights = self.analyzer.weigh(Terms(stems), self.weights.bundle_scale)
+        terms = self._respelt(self.analyzer.terms(request.text))
+        stems = terms.stems
+        weights = self.analyzer.weigh(replace(terms, pairs=()), self.weights.bundle_scale)
         total = sum(weights[s] * r for s, r in zip(stems, self.index.rarity("bundles", stems), strict=True))
         unseen = self.index.rarity("bundles", ("\0",))[0] or 1.0
         votes = [scores for scores in (found.full.by_text, found.full.by_tool, found.meant.bundles, fused) if scores]

@@ -3,12 +3,16 @@
 Rules:
 1. Words are Unicode letters and digits after NFKC, in lower case; a script without spaces gives a term a character.
 2. An identifier is kept whole and split: `createPullRequest`, `create_pull_request` and `create-pull-request` all give
-   `create`, `pull`, `request`, and a camelCase one its joined form as well.
+   `create`, `pull`, `request`, and a camelCase one its joined form as well. Single letters and bare numbers are no
+   terms, and what would fall into such (`GmbH`, `7c9f`) stays whole.
 3. Stop words are dropped; words every request uses (`find`, `show`, `latest`) stay, but weigh less: dropping them
    would make "list" and "delete" the same, counting them in full would let them choose.
 4. Stemming is a port (`Stem`): the same stemmer must have made the index.
 5. Neighbouring words also give one joined term ("resource group"), which only ever adds to a match.
-6. Nothing here fails on any string: lone surrogates, controls and 32,768 characters are just text.
+6. In a request, words inside names (`acme/billing-api`, `new-checkout-ui`, addresses) weigh less: they say what is
+   touched, not what is wanted. A file's ending says its application (`.docx`: Word document).
+7. A request in another language loses that language's stop words, where more of these stand in it than English ones.
+8. Nothing here fails on any string: lone surrogates, controls and 32,768 characters are just text.
 """
 
 from __future__ import annotations
@@ -16,13 +20,13 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from bundle_router.core.search.words import CONVERSATION, GENERIC, STOP_WORDS, SYNONYMS
+from bundle_router.core.search.words import CONVERSATION, FILE_KINDS, FOREIGN_STOP_WORDS, GENERIC, STOP_WORDS, SYNONYMS
 
 Stem = Callable[[str], str]
 """Takes one lower-case word to its stem. Must be a function of the word alone."""
@@ -30,6 +34,8 @@ Stem = Callable[[str], str]
 MAX_WORDS: Final = 600
 """Words of a request that are looked at. What an intent wants stands in its first page."""
 MAX_CLAUSES: Final = 12
+MAX_NAME: Final = 200
+"""Characters of a word that are looked at to see whether it is a name."""
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _PART: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[\u3040-\u30ff\u3400-\u9fff]|[^\W_A-Za-z\d]+")
@@ -79,8 +85,29 @@ def words(text: str) -> list[str]:
         parts = _PART.findall(word)
         if len(parts) > 1:
             found.append(word.lower())
-        found.extend(part.lower() for part in parts)
-    return found
+        if not any(part.isalpha() and len(part) == 1 and part.isascii() for part in parts):
+            found.extend(part.lower() for part in parts)
+    return [word for word in found if (len(word) > 1 and not word.isdigit()) or not word.isascii()]
+
+
+_NAME: Final = re.compile(r"[\w)][/_:@=]\w|\w\.\w|[a-z]\d|\d[a-z]|\w-\w+-\w|[#@]\w|://", re.IGNORECASE)
+"""Occurs in names, paths, addresses, ids and versions, and not in words."""
+_PROPER: Final = re.compile(r"(?<=[\w,] )[A-Z]\w+")
+_ENDING: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9]{1,5})\b")
+
+
+def kinds_in(text: str) -> str:
+    """Words for the kinds of the files that a text names."""
+    return " ".join(FILE_KINDS.get(ending.lower(), "") for ending in dict.fromkeys(_ENDING.findall(text)))
+
+
+def foreign_stop_words(found: Collection[str]) -> frozenset[str]:
+    """The stop words of the language that words are of, unless that is English."""
+    said = frozenset(found)
+    count, _, stop = max(
+        ((len(said & stop), name, stop) for name, stop in FOREIGN_STOP_WORDS.items()), default=(0, "", frozenset())
+    )
+    return stop if count >= 2 and count > len(said & STOP_WORDS) else frozenset()
 
 
 @lru_cache(maxsize=4096)
@@ -94,6 +121,10 @@ class Terms:
 
     stems: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...] = ()
+    named: frozenset[str] = frozenset()
+    """Stems that stand in names alone."""
+    proper: frozenset[str] = frozenset()
+    """Stems of words with a capital letter inside a sentence: known or not, they are not misspelt."""
 
 
 def pair_term(pair: tuple[str, str]) -> str:
@@ -132,9 +163,21 @@ class Analyzer:
         return [stem(word) for word in kept[:limit]]
 
     def terms(self, text: str, *, limit: int | None = MAX_WORDS) -> Terms:
+        """Terms of a request."""
         stems = self.stems(text, limit=limit)
+        foreign = {self.stem(word) for word in foreign_stop_words(words(text)[:limit])}
+        stems = [stem for stem in stems if stem not in foreign]
         pairs = dict.fromkeys(itertools.pairwise(stems))
-        return Terms(tuple(dict.fromkeys(stems)), tuple(pairs))
+        parts = text.split()
+        names = [part for part in parts if _NAME.search(part[:MAX_NAME])]
+        proper = {self.stem(word) for word in words(" ".join(_PROPER.findall(text)))}
+        if not names:
+            return Terms(tuple(dict.fromkeys(stems)), tuple(pairs), proper=frozenset(proper))
+        others = " ".join(part for part in parts if not _NAME.search(part[:MAX_NAME]))
+        named = {*self.stems(" ".join(names), limit=limit)} - {*self.stems(others, limit=limit)}
+        kinds = [stem for stem in self.stems(kinds_in(text)) if stem not in foreign]
+        plain = tuple(dict.fromkeys((*stems, *kinds)))
+        return Terms(plain, tuple(pairs), frozenset(named.difference(kinds)), frozenset(proper))
 
     def clauses(self, text: str) -> list[Terms]:
         """The wishes of a long request, each with at least two terms; at most `MAX_CLAUSES`, the first ones."""
@@ -154,6 +197,7 @@ class Analyzer:
         own: dict[str, float] = {}
         for stem in terms.stems:
             weight = scale.generic if stem in self.generic else scale.conversation if stem in self.conversation else 1.0
+            weight *= scale.named if stem in terms.named else 1.0
             own[stem] = weight
             weights[stem] = max(weights.get(stem, 0.0), weight)
             for other in self.synonyms.get(stem, ()):
@@ -166,9 +210,10 @@ class Analyzer:
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How much a query term counts, an ordinary word being 1: words every request uses, words of conversation,
-    synonyms (times the weight of the word they stand for), and pairs of neighbours."""
+    synonyms (times the weight of the word they stand for), pairs of neighbours, and words inside names."""
 
     generic: float
     conversation: float
     synonym: float
     pair: float
+    named: float = 0.35

@@ -8,6 +8,7 @@ Rules for changing them:
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Final
 
 
@@ -24,6 +25,76 @@ while who whom why will with would you your yours
 """
 )
 """Dropped everywhere: they hold a sentence together and say nothing of what it wants."""
+
+FOREIGN_STOP_WORDS: Final = MappingProxyType(
+    {
+        "de": _words(
+            """
+aber alle als am an auch auf aus bei bin bis bitte das dass dein dem den der des die dies diese diesem diesen dieser
+dieses dir doch du durch ein eine einem einen einer eines er es euch euer für hat habe haben hier ich ihm ihn ihr ihre
+im in ist ja kann kannst können man mein meine meinem meinen meiner mir mit nach nicht noch nur ob oder ohne sein seine
+sich sie sind so soll über um und uns unser unsere unserem unseren unter vom von vor was welche welchen welcher wenn
+wer werden wie wir wird wo zu zum zur
+"""
+        ),
+        "fr": _words(
+            """
+à au aux avec ce ces cette comme dans de des du elle en est et eux il ils je la le les leur leurs lui ma mais me mes
+moi mon ne nos notre nous on ou où par pas peux pour qu que quel quelle quelles quels qui sa sans se ses si son sont
+sur ta te tes toi ton tu un une vos votre vous
+"""
+        ),
+        "es": _words(
+            """
+a al algo como con cual cuál de del desde donde dónde el ella ellos en entre era es esa ese eso esta está este esto
+hay la las le les lo los más me mi mis muy nos nuestra nuestro o para pero por puedes que qué quién se ser si sin
+sobre son su sus también te tiene tu un una unos y ya
+"""
+        ),
+        "it": _words(
+            """
+a al alla alle anche che chi ci come con cosa da dai dal dalla dei del della delle di dove e ed è gli ha hai ho i il in
+io la le lei lo loro ma mi mio nel nella non o per perché più puoi quale quali se si sono su sul sulla tra tu un una uno
+"""
+        ),
+        "pt": _words(
+            """
+a ao aos as às até com como da das de do dos e é ela ele em entre esta está este eu foi isso já mais mas me meu minha
+na nas no nos não o onde os ou para pela pelo pode por porque qual quais que quem se sem seu sua são também te tem um
+uma você
+"""
+        ),
+        "nl": _words(
+            """
+aan al als bij dat de deze die dit door een en er het hij hoe hun ik in is je jij kan kun maar me met mijn naar niet
+nog of om onder ons onze ook op over te tot uit uw van voor waar was wat we welke wie wij wordt zal ze zij zijn zo
+"""
+        ),
+    }
+)
+"""Dropped from a request in that language. Nothing is dropped from what is indexed."""
+
+FILE_KINDS: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("doc", "docx", "odt", "rtf"), "word document"),
+        **dict.fromkeys(("xls", "xlsx", "xlsm", "ods", "tsv"), "excel spreadsheet workbook"),
+        "csv": "csv spreadsheet table",
+        **dict.fromkeys(("ppt", "pptx", "odp"), "powerpoint presentation slide"),
+        "pdf": "pdf document",
+        "ipynb": "jupyter notebook",
+        "md": "markdown",
+        **dict.fromkeys(("png", "jpg", "jpeg", "gif", "webp", "svg", "bmp", "tiff"), "image picture"),
+        **dict.fromkeys(("mp3", "wav", "ogg", "flac", "m4a"), "audio"),
+        **dict.fromkeys(("mp4", "mov", "mkv", "webm"), "video"),
+        **dict.fromkeys(("py", "js", "ts", "go", "rs", "java", "rb", "cpp", "sh"), "code file"),
+        **dict.fromkeys(("txt", "log", "json", "yaml", "yml", "toml", "ini", "xml", "env"), "file"),
+        "sql": "sql database",
+        "parquet": "table data",
+        **dict.fromkeys(("html", "htm"), "web page"),
+        **dict.fromkeys(("zip", "gz", "tar", "7z"), "archive file"),
+    }
+)
+"""A file's ending: words for what it is."""
 
 GENERIC: Final = _words(
     """
