@@ -47,7 +47,7 @@ def test_the_prompt_changes_only_with_its_version() -> None:
     example = system_part([Bundle("a.b", "D", (), avoid="A", examples=("E",))], 3) + user_part(
         step(goal="g", constraints=("c",)), (RecentStep("r", "s", "g", ("a.b",)),)
     )
-    known = {"router-prompt/1": "sha256:873bc0e40296e339916ee8b645c51884258c945e34eef1bfb5ce689f2869a78a"}
+    known = {"router-prompt/2": "sha256:6559e5896eeff86cd77ccbb43947a83805bd38b781367ad8f17981dbd2c99331"}
     assert digest(example) == known[PROMPT_VERSION], "the prompt changed: give it a new version and a new line here"
 
 
@@ -89,16 +89,27 @@ def test_ids_times_and_labels_are_not_sent() -> None:
     assert json.loads(user_part(one, ())).keys() == {"workflow", "role", "step", "goal", "constraints", "recent_steps"}
 
 
-def test_bundles_stand_in_id_order_one_a_line() -> None:
+def test_bundles_stand_in_the_order_of_the_candidates_one_a_line() -> None:
     bundles = [Bundle(id_, "d", ()) for id_ in ("c", "a", "b")]
     lines = system_part(bundles, 3).removeprefix(RUBRIC.format(max_picks=3)).splitlines()
-    assert [json.loads(line)["id"] for line in lines] == ["a", "b", "c"]
-    assert system_part(bundles, 3) == system_part(reversed(bundles), 3)
+    assert [json.loads(line)["id"] for line in lines] == ["c", "a", "b"]
+
+
+def test_an_example_of_the_operators_is_worked_out() -> None:
+    bundles = [Bundle("a", "d", ()), Bundle("b", "d", (), examples=('say "hi"\u2028',))]
+    text = system_part(bundles, 3).removeprefix(RUBRIC.format(max_picks=3))
+    said, answer = text.splitlines()[-2:]
+    assert said == 'For a step with the goal "say \\"hi\\"\\u2028" the answer is:'
+    assert picked(shape_for(("a", "b")).model_validate_json(answer), ("a", "b"), 3) is not None
+
+
+def test_a_strict_schema_has_no_default() -> None:
+    assert '"default"' not in json.dumps(shape_for(("a", "b")).model_json_schema())
 
 
 def test_examples_are_bounded_and_empty_keys_left_out() -> None:
     examples = tuple(f"do {i}" for i in range(50))
-    (line,) = system(Bundle("a", "d", ("srv.x",), examples=examples))
+    line = system(Bundle("a", "d", ("srv.x",), examples=examples))[0]
     assert json.loads(line) == {"id": "a", "description": "d", "examples": list(examples[:MAX_EXAMPLES])}
 
 

@@ -30,6 +30,8 @@ _FENCED: Final = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*
 
 def _all_required(schema: dict[str, Any]) -> None:
     schema["additionalProperties"] = False
+    for part in schema.get("properties", {}).values():
+        part.pop("default", None)  # constrained output refuses it
     schema["required"] = list(schema.get("properties", ()))
 
 

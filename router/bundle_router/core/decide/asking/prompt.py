@@ -1,8 +1,8 @@
 """What a model is sent: a constant part with the permitted bundles, and the step as one JSON object.
 
 Rules:
-1. The system part depends on the catalog and the permitted ids alone. Equal sets give equal bytes, so that providers
-   can keep the prefix; the step stands at the end, in the user part.
+1. The system part depends on the catalog and the candidates alone, best ranked first where search ranked them. Its
+   rubric comes first, so that providers can keep that much; the step stands at the end, in the user part.
 2. Of a bundle only what the operator wrote is sent: id, description, avoid, examples. Nothing of a server or of a tool
    definition, not even a name.
 3. The step is data: one JSON object in which everything that is not printable is escaped, bounded, without ids, times
@@ -21,7 +21,7 @@ from typing import Any, Final
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.models import RecentStep, Step
 
-PROMPT_VERSION: Final = "router-prompt/1"
+PROMPT_VERSION: Final = "router-prompt/2"
 
 MAX_EXAMPLES: Final = 10
 """Examples of one bundle that are sent."""
@@ -59,9 +59,16 @@ class Prompt:
 
 
 def system_part(bundles: Iterable[Bundle], max_picks: int) -> str:
-    """The constant part for these bundles, in id order."""
-    lines = [_line(bundle) for bundle in sorted(bundles, key=lambda b: b.id)]
-    return RUBRIC.format(max_picks=max_picks) + "\n".join(lines) + "\n"
+    """The constant part for these bundles in their order, with an example of the operator's worked out."""
+    named = tuple(bundles)
+    worked = next((_worked_example(bundle) for bundle in named if bundle.examples), "")
+    return RUBRIC.format(max_picks=max_picks) + "\n".join(map(_line, named)) + f"\n{worked}"
+
+
+def _worked_example(bundle: Bundle) -> str:
+    answer = {"rationale": "It is what the bundle is for.", "picks": [{"id": bundle.id, "need": "required"}]}
+    said = _json({**answer, "missing": ""})
+    return f"\nFor a step with the goal {_json(bundle.examples[0])} the answer is:\n{said}\n"
 
 
 def user_part(step: Step, recent: Sequence[RecentStep]) -> str:
