@@ -101,7 +101,8 @@ class BinaryRule(Frozen):
     `path` is absolute, or `@python` for the interpreter that runs the router. Nothing else is looked up on `PATH`.
     `env` names variables passed on from the router (never those that make programs load or run something: `LD_*`,
     `PYTHON*`, `GIT_*` …); `set_env` holds fixed `NAME=value` pairs. `reads` names folders outside the workspace
-    that it needs to read. `memory_bytes` counts one process's address space, `file_bytes` one file.
+    that it needs to read. `memory_bytes` bounds one process's address space and the memory of all its processes
+    together; `file_bytes` one file, and twice that all that it writes.
     `protect_git` keeps the workspace's `.git` read-only while it runs.
     """
 
@@ -120,8 +121,10 @@ class BinaryRule(Frozen):
     set_env: tuple[str, ...] = Field(default=(), description="Fixed variables: 'NAME=value'.")
     reads: tuple[str, ...] = Field(default=(), description="Folders outside the workspace that it has to read.")
     timeout_s: float = Field(default=60.0, gt=0, le=3600, description="Seconds one start may take.")
-    memory_bytes: int = Field(default=4 << 30, ge=64 << 20, description="Address space of one of its processes.")
-    file_bytes: int = Field(default=256 << 20, ge=0, description="Size of one file it writes.")
+    memory_bytes: int = Field(
+        default=4 << 30, ge=64 << 20, description="Address space of a process, and memory of all together."
+    )
+    file_bytes: int = Field(default=256 << 20, ge=0, description="Size of one file; all it writes: twice that.")
     max_processes: int = Field(default=256, ge=1, le=100_000, description="Processes at once.")
     protect_git: bool = Field(default=True, description="Keeps .git read-only while it runs.")
 

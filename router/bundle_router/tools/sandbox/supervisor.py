@@ -94,6 +94,8 @@ class Supervisor:
         for place in (*hidden, *(place for place in plan.protected if place not in hidden)):
             held = place.path in covered or Path(_path_of_root(plan)).is_relative_to(place.path)
             detail = "hidden" if place in hidden else "read-only"
+            if place.required and not held:
+                raise _Unprotected(place, "it is a symbolic link")
             self._statements.append(_about(place, held, detail if held else "a symbolic link, which can be replaced"))
         read = (*plan.read, "/proc") if own_proc else plan.read
         self._plan = replace(plan, read=read, write=(*plan.write, *_own_writable(plan)))
