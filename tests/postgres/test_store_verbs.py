@@ -29,7 +29,8 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """The files of the runs in a folder, without what the runs share."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("[!.]*/**/*") if path.is_file()}
 
 
 def test_runs_go_into_a_database_and_out_of_it_byte_for_byte(filled: str, tmp_path: Path) -> None:

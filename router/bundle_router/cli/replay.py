@@ -42,10 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     known: set[str] = set()
     attempt = EachRun()
     for run_id in arguments.run_ids or archive.run_ids():
-        for replayed in attempt.all(_replays(archive, run_id, given, known)):
-            counts[replayed.outcome] += 1
-            if replayed.outcome in ("changed", "asks_anew") or (given is None and replayed.outcome != "identical"):
-                differing.append(replayed)
+        for outcome, replayed in attempt.all(_outcomes(archive, run_id, given, known)):
+            counts[outcome] += 1
+            differing += [replayed] if replayed is not None else []
     if arguments.json:
         print_json({"counts": dict(counts), "differing": [_row(item) for item in differing]})
     else:
@@ -53,6 +52,15 @@ def run(arguments: argparse.Namespace) -> int:
         if counts and (later := _later_servers(given, known)):
             say(f"no run knew {', '.join(later)}: taken here as reviewed and available")
     return attempt.status or (1 if differing else 0)
+
+
+def _outcomes(
+    archive: Any, run_id: str, given: Catalog | None, known: set[str]
+) -> Iterator[tuple[str, Replayed | None]]:
+    """What became of each decision, and the whole of it where that is a difference: a run may hold 100,000."""
+    for replayed in _replays(archive, run_id, given, known):
+        is_same = replayed.outcome == "identical" or (given is not None and replayed.outcome == "same_bundles")
+        yield replayed.outcome, None if is_same else replayed
 
 
 def _replays(archive: Any, run_id: str, given: Catalog | None, known: set[str]) -> Iterator[Replayed]:
