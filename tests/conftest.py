@@ -14,6 +14,9 @@ load_profile()
 for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
     os.environ.pop(name, None)
 
+# Beside the installed packages, not in the checkout: what Hypothesis remembers, also in programs that tests start.
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(sys.prefix, "hypothesis")))
+
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     # No compiled module in the checkout, as whoever set it wants, and yet not each of them compiled by each process.
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "pycache"))

@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import Any, Final
 
 from hypothesis import settings
-from hypothesis.configuration import set_hypothesis_home_dir
 
 ALL: Final = os.environ.get("BUNDLE_ROUTER_TESTS") == "all"
 PART: Final = 5
@@ -29,10 +26,6 @@ def rounds(number: int) -> int:
 
 
 def load_profile() -> None:
-    """Set what holds for every property, and keep what Hypothesis remembers of them beside the installed packages.
-
-    There is no deadline: how long an example takes says more of the machine than of us.
-    """
-    set_hypothesis_home_dir(Path(sys.prefix, "hypothesis"))
+    """Set what holds for every property: no deadline, since how long an example takes says more of the machine."""
     settings.register_profile("bundle-router", examples(100))
     settings.load_profile("bundle-router")
