@@ -7,6 +7,7 @@ import tarfile
 import tracemalloc
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,12 +15,26 @@ from bundle_router.cli import main
 from bundle_router.deferral.causes import AgentSettings, Setting, can_search, judge, search_mode
 from bundle_router.deferral.files import TranscriptReader, cause_table
 from bundle_router.deferral.findings import split_cost
-from bundle_router.deferral.transcript import RecentIds, RequestFacts, Usage
+from bundle_router.deferral.transcript import RecentIds, RequestFacts, Transcript, Usage
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.deferral.conftest import ARCHIVE, Home
 
 TABLE = cause_table()
 NOTHING_SET = AgentSettings({})
+
+
+def _sample() -> list[dict[str, Any]]:
+    """The lines of one recording in which deferral was refused and the conversation continued."""
+    with tarfile.open(ARCHIVE) as archive:
+        file = archive.extractfile("fixtures/transcripts/captured/2.1.329__resume-after-refusal.jsonl")
+        assert file is not None
+        found = [json.loads(line) for line in file]
+    return [record for record in found if record["type"] not in ("api-request-blob", "queue-operation")]
+
+
+SAMPLE = _sample()
 
 
 def captured() -> list[str]:
@@ -137,6 +152,24 @@ def test_memory_does_not_grow_with_the_transcript(tmp_path: Path) -> None:
     with pytest.MonkeyPatch().context() as patch:
         patch.setattr(RecentIds.__init__, "__defaults__", (100,))
         assert peak(8_000) < peak(1_000) + 50_000
+
+
+@given(st.integers(0, 10**9))
+def test_no_line_stops_the_reader(seed: int) -> None:
+    random = Random(seed)
+
+    def bent(value: Any) -> Any:
+        if random.random() < 0.06:
+            return random.choice((None, 1, -1.5, "x", [], {}, [[]], [{}], True, "2.1.329"))
+        if isinstance(value, dict):
+            return {key: bent(item) for key, item in value.items() if random.random() > 0.03}
+        return [bent(item) for item in value[:6]] if isinstance(value, list) else value
+
+    transcript = Transcript(TABLE.deferrable)
+    for record in SAMPLE:
+        line = json.dumps(bent(record)).encode()
+        list(transcript.feed(line[: random.randrange(len(line))] if random.random() < 0.1 else line))
+    list(transcript.end())
 
 
 def test_a_message_that_another_transcript_repeats_is_counted_once(recordings: Path, tmp_path: Path) -> None:

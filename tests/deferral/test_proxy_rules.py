@@ -374,3 +374,27 @@ def test_the_strict_fake_refuses_what_the_api_refuses() -> None:
     ):
         with pytest.raises(BadRequest, match=said):
             check_request(request(tools=change))
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.sampled_from(("tool_use", "text", "assistant")),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(("type", "name", "role", "content", "id", "text")), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(JSON, max_size=4), st.lists(JSON, max_size=3), JSON)
+def test_no_body_makes_the_rewriting_do_more_than_leave_it(messages: list[Any], tools: list[Any], more: Any) -> None:
+    found = rewrite(request(messages=messages, tools=[*TOOLS, *tools], thinking=more, tool_choice=more))
+    if isinstance(found, Deferred):
+        sent = json.loads(found.text)
+        assert sent["messages"] == messages
+        late = [tool for tool in sent["tools"] if isinstance(tool, dict) and tool.get("defer_loading")]
+        assert all("cache_control" not in tool for tool in late)

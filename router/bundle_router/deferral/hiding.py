@@ -2,8 +2,8 @@
 
 Rules:
 1. `server_tool_use` of the search tool and `tool_search_tool_result` are hidden; every other block passes.
-2. Without thinking they are dropped and the later blocks renumbered. With thinking each becomes a short text block, so
-   that signed thinking keeps its place even if the notes are lost.
+2. Without thinking they are dropped and the later blocks renumbered. With thinking (asked for, or before the first
+   search) each becomes a short text block, so that signed thinking keeps its place even if the notes are lost.
 3. A stream without a search passes byte for byte. Notes hold names and queries, nothing else of an answer.
 4. An answer that would be left without any block gets one placeholder.
 """
@@ -133,10 +133,21 @@ def message_key(blocks: Sequence[dict[str, Any]], prompt: str) -> str:
     return f"text:{hashlib.sha256(f'{prompt} {text}'.encode('utf-8', 'surrogatepass')).hexdigest()}" if text else ""
 
 
+def keeps_places(blocks: Sequence[dict[str, Any]], asked: bool) -> bool:
+    """Whether searches become placeholders: where thinking was asked for, or stands before the first search."""
+    for block in blocks:
+        if is_hidden(block):
+            return asked
+        if block.get("type") in ("thinking", "redacted_thinking"):
+            return True
+    return asked
+
+
 def notes_of(
     blocks: Sequence[dict[str, Any]], prompt: str, *, placeholders: bool
 ) -> dict[str, tuple[HiddenBlock, ...]]:
     """Return what has to be kept of an answer, by key, so that its client's view gives the answer again."""
+    placeholders = keeps_places(blocks, placeholders)
     hidden: list[HiddenBlock] = []
     visible: list[dict[str, Any]] = []
     for index, block in enumerate(blocks):
@@ -156,6 +167,7 @@ def notes_of(
 
 def client_blocks(blocks: Sequence[dict[str, Any]], *, placeholders: bool) -> list[dict[str, Any]]:
     """Return an answer's blocks as the client is shown them."""
+    placeholders = keeps_places(blocks, placeholders)
     shown = []
     for block in blocks:
         if not is_hidden(block):
@@ -311,6 +323,7 @@ class StreamFilter:
             block = _dict(data.get("content_block"))
             self._by_index[index] = dict(block)
             if is_hidden(block):
+                self._placeholders = keeps_places(self.blocks, self._placeholders)
                 self._hidden.add(index)
                 self.searches += block["type"] == RESULT
             if index not in self._hidden or self._placeholders:
