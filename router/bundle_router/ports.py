@@ -5,7 +5,7 @@ A fake that implements a port is in `bundle_router.testing`; one contract suite 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
@@ -117,32 +117,54 @@ class Writer:
 
 
 class RunLog(Protocol):
-    """The writer of one run directory. One per run and machine; see `adapters.run_log` for the guarantees.
+    """One run, as one process reads and appends it. Nobody holds a run: every process reads and appends side by side.
 
-    The caller holds the run's lock around everything but `sync`, which threads call side by side to share its cost.
+    A log stands behind the records it has given so far; what it has not given yet is news. The caller holds a lock of
+    its own around everything but `sync` and the artifacts.
     """
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """Where the run is, for people."""
 
     @property
-    def header(self) -> Mapping[str, Any]:
-        """What `run.json` says of the run, as it was when the run was first opened and ever since."""
+    def header(self) -> Record:
+        """What `run.json` says of the run, as it was when the run began."""
+
+    @property
+    def id_prefix(self) -> str:
+        """What ids of the run's decisions and calls begin with: unique over machines (see `nonce` in the header)."""
 
     @property
     def healed(self) -> tuple[Healed, ...]:
-        """Torn ends that were cut off so far; report them."""
+        """Torn ends that this log cut off so far; report them."""
 
     @property
     def next_seq(self) -> int:
-        """The sequence number the next record will carry. Stable while the caller holds the run's lock."""
+        """The number of records given or written so far: the sequence number of the next, if no news come first."""
 
-    def append(self, file: File, record: dict[str, Any]) -> tuple[int, str]:
-        """Writes one record (adds `seq`, `prev`, `hash`) to `routing` or `calls`; returns its `seq` and `hash`.
-
-        Raises StorageError when it was not written; the file then ends at a record boundary, and a later append may
-        succeed. After a `sync` that failed it refuses, whatever the record: see there.
+    def news(self) -> Iterable[Record]:
+        """The records that came since the last look, in order, of whoever wrote them; all of them the first time. To
+        be consumed whole. Costs one look at sizes (or one query) where nothing came. Raises CorruptRun, StorageError.
         """
+
+    def append(
+        self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
+    ) -> Appended:
+        """Writes one record (adds `seq`, `prev`, `hash`) behind everything that is there, and gives what came before.
+
+        `only_at`: compare and append. Nothing is written unless the run holds exactly that many records, and all of
+        them were given before. A run that was closed is open again by an append.
+
+        Raises RunBusy when the store could not be had within `wait_s`, StorageError when the record was not written; a
+        later append may succeed. After a `sync` that failed it refuses, whatever the record: see there.
+        """
+
+    def record(self, seq: int) -> Record:
+        """One record that was given before, read again. Raises KeyError."""
+
+    def put_catalog(self, revision: str, text: str) -> None:
+        """Keeps the text of a catalog revision with the run, where it is not there yet. Before a decision names it."""
 
     def sync(self) -> None:
         """Returns when everything appended so far survives power loss (durability `disk`); else returns at once.
@@ -154,39 +176,42 @@ class RunLog(Protocol):
         further append and sync. Close it and open the run again: what is on disk then, counts.
         """
 
-    def last_decision(self) -> Mapping[str, Any] | None:
-        """The last `route.decided` record found when the directory was opened, if any."""
-
     def artifacts(self) -> ArtifactStore: ...
 
-    def close(self) -> None:
-        """Writes the end of the run (`closed`, chain head, count) and lets go of the lock. Idempotent."""
+    def close(self) -> tuple[Writer, ...]:
+        """Lets go of the run. If it was written to here and nobody else has it open, writes its end (`closed`, chain
+        head, count); else gives those others. Idempotent, and lets go even when it raises."""
 
 
 class RunStore(Protocol):
-    """The runs directory."""
+    """Where runs live."""
 
-    def open(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> RunLog:
-        """Creates or continues a run. `header` goes into `run.json` and names at least `catalog_revision`; `catalog`
-        is the text of `catalog.json`.
+    @property
+    def blocks(self) -> bool:
+        """Whether reading and appending take a round trip: not for an event loop's thread then."""
 
-        Raises RunInUse when another live process writes it, CorruptRun when it can't be continued.
+    @property
+    def writer(self) -> str:
+        """The token of this process, unique over machines and restarts, whose life others can see. Made when needed."""
+
+    def is_alive(self, writer: str) -> bool:
+        """Whether the process of a token may still be at work; False only when it is gone for certain."""
+
+    def open(self, run_id: str) -> RunLog | None:
+        """A run that is there, as it stands; None where there is none. Writes and locks nothing.
+
+        Raises CorruptRun, StorageError.
         """
 
-    def header(self, run_id: str) -> Mapping[str, Any] | None:
-        """What `run.json` says of a run that some process opened, read without locking; None if there is none."""
+    def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> RunLog:
+        """Begins a run, or opens the one that is there by now. One that failed leaves no run.
 
-    def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
-        """The last decision of a run that some process wrote, read without locking; None if there is no such run."""
-
-    def calls_since(self, run_id: str, seq: int) -> Sequence[Mapping[str, Any]]:
-        """The records of a run's calls after the one of that number, in their order, read without locking."""
-
-    def read_artifact(self, run_id: str, sha256: str) -> bytes:
-        """The bytes of an artifact of a run that some process wrote, read without opening or locking the run.
-
-        Raises UnknownRun, KeyError when the run has none of that digest, CorruptRun when the bytes do not match it.
+        `header` goes into `run.json` and names at least `catalog_revision`; `catalog` is the text of that revision.
+        Raises CorruptRun, StorageError.
         """
+
+    def close(self) -> None:
+        """Lets go of what it holds besides runs."""
 
 
 class Selector(Protocol):

@@ -45,7 +45,10 @@ def no_artifacts(path: str) -> ArtifactStore:
 
 def open_run(runs: Path, *, durability: Durability = "process") -> DiskRunLog:
     store = DiskRunStore(runs, clock=WallClock(), artifacts=no_artifacts, durability=durability)
-    return store.open("r-1", header={"catalog_revision": digest(CATALOG)}, catalog=CATALOG)
+    log = store.create("r-1", header={"catalog_revision": digest(CATALOG)}, catalog=CATALOG)
+    for _ in log.news():
+        pass
+    return log
 
 
 def record(number: int, size: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.run_log import POSIX, DiskRunLog, DiskRunStore, Storage
 from bundle_router.core.catalog import Durability
 from bundle_router.core.models.canonical import digest, encode
-from bundle_router.ports import ArtifactStore, Redactor
+from bundle_router.ports import ArtifactStore, Record, Redactor
 
 CATALOG = encode({"schema": "bundle-router.catalog/1", "bundles": []})
 REVISION = digest(CATALOG)
@@ -42,6 +42,8 @@ class Runs:
     path: Path
     clock: SetClock = field(default_factory=SetClock)
     opened: list[DiskRunLog] = field(default_factory=list)
+    seen: list[Record] = field(default_factory=list)
+    """What the log that was opened last gave first."""
 
     @property
     def archive(self) -> Archive:
@@ -69,8 +71,10 @@ class Runs:
         redactor: Redactor | None = None,
     ) -> DiskRunLog:
         store = self.store(durability=durability, storage=storage, redactor=redactor)
-        log = store.open(run_id, header={"catalog_revision": digest(catalog)}, catalog=catalog)
+        log = store.create(run_id, header={"catalog_revision": digest(catalog)}, catalog=catalog)
         self.opened.append(log)
+        self.seen = [*log.news()]
+        log.put_catalog(digest(catalog), catalog)
         return log
 
     def record(self, number: int, **more: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.chain import genesis, unseal
-from bundle_router.errors import CorruptRun, RequestError, RunInUse, StorageError
+from bundle_router.errors import CorruptRun, RequestError, RunBusy, StorageError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 OTHER_USER = 65_534
@@ -36,8 +36,8 @@ def test_both_files_share_one_sequence_and_one_chain(runs: Any) -> None:
     assert [r.seq for r in routing] == [0, 3]
     assert [c.seq for c in calls] == [1, 2]
     in_order = [routing[0], *calls, routing[1]]
-    assert [(r.seq, r.hash) for r in in_order] == results
-    assert [r.prev for r in in_order] == [genesis("r-1"), *(hash_ for _, hash_ in results[:-1])]
+    assert [(r.seq, r.hash) for r in in_order] == [(one.seq, one.hash) for one in results]
+    assert [r.prev for r in in_order] == [genesis("r-1"), *(one.hash for one in results[:-1])]
     assert log.next_seq == 4
 
 
@@ -55,7 +55,7 @@ def test_what_can_not_be_a_record_leaves_no_trace(runs: Any) -> None:
             log.append("routing", wrong)
     with pytest.raises(TypeError):
         log.append("routing", {"x": object()})
-    assert log.append("routing", runs.record(0))[0] == 0
+    assert log.append("routing", runs.record(0)).seq == 0
     assert runs.archive.verify("r-1").ok
 
 
@@ -74,23 +74,27 @@ def test_order_is_the_sequence_whatever_the_wall_clock_does(runs: Any) -> None:
 
 def test_closing_writes_the_end_and_opening_again_takes_it_back(runs: Any) -> None:
     log = runs.open()
-    _, first = log.append("routing", runs.record(0))
+    first = log.append("routing", runs.record(0)).hash
     log.close()
     log.close()
     end = json.loads(runs.bytes("run.json"))
     assert (end["count"], end["head"], end["closed"]) == (1, first, runs.clock.time)
     again = runs.open()
+    assert json.loads(runs.bytes("run.json")) == end, "opening alone changes nothing"
+    assert runs.seen[-1]["number"] == 0
+    again.append("calls", runs.record(1))
     header = json.loads(runs.bytes("run.json"))
     assert not {"count", "head", "closed"} & header.keys()
-    assert [(entry["clean"], entry["seq"]) for entry in header["reopened"]] == [(True, 1)]
-    assert again.last_decision()["number"] == 0
-    again.append("calls", runs.record(1))
     again.release()
-    third = runs.open()
-    header = json.loads(runs.bytes("run.json"))
-    assert [entry["clean"] for entry in header["reopened"]] == [True, False]
-    third.close()
-    assert runs.numbers() == [0, 1]
+    size = len(runs.bytes("run.json"))
+    for number in range(2, 6):
+        third = runs.open()
+        third.append("calls", runs.record(number))
+        third.release()
+    assert len(runs.bytes("run.json")) == size, "it does not grow by being opened again"
+    runs.open().append("routing", runs.record(6))
+    runs.opened[-1].close()
+    assert runs.numbers() == [0, 1, 2, 3, 4, 5, 6]
     assert runs.archive.verify("r-1").ok
 
 
@@ -117,18 +121,22 @@ def test_what_is_no_run_id_touches_no_file(runs: Any, run_id: str) -> None:
     with pytest.raises(RequestError):
         runs.open(run_id)
     assert not runs.path.exists()
-    assert runs.store().last_decision(run_id) is None
+    assert runs.store().open(run_id) is None
 
 
 def test_a_decision_of_another_run_is_read_without_its_lock(runs: Any) -> None:
     log = runs.open()
-    assert runs.store().last_decision("r-1") is None
+    reader = runs.store().open("r-1")
+    assert [*reader.news()] == []
     for number in range(3):
         log.append("routing", runs.record(number))
     log.append("routing", {"type": "something.else", "filler": "x" * 200_000})
-    assert runs.store().last_decision("r-1")["number"] == 2
-    assert runs.archive.last_decision("r-1")["number"] == 2
-    assert runs.store().last_decision("none") is None
+    assert [record.get("number") for record in reader.news()] == [0, 1, 2, None]
+    assert reader.record(2)["number"] == runs.archive.last_decision("r-1")["number"] == 2
+    with pytest.raises(KeyError):
+        reader.record(9)
+    assert reader.close() == ()
+    assert runs.store().open("none") is None
 
 
 class Censor:
@@ -165,7 +173,7 @@ from bundle_router.adapters.run_log import DiskRunStore
 class Clock:
     def now(self): return "2026-11-21T08:02:00Z"
     def monotonic_ns(self): return 0
-log = DiskRunStore(sys.argv[1], clock=Clock(), artifacts=None).open(
+log = DiskRunStore(sys.argv[1], clock=Clock(), artifacts=None).create(
     "r-1", header={"catalog_revision": "sha256:0"}, catalog="{}")
 log.append("routing", {"type": "route.decided", "number": 0})
 print("ready", flush=True)
@@ -186,19 +194,45 @@ def owner(runs: Any) -> Any:
     process.communicate()
 
 
-def test_a_second_process_is_refused_with_the_owners_pid(runs: Any, owner: Any) -> None:
-    with pytest.raises(RunInUse, match=f"process {owner.pid}") as refusal:
-        runs.open()
-    assert refusal.value.pid == owner.pid
+def test_two_processes_append_side_by_side_and_each_is_told_what_came(runs: Any, owner: Any) -> None:
+    log = runs.open()
+    assert [record["number"] for record in runs.seen] == [0]
     assert runs.archive.summary("r-1").state == "open"
     assert runs.archive.summary("r-1").pid == owner.pid
+    assert log.append("routing", runs.record(1)).seq == 1
+    (other,) = log.close()
+    assert (other.pid, other.name) == (owner.pid, f"process {owner.pid}")
+    assert "closed" not in runs.archive.header("r-1"), "who has it open writes its end"
 
 
-def test_a_stopped_owner_keeps_its_run(runs: Any, owner: Any) -> None:
+def test_a_stopped_process_keeps_nobody_from_the_run(runs: Any, owner: Any) -> None:
     os.kill(owner.pid, signal.SIGSTOP)
-    with pytest.raises(RunInUse) as refusal:
-        runs.open()
-    assert refusal.value.pid == owner.pid
+    log = runs.open()
+    assert log.append("routing", runs.record(1)).seq == 1
+
+
+def test_a_process_that_is_stopped_in_an_append_is_named_in_bounded_time(runs: Any, owner: Any) -> None:
+    log = runs.open()
+    held = subprocess.Popen(
+        [sys.executable, "-c", HOLDING, str(runs.path / "r-1" / "lock")], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert held.stdout is not None
+        assert held.stdout.readline() == "held\n"
+        with pytest.raises(RunBusy, match=f"process {held.pid} holds its lock") as refusal:
+            log.append("routing", runs.record(1), wait_s=0.05)
+        assert refusal.value.pid == held.pid
+    finally:
+        held.kill()
+        held.communicate()
+    assert log.append("routing", runs.record(1)).seq == 1
+    assert runs.numbers() == [0, 1]
+
+
+HOLDING = """
+import fcntl, sys, time
+file = open(sys.argv[1], "r+b"); fcntl.flock(file, fcntl.LOCK_EX); print("held", flush=True); time.sleep(60)
+"""
 
 
 def test_a_dead_owners_run_is_taken_over_with_all_it_acknowledged(runs: Any, owner: Any) -> None:
@@ -206,21 +240,34 @@ def test_a_dead_owners_run_is_taken_over_with_all_it_acknowledged(runs: Any, own
     owner.wait()
     assert runs.archive.summary("r-1").state == "ended"
     log = runs.open()
-    assert log.append("routing", runs.record(1))[0] == 1
+    assert log.append("routing", runs.record(1)).seq == 1
     assert runs.numbers() == [0, 1]
 
 
-def test_a_second_router_of_this_process_is_refused(runs: Any) -> None:
-    log = runs.open()
-    with pytest.raises(RunInUse, match="this process") as refusal:
-        runs.open()
-    assert refusal.value.pid == os.getpid()
-    log.close()
-    runs.open()
+def test_a_second_router_of_this_process_appends_too_and_the_last_one_ends_the_run(runs: Any) -> None:
+    log, other = runs.open(), runs.open()
+    assert log.append("routing", runs.record(0)).seq == 0
+    appended = other.append("routing", runs.record(1))
+    assert ([record["number"] for record in appended.news], appended.seq) == ([0], 1)
+    assert [record["number"] for record in log.news()] == [1]
+    assert len(log.close()) == 1
+    assert other.close() == ()
+    assert runs.archive.header("r-1")["count"] == 2
+
+
+def test_compare_and_append_writes_nothing_where_others_came_first(runs: Any) -> None:
+    log, other = runs.open(), runs.open()
+    other.append("calls", runs.record(0))
+    refused = log.append("routing", runs.record(1), only_at=0)
+    assert (refused.seq, [record["number"] for record in refused.news]) == (None, [0])
+    assert log.append("routing", runs.record(1), only_at=1).seq == 1
+    assert runs.numbers() == [0, 1]
+    assert runs.archive.verify("r-1").ok
 
 
 def test_readers_that_ask_whether_a_run_is_open_turn_no_writer_away(runs: Any) -> None:
-    runs.open().close()
+    runs.open().append("routing", runs.record(0))
+    runs.opened[-1].close()
     stop = threading.Event()
 
     def ask() -> None:
@@ -230,8 +277,10 @@ def test_readers_that_ask_whether_a_run_is_open_turn_no_writer_away(runs: Any) -
     reader = threading.Thread(target=ask)
     reader.start()
     try:
-        for _ in range(100):
-            runs.open().close()
+        for number in range(1, 100):
+            log = runs.open()
+            log.append("calls", runs.record(number))
+            log.close()
     finally:
         stop.set()
         reader.join()
@@ -262,12 +311,14 @@ def test_opening_and_closing_runs_leaves_no_descriptor_behind(runs: Any) -> None
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
 
-    runs.open("warm").close()
+    runs.open("warm").append("routing", runs.record(0))
+    runs.opened[-1].close()
     before = descriptors()
     for number in range(20):
         log = runs.open(f"r-{number}")
-        with pytest.raises(RunInUse):
-            runs.open(f"r-{number}")
+        log.append("routing", runs.record(0))
+        runs.open(f"r-{number}").append("calls", runs.record(1))
+        runs.opened[-1].close()
         log.close()
     assert descriptors() == before
 
@@ -291,7 +342,7 @@ def test_directories_are_0700_and_files_0600_whatever_the_umask(runs: Any, umask
 
 def refused(runs: Any, kind: str = "not_private") -> str:
     with pytest.raises(StorageError) as error:
-        runs.open()
+        runs.open().append("routing", runs.record(0))
     assert error.value.kind == kind
     assert error.value.advice
     return error.value.message
@@ -370,8 +421,9 @@ def test_a_torn_end_is_kept_beside_cut_off_and_reported(runs: Any) -> None:
         with (runs.path / "r-1" / "routing.jsonl").open("ab") as file:
             file.write(torn)
         assert [t.bytes for t in runs.archive.verify("r-1").torn] == [len(torn)]
-        assert runs.numbers() == [0]
+        assert next(runs.archive.records("r-1"))["number"] == 0
         log = runs.open()
+        log.append("calls", {"type": "noted"})
         (healed,) = log.healed
         assert runs.bytes(healed.saved) == torn
         assert mode(runs.path / "r-1" / healed.saved) == 0o600
@@ -444,7 +496,10 @@ def test_a_run_json_lost_to_power_loss_is_written_again(runs: Any) -> None:
     log.append("routing", runs.record(0))
     log.release()
     (runs.path / "r-1" / "run.json").write_text("")
-    assert runs.open().next_seq == 1
+    log = runs.open()
+    assert log.next_seq == 1
+    log.append("routing", runs.record(1))
+    log.close()
     assert json.loads(runs.bytes("run.json"))["run_id"] == "r-1"
 
 
@@ -479,12 +534,12 @@ def test_another_programs_changes_to_the_file_stop_the_log(runs: Any, change: An
     path = runs.path / "r-1" / "routing.jsonl"
     path.write_bytes(change(path.read_bytes()))
     for _ in range(2):
-        with pytest.raises(StorageError, match="another program"):
+        with pytest.raises((StorageError, CorruptRun), match=r"another program|does not end in a hash"):
             log.append("routing", runs.record(1))
 
 
 class Interrupting:
-    """A storage whose `fstat` raises KeyboardInterrupt on demand, as a signal handler may at any point."""
+    """A storage whose `write` is followed by KeyboardInterrupt on demand: a signal handler may raise anywhere."""
 
     def __init__(self, real: Any) -> None:
         self.real = real
@@ -493,11 +548,12 @@ class Interrupting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
-    def fstat(self, fd: int) -> Any:
+    def write(self, fd: int, data: bytes) -> int:
+        written: int = self.real.write(fd, data)
         if self.armed:
             self.armed = False
             raise KeyboardInterrupt
-        return self.real.fstat(fd)
+        return written
 
 
 def test_an_append_interrupted_by_a_signal_leaves_a_log_that_goes_on(runs: Any) -> None:
@@ -509,7 +565,7 @@ def test_an_append_interrupted_by_a_signal_leaves_a_log_that_goes_on(runs: Any) 
     storage.armed = True
     with pytest.raises(KeyboardInterrupt):
         log.append("routing", runs.record(1))
-    assert log.next_seq == 2  # written, not acknowledged: it counts, as after a crash
+    assert [record["number"] for record in log.news()] == [1]  # written, not acknowledged: it counts, as after a crash
     log.append("calls", runs.record(2))
     log.close()
     assert runs.numbers() == [0, 1, 2]

@@ -15,10 +15,12 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.artifacts import RunArtifacts
 from bundle_router.adapters.run_log import POSIX, DiskRunStore
-from bundle_router.adapters.run_log.segment import CHECKED
 from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.errors import CorruptRun, RequestError, RunInUse, StorageError, UnknownRun
+from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.testing import FakeRedactor, MemoryRunStore
+
+CHECKED = 1024 * 1024
+"""Bytes from the end that earlier versions checked when they opened a run."""
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,9 +51,10 @@ with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[3]) as router
         except StorageError as error:
             print(n, error.kind, error.advice, sep="|")
             break
-    router.close_run_sync("r-0")
+    for n in range(8):
+        router.close_run_sync(f"r-{n}")
     router.route_sync(step(3000))
-    router.route_sync(step(1))
+    router.route_sync(step(9))
 """
 
 
@@ -77,7 +80,7 @@ def test_a_call_that_took_the_last_descriptor_still_gets_its_end(tmp_path: Path)
     command = [sys.executable, "-c", OUT_OF_FILES, str(ROOT / "config"), str(tmp_path / "runs"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["r-1.2", "r-1.3"]
+    assert [id_.rpartition(".")[2] for id_ in done.stdout.split()] == ["2", "3"]
     lines = (tmp_path / "runs/r-1/tool-calls.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3]
 
@@ -92,7 +95,7 @@ def test_about_a_thousand_runs_are_open_under_the_usual_limit_and_the_limit_says
     assert kind == "out_of_files"
     assert "ulimit -n" in advice
     assert "close_run" in advice
-    ends = [json.loads((tmp_path / "runs" / name / "run.json").read_bytes()) for name in ("r-0", "r-1", "r-3000")]
+    ends = [json.loads((tmp_path / "runs" / name / "run.json").read_bytes()) for name in ("r-0", "r-9", "r-3000")]
     assert all("closed" in end for end in ends)
 
 
@@ -152,19 +155,16 @@ def long_run(runs: Any) -> Any:
     return runs.path / "r-1" / "routing.jsonl"
 
 
-@pytest.mark.parametrize(("record", "noticed"), [(11, False), (-1, True), (-30, True)])
-def test_a_long_run_is_checked_from_its_end_and_as_a_whole_by_verify(runs: Any, record: int, noticed: bool) -> None:
+@pytest.mark.parametrize("record", [11, -1, -30])
+def test_a_long_run_is_checked_as_a_whole_when_it_is_read(runs: Any, record: int) -> None:
     path = long_run(runs)
     lines = path.read_bytes().splitlines(keepends=True)
     lines[record] = lines[record].replace(b"xxx", b"yyy", 1)
     path.write_bytes(b"".join(lines))
     broken = runs.archive.verify("r-1").broken
     assert (broken.kind, broken.line) == ("changed", record % len(lines) + 1)
-    if noticed:
-        with pytest.raises(CorruptRun, match=rf"routing\.jsonl:{broken.line}: record {broken.seq} changed"):
-            runs.open()
-    else:
-        runs.open().close()
+    with pytest.raises(CorruptRun, match=rf"routing\.jsonl:{broken.line}: record {broken.seq} changed"):
+        runs.open()
 
 
 def test_a_long_run_whose_last_decision_is_far_back_is_checked_that_far(runs: Any) -> None:
@@ -241,74 +241,110 @@ class Gated:
         POSIX.replace(source, target, **where)
 
 
-def test_opening_a_run_that_is_being_closed_waits_for_it_and_holds_nobody_else_up(runs: Any) -> None:
+def test_a_run_that_is_being_closed_is_appended_to_once_that_is_done_and_holds_nobody_else_up(runs: Any) -> None:
     storage = Gated()
-    store = runs.store(storage=storage)
-    header = {"catalog_revision": "sha256:0"}
-    first = store.open("r-1", header=header, catalog="{}")
+    first = runs.open(storage=storage)
     first.append("routing", runs.record(0))
     storage.gate.clear()
     closing = threading.Thread(target=first.close)
     closing.start()
     assert storage.waiting.wait(30)
     again: list[Any] = []
-    opening = threading.Thread(target=lambda: again.append(store.open("r-1", header=header, catalog="{}")))
-    opening.start()
-    other = runs.open("r-2")  # by another store: its files do not wait at the gate
-    assert other.append("routing", runs.record(0))[0] == 0
-    opening.join(0.1)  # longer than a refusal takes: an opening that does not wait its turn has failed by then
-    assert opening.is_alive()
+    appending = threading.Thread(target=lambda: again.append(runs.open().append("calls", runs.record(1))))
+    appending.start()
+    other = runs.open("r-2")
+    assert other.append("routing", runs.record(0)).seq == 0
+    appending.join(0.1)  # longer than a refusal takes: an append that does not wait its turn has failed by then
+    assert appending.is_alive()
     storage.gate.set()
     closing.join(30)
-    opening.join(30)
-    (log,) = again
-    runs.opened.append(log)
-    assert log.next_seq == 1
-    assert [entry["clean"] for entry in runs.archive.header("r-1")["reopened"]] == [True]
+    appending.join(30)
+    assert again[0].seq == 1
+    assert "closed" not in runs.archive.header("r-1")
+    assert runs.numbers() == [0, 1]
 
 
-def test_a_closed_run_names_no_owner(runs: Any) -> None:
-    runs.open().close()
-    assert runs.bytes("lock") == b""
+def test_a_folder_that_was_moved_away_is_not_written_on(runs: Any) -> None:
+    log = runs.open()
+    log.append("routing", runs.record(0))
+    (runs.path / "r-1").rename(runs.path / "r-2")
+    before = (runs.path / "r-2" / "routing.jsonl").read_bytes()
+    for _ in range(2):
+        with pytest.raises(StorageError) as error:
+            log.append("routing", runs.record(1))
+        assert error.value.kind == "deleted"
+    assert (runs.path / "r-2" / "routing.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("call", range(60))
+def test_a_creation_that_fails_anywhere_leaves_no_run(make_runs: Any, call: int) -> None:
+    class Failing:
+        """Every call from number `call` on fails."""
+
+        def __init__(self) -> None:
+            self.left = call
+
+        def __getattr__(self, name: str) -> Any:
+            real = getattr(POSIX, name)
+
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                self.left -= name != "close"
+                if self.left < 0 and name != "close":
+                    raise OSError(errno.EIO, "injected")
+                return real(*args, **kwargs)
+
+            return counted
+
+    runs = make_runs()
+    try:
+        runs.open(storage=Failing())
+    except StorageError:
+        for id_ in runs.archive.run_ids():
+            assert runs.archive.verify(id_).ok
+    runs.open().append("routing", runs.record(0))
+    assert runs.archive.verify("r-1").ok
+
+
+def test_a_creation_that_was_killed_is_cleared_away(runs: Any) -> None:
+    runs.path.mkdir(mode=0o700)
+    left = runs.path / ".creating-0123456789abcdef-0"
+    left.mkdir()
+    (left / "run.json").write_text("{")
+    assert runs.archive.run_ids() == []
+    runs.open().append("routing", runs.record(0))
+    assert not left.exists()
 
 
 # --- read meanwhile ------------------------------------------------------------------------------------------------
 
 
-def test_an_artifact_is_read_without_opening_its_run(runs: Any) -> None:
+def test_an_artifact_is_read_while_its_run_is_written(runs: Any) -> None:
     def artifacts(path: str) -> RunArtifacts:
         return RunArtifacts(path, describe=lambda data: MediaFacts("text/plain"))
 
     writer = DiskRunStore(runs.path, clock=runs.clock, artifacts=artifacts)
-    log = writer.open("r-1", header={"catalog_revision": "sha256:0"}, catalog="{}")
+    log = writer.create("r-1", header={"catalog_revision": "sha256:0"}, catalog="{}")
     sha256 = log.artifacts().put(b"kept").sha256
-    reader = DiskRunStore(runs.path, clock=runs.clock, artifacts=artifacts)
     before = runs.bytes("run.json")
-    assert reader.read_artifact("r-1", sha256) == b"kept"
-    with pytest.raises(RunInUse):
-        reader.open("r-1", header={"catalog_revision": "sha256:0"}, catalog="{}")
-    assert runs.bytes("run.json") == before
-    log.close()
-    before = runs.bytes("run.json")
-    assert reader.read_artifact("r-1", sha256) == b"kept"
-    assert runs.bytes("run.json") == before
     fake = MemoryRunStore(FakeRedactor())
-    fake.open("r-1", header={}, catalog="{}").artifacts().put(b"kept")
+    fake.create("r-1", header={}, catalog="{}").artifacts().put(b"kept")
+    reader = DiskRunStore(runs.path, clock=runs.clock, artifacts=artifacts)
     for store in (reader, fake):
-        assert store.read_artifact("r-1", sha256) == b"kept"
+        opened = store.open("r-1")
+        assert opened is not None
+        assert opened.artifacts().get(sha256) == b"kept"
         with pytest.raises(KeyError):
-            store.read_artifact("r-1", "0" * 64)
-        with pytest.raises(UnknownRun):
-            store.read_artifact("none", sha256)
-    with pytest.raises(UnknownRun):
-        reader.read_artifact("../r-1", sha256)
-    with pytest.raises(RequestError):
-        reader.read_artifact("r-1", "../../run.json")
+            opened.artifacts().get("0" * 64)
+        opened.close()
+        assert store.open("none") is None
+    assert runs.bytes("run.json") == before
+    assert reader.open("../r-1") is None
+    log.close()
 
 
 def test_show_names_the_workspace_that_the_header_states(runs: Any) -> None:
     store = runs.store()
-    store.open("r-1", header={"catalog_revision": "sha256:0", "workspace": "/srv/project"}, catalog="{}").close()
+    store.create("r-1", header={"catalog_revision": "sha256:0", "workspace": "/srv/project"}, catalog="{}").close()
     assert runs.archive.summary("r-1").workspace == "/srv/project"
     command = [sys.executable, "-m", "bundle_router", "runs", "show", "r-1", "--runs", str(runs.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)

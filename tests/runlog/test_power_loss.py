@@ -11,6 +11,7 @@ from typing import Any
 
 from bundle_router.adapters.run_log import POSIX
 from bundle_router.adapters.run_log.directory import LOCK
+from bundle_router.adapters.run_log.store import CREATING
 
 
 @dataclass
@@ -52,7 +53,13 @@ class RecordingStorage:
         self.disk = Disk()
         self.run_id = run_id
         self.fds: dict[int, str] = {}
-        self.after: Any = lambda: None
+        self.named = False
+        self.check: Any = lambda: None
+
+    def after(self) -> None:
+        """Power may be lost now. Before the run has its name there is nothing to lose."""
+        if self.named:
+            self.check()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(POSIX, name)
@@ -87,7 +94,7 @@ class RecordingStorage:
         inode = self._inode(fd)
         if inode is not None:
             inode.durable = bytes(inode.data)
-        elif self.fds.get(fd) == self.run_id:
+        elif self.fds.get(fd) == self.run_id or self.fds.get(fd, "").startswith(CREATING):
             self.disk.durable_names = dict(self.disk.names)
         self.after()
 
@@ -101,7 +108,10 @@ class RecordingStorage:
         self, source: str, target: str, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
     ) -> None:
         POSIX.replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
-        self.disk.names[target] = self.disk.names.pop(source)
+        if source.startswith(CREATING):
+            self.named = True
+        elif source in self.disk.names:
+            self.disk.names[target] = self.disk.names.pop(source)
         self.after()
 
 
@@ -130,7 +140,7 @@ def test_every_crash_state_keeps_what_was_committed_and_no_gap(make_runs: Any) -
             assert not opened or after.archive.header("r-1")["catalogs"]
             checked += 1
 
-    storage.after = check
+    storage.check = check
     log = runs.open(storage=storage, durability="disk")
     opened = True
     steps = [("routing", 1), ("calls", 0), ("calls", 0), ("routing", 0), ("calls", 1), ("routing", 1)]

@@ -12,7 +12,6 @@ Everything but the ports is the real thing: the same core, the same flows, the s
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -25,12 +24,12 @@ from bundle_router.core.models import Answer, Failure, RecentStep, Reply, Text
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.models.spelling import Suggester
-from bundle_router.core.records.chain import File, genesis, parse, seal
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.run import Deps
-from bundle_router.errors import CorruptRun, RequestError, RunInUse, StorageError, UnknownRun
-from bundle_router.ports import EVERYONE, Healed, RawResult, Scope, Selector, Stored
+from bundle_router.engine.flow import EnginePorts
+from bundle_router.errors import RequestError
+from bundle_router.ports import EVERYONE, RawResult, Scope, Selector
+from bundle_router.testing.memory_store import MemoryArtifacts, MemoryRun, MemoryRunLog, MemoryRuns, MemoryRunStore
 from bundle_router.wiring import Router, shipped_argument_problems
 from bundle_router.wiring.effects import open_results
 
@@ -100,119 +99,6 @@ class FakeCapabilities:
 
     def present(self, names: Sequence[str]) -> frozenset[str]:
         return frozenset(self.names.intersection(names))
-
-
-class MemoryArtifacts:
-    """The artifact store of one run, in memory."""
-
-    def __init__(self) -> None:
-        self.bytes: dict[str, bytes] = {}
-
-    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
-        sha256 = hashlib.sha256(data).hexdigest()
-        self.bytes[sha256] = bytes(data)
-        return Stored(f"artifact:sha256:{sha256}", sha256, "application/octet-stream", len(data), claimed_type, name)
-
-    def get(self, sha256: str) -> bytes:
-        data = self.bytes[sha256]
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise CorruptRun(f"artifact {sha256} does not have its digest")
-        return data
-
-
-class MemoryRunLog:
-    """One run's records, sealed with the same chain as on disk."""
-
-    def __init__(
-        self, run_id: str, header: Mapping[str, Any], redactor: FakeRedactor, on_close: Callable[[], None]
-    ) -> None:
-        self.path = f"memory:{run_id}"
-        self.header = header
-        self.lines: list[tuple[str, dict[str, Any]]] = []
-        self.closed = False
-        self.fail_with: Exception | None = None
-        self.fail_sync_with: Exception | None = None
-        self.fail_sync_after: int | None = None
-        self._redactor = redactor
-        self._head = genesis(run_id)
-        self._artifacts = MemoryArtifacts()
-        self._on_close = on_close
-
-    @property
-    def next_seq(self) -> int:
-        return len(self.lines)
-
-    @property
-    def healed(self) -> tuple[Healed, ...]:
-        return ()
-
-    def append(self, file: File, record: dict[str, Any]) -> tuple[int, str]:
-        if self.closed:
-            raise AssertionError(f"run {self.header['run_id']!r} is closed, and something wants to write to it")
-        if self.fail_with is not None:
-            raise self.fail_with
-        seq = self.next_seq
-        line, self._head = seal(self._redactor.redact_value(record), seq, self._head)
-        self.lines.append((file, parse(line)))
-        return seq, self._head
-
-    def last_decision(self) -> Mapping[str, Any] | None:
-        decided = [record for file, record in self.lines if file == "routing"]
-        return decided[-1] if decided else None
-
-    def sync(self) -> None:
-        if self.fail_sync_after is not None:
-            self.fail_sync_after -= 1
-            if self.fail_sync_after == 0:
-                self.fail_sync_with = StorageError("the disk does not answer", kind="io_error")
-        if self.fail_sync_with is not None:
-            raise self.fail_sync_with
-
-    def artifacts(self) -> MemoryArtifacts:
-        return self._artifacts
-
-    def close(self) -> None:
-        self.closed = True
-        self._on_close()
-
-
-class MemoryRunStore:
-    """The runs directory, in memory. One writer per run, as on disk."""
-
-    def __init__(self, redactor: FakeRedactor) -> None:
-        self._redactor = redactor
-        self._logs: dict[str, MemoryRunLog] = {}
-        self._open: set[str] = set()
-
-    def open(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> MemoryRunLog:
-        if run_id in self._open:
-            raise RunInUse(f"run {run_id!r} is written by this process", pid=0)
-        self._open.add(run_id)
-        if run_id not in self._logs:
-            whole = {"run_id": run_id, **header}
-            self._logs[run_id] = MemoryRunLog(run_id, whole, self._redactor, lambda: self._open.discard(run_id))
-        self._logs[run_id].closed = False
-        return self._logs[run_id]
-
-    def header(self, run_id: str) -> Mapping[str, Any] | None:
-        log = self._logs.get(run_id)
-        return log.header if log else None
-
-    def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
-        log = self._logs.get(run_id)
-        return log.last_decision() if log else None
-
-    def calls_since(self, run_id: str, seq: int) -> Sequence[Mapping[str, Any]]:
-        log = self._logs.get(run_id)
-        return [record for file, record in log.lines if file == "calls" and record["seq"] > seq] if log else []
-
-    def read_artifact(self, run_id: str, sha256: str) -> bytes:
-        if run_id not in self._logs:
-            raise UnknownRun(f"there is no run {run_id!r}")
-        return self._logs[run_id].artifacts().get(sha256)
-
-    def log(self, run_id: str) -> MemoryRunLog:
-        return self._logs[run_id]
 
 
 Script = Callable[[Question], Answer | Failure | Iterable[str]]
@@ -342,8 +228,10 @@ def fake_router(
     results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]] | None = None,
     secrets: Iterable[str] = (),
     workspace: str | Path = "/",
+    runs: MemoryRuns | None = None,
 ) -> FakeRouter:
     """A Router over `catalog` with every effect faked. `script` (or a `selector`) answers questions; `results` calls.
+    Several over the same `runs` are several workers.
 
     Load a real config with `router.load_catalog("config")`, or build a `Catalog` by hand. Raises RequestError for a
     result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.
@@ -360,12 +248,12 @@ def fake_router(
         redactor=redactor,
         diagnostics=FakeDiagnostics(),
         capabilities=FakeCapabilities(set(capabilities)),
-        store=MemoryRunStore(redactor),
+        store=MemoryRunStore(redactor, runs),
         sessions=FakeSessions(results or {}),
         selector=ScriptedSelector(script) if script is not None else None,
     )
     transports = {server.transport for server in catalog.servers.values()}
-    deps = Deps(
+    ports = EnginePorts(
         clock=fakes.clock,
         redactor=fakes.redactor,
         diagnostics=fakes.diagnostics,
@@ -376,7 +264,7 @@ def fake_router(
     )
     engine = Engine(
         catalog=catalog,
-        deps=deps,
+        ports=ports,
         store=fakes.store,
         capabilities=fakes.capabilities,
         workspace=str(workspace),
@@ -385,3 +273,22 @@ def fake_router(
     router = FakeRouter(engine)
     router.fakes = fakes
     return router
+
+
+__all__ = [
+    "FakeCapabilities",
+    "FakeClock",
+    "FakeDiagnostics",
+    "FakeRedactor",
+    "FakeRouter",
+    "FakeSessions",
+    "Fakes",
+    "MemoryArtifacts",
+    "MemoryRun",
+    "MemoryRunLog",
+    "MemoryRunStore",
+    "MemoryRuns",
+    "ScriptedSelector",
+    "fake_router",
+    "small_catalog",
+]

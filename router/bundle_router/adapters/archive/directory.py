@@ -19,6 +19,7 @@ from bundle_router.adapters.archive.archive import ADVICE, RunArchive, RunSummar
 from bundle_router.adapters.archive.heads import HEADS, FolderHeads
 from bundle_router.adapters.archive.labels import append_label, read_labels
 from bundle_router.adapters.artifacts import ArtifactPool, ArtifactReader, free_unfinished
+from bundle_router.adapters.file_locks import holders
 from bundle_router.core.records.chain import FILES, MAX_LINE, BadLine, Read, boundary, lines_backward, unseal
 from bundle_router.errors import CorruptRun, StorageError, storage_error
 from bundle_router.review.learning.steps import Correction
@@ -260,14 +261,9 @@ def _writer(path: Path) -> int | None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return _owner(path)
+            pids = holders(fd)
+            return next((pid for pid in pids if pid != os.getpid()), next(iter(pids), 0))
     return None
-
-
-def _owner(path: Path) -> int:
-    with _opened(path / "lock") as fd:
-        digits = os.pread(fd, 32, 0).strip() if fd is not None else b""
-    return int(digits) if digits.isdigit() else 0
 
 
 def _tree_bytes(path: Path) -> int:

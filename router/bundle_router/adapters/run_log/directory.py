@@ -18,20 +18,17 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bundle_router.adapters.run_log.storage import Storage, failed, translated
+from bundle_router.adapters.run_log.storage import Storage, failed, from_os, translated
 from bundle_router.core.records.chain import FILES
-from bundle_router.errors import RunInUse
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 LOCK: Final = "lock"
-LOCKED: Final = FILES["routing"]
-"""The file whose descriptor holds the lock of the run: an open run takes one descriptor, not two."""
-_TRIES: Final = 5
-_PAUSE_S: Final = 0.002
-
-
-class Vanished(Exception):
-    """The run directory was deleted or replaced while it was being opened: begin again."""
+"""The file that is locked around each append. Empty while the run is open, `CLOSED` after its end."""
+CLOSED: Final = b"closed\n"
+PRESENCE: Final = FILES["routing"]
+"""The file on which everybody who writes a run holds a shared lock until they close it."""
+_FIRST_PAUSE_S: Final = 0.00002
+_LONGEST_PAUSE_S: Final = 0.002
 
 
 def open_runs(storage: Storage, path: Path, *, durable: bool) -> int:
@@ -55,29 +52,18 @@ def open_runs(storage: Storage, path: Path, *, durable: bool) -> int:
     return fd
 
 
-def open_run(storage: Storage, runs_fd: int, run_id: str, path: str, *, durable: bool) -> int:
-    """A descriptor of one run directory, made where absent."""
-    with translated("open the run directory", path):
-        try:
-            storage.stat(run_id, dir_fd=runs_fd, follow_symlinks=False)
-        except FileNotFoundError:
-            make_private(storage, run_id, runs_fd)
-        if durable:  # also for a directory that somebody else made, who may not have waited for the disk
-            storage.fsync(runs_fd)
-        try:
-            fd = storage.open(run_id, DIRECTORY | os.O_NOFOLLOW, dir_fd=runs_fd)
-        except FileNotFoundError as error:
-            raise Vanished from error
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-                raise
-            raise failed(
-                "open the run directory",
-                path,
-                "not_private",
-                "it is a symbolic link or not a directory",
-                advice="remove it, or choose another run id",
-            ) from error
+def open_run(storage: Storage, path: str) -> int:
+    """Return a descriptor of a run directory that is there. Raises FileNotFoundError where it is not."""
+    try:
+        fd = storage.open(path, DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR) or not Path(path).parent.is_dir():
+            raise from_os("open the run directory", path, error) from error
+        why = "it is a symbolic link or not a directory"
+        advice = "remove it, or choose another run id"
+        raise failed("open the run directory", path, "not_private", why, advice=advice) from error
     try:
         with translated("look at", path):
             check_private(storage.fstat(fd), path, forbidden=stat.S_IWGRP | stat.S_IWOTH)
@@ -144,68 +130,31 @@ def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
     return fd
 
 
-def take_lock(storage: Storage, runs_fd: int, dir_fd: int, run_id: str, path: str) -> int:
-    """Locks the run for this process; returns the descriptor of its first file, which holds the lock while it is open.
-
-    The kernel lets go of it when the owner dies, however it dies; a stopped owner keeps it. The owner's pid stands in
-    the file `lock`, for people. Raises RunInUse, or Vanished when the directory was pruned or replaced meanwhile.
-    """
-    try:
-        fd = open_file(storage, dir_fd, LOCKED, os.O_RDWR | os.O_APPEND)
-    except FileNotFoundError as error:
-        raise Vanished from error
-    try:
-        if not _locked(storage, fd):
-            raise in_use(read_text(storage, dir_fd, LOCK, max_bytes=32) or "", run_id, path)
-        if storage.fstat(fd).st_nlink == 0 or not _is_still_there(storage, runs_fd, dir_fd, run_id):
-            raise Vanished
-        note_owner(storage, dir_fd, b"%d\n" % os.getpid())
-    except BaseException:
-        storage.close(fd)
-        raise
-    return fd
+def named(pids: tuple[int, ...]) -> str:
+    """Words for those processes, ours among them."""
+    words = ["this process (another Router of it)" if pid == os.getpid() else f"process {pid}" for pid in pids]
+    return " and ".join(words) or "another process"
 
 
-def note_owner(storage: Storage, dir_fd: int, text: bytes) -> None:
-    """Says in the file `lock` who writes the run; nothing when it is let go."""
-    fd = open_file(storage, dir_fd, LOCK, os.O_WRONLY | os.O_TRUNC)
-    try:
-        storage.write(fd, text)
-    finally:
-        storage.close(fd)
-
-
-def _locked(storage: Storage, fd: int) -> bool:
-    """Tries more than once: a reader that asks whether the run is open holds the lock for an instant."""
-    for _ in range(_TRIES):
+def try_lock(storage: Storage, fd: int, operation: int, until_s: float) -> bool:
+    """Take a file lock, trying until a time on the monotonic clock; True when it is ours. Who holds it, holds it for
+    microseconds, so it is tried often at first."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
         try:
-            storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            storage.flock(fd, operation | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_PAUSE_S)
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         else:
             return True
-    return False
 
 
-def _is_still_there(storage: Storage, runs_fd: int, dir_fd: int, run_id: str) -> bool:
-    try:
-        now = storage.stat(run_id, dir_fd=runs_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    ours = storage.fstat(dir_fd)
-    return (now.st_dev, now.st_ino) == (ours.st_dev, ours.st_ino)
-
-
-def in_use(pid_text: str, run_id: str, path: str) -> RunInUse:
-    """The refusal for a run whose lock is held. The pid is 0 in the instant between locking and writing it."""
-    digits = pid_text.strip()
-    pid = int(digits) if digits.isdigit() else 0
-    who = "this process (another Router of it)" if pid == os.getpid() else f"process {pid or '(pid not known yet)'}"
-    return RunInUse(
-        f"run {run_id!r} is being written by {who}: {path}",
-        pid=pid,
-        advice="send the step to that process, close the run there, or use another run id",
-    )
+def identity(found: os.stat_result) -> tuple[int, int]:
+    """What tells one file from any other: its device and inode."""
+    return found.st_dev, found.st_ino
 
 
 def read_text(storage: Storage, dir_fd: int, name: str, *, max_bytes: int = 64 * 1024 * 1024) -> str | None:

@@ -1,12 +1,11 @@
-"""The append-only files of a run as they are found on disk: torn ends healed, and where the chain stands.
+"""The append-only files of a run, followed along their chain; and torn ends, healed.
 
 Rules:
-1. Bytes after the last newline are a torn record: they were never acknowledged. They are saved beside, first, and
-   then cut off.
-2. Anything else that does not add up at the ends of the files is corruption: reported, never repaired or skipped.
-3. Opening a run of any length is quick: the chain is walked from the newest record back to the last decision, and
-   over at least `CHECKED` bytes. So a small run is checked as a whole, and what happened further up in a large one,
-   `verify` finds. When something is wrong, the whole run is walked to name the first bad record.
+1. Bytes after the last newline are a torn record: they were never acknowledged. Under the run's lock they are saved
+   beside, first, and then cut off. Without the lock they are left alone: somebody may be writing them.
+2. A record is taken in only when it follows the one before it in the chain, whichever file it stands in. What a reader
+   without the lock sees of one file and not yet of the other waits for the next look.
+3. Anything else that does not add up is corruption: reported with the first bad record, never repaired or skipped.
 4. What a writer could not commit is in the kernel's memory at best. Where power loss counts (`disk`) and the run was
    not closed, the last `_BLOCK` bytes are written once more before anything is built on them.
 """
@@ -14,17 +13,17 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from bundle_router.adapters.run_log.directory import open_file, write_all
+from bundle_router.adapters.run_log.directory import identity, open_file, write_all
 from bundle_router.adapters.run_log.storage import Storage
 from bundle_router.core.records.chain import (
-    FILES,
     BadLine,
-    Link,
     boundary,
     check,
     genesis,
@@ -37,156 +36,192 @@ from bundle_router.errors import CorruptRun
 from bundle_router.ports import Healed
 
 _BLOCK: Final = 1024 * 1024
-CHECKED: Final = 1024 * 1024
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class Replaced(OSError):
+    """Another file stands where one of the run's was, or a file became shorter: another program was at it."""
 
 
 @dataclass(slots=True)
 class Segment:
-    """One file of an open run. `fd` is -1 while it is closed; `identity` is its device and inode.
+    """One file of a run. `fd` is -1 while it is closed; `identity` is its device and inode (None: not seen yet).
 
-    `size` is its length in bytes, up to the last record; `end` is 1 more than that record's `seq`.
+    `size` is how much of it was taken in, in bytes, up to a record's end; `end` is 1 more than that record's `seq`.
     """
 
     name: str
-    fd: int
-    identity: tuple[int, int]
+    fd: int = -1
+    identity: tuple[int, int] | None = None
     size: int = 0
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where the chain of a run stands, and the last decision on it."""
+class ChainReader:
+    """The place of one reader in a run: the records up to `next_seq`, the last of which has the hash `head`."""
 
-    next_seq: int
-    head: str
-    last_decision: dict[str, Any] | None
-    healed: tuple[Healed, ...]
+    def __init__(self, storage: Storage, run_id: str, segments: tuple[Segment, ...]) -> None:
+        self._storage = storage
+        self.segments = segments
+        self.run_id = run_id
+        self.next_seq = 0
+        self.head = genesis(run_id)
 
+    def grown(self, dir_fd: int) -> dict[str, int]:
+        """Return the sizes of the files that hold more than was taken in. Raises OSError, Replaced."""
+        found: dict[str, int] = {}
+        for segment in self.segments:
+            size = self._size(segment, dir_fd)
+            if size < segment.size:
+                raise Replaced(
+                    0, f"{segment.name} has {size} bytes where {segment.size} were: another program was at it"
+                )
+            if size > segment.size:
+                found[segment.name] = size
+        return found
 
-def recover(
-    storage: Storage, dir_fd: int, segments: tuple[Segment, ...], run_id: str, *, durable: bool, uncommitted: bool
-) -> Position:
-    """Heals torn ends, sets each segment's `size` and `end`, and returns where the chain stands.
-
-    `uncommitted`: the ends may not be on disk; they are written once more (see rule 4).
-    Raises CorruptRun when the records do not add up, OSError when they can't be read or healed.
-    """
-    healed = tuple(h for s in segments if (h := _heal(storage, dir_fd, s, durable=durable)) is not None)
-    try:
-        newest, decision = _walk_back(storage, segments, run_id)
-    except BadLine as error:
-        raise _corrupt(storage, segments, run_id, str(error)) from error
-    if uncommitted:
-        for segment in segments:
-            _write_again(storage, dir_fd, segment)
-    if newest is None:
-        return Position(0, genesis(run_id), None, healed)
-    return Position(newest.seq + 1, newest.hash, decision, healed)
-
-
-class _Backward:
-    """The lines of one segment, last first, each checked against its hash. `at` is None behind the first."""
-
-    def __init__(self, storage: Storage, segment: Segment) -> None:
-        self.decides = segment.name == FILES["routing"]
-        self._lines = lines_backward(lambda offset, length: storage.pread(segment.fd, length, offset), segment.size)
-        self.at: Link | None = None
-        self.advance()
-        segment.end = self.at.seq + 1 if self.at is not None else 0
-
-    def advance(self) -> None:
-        line = next(self._lines, None)
-        self.at = link(line) if line is not None else None
-
-
-def _walk_back(
-    storage: Storage, segments: tuple[Segment, ...], run_id: str
-) -> tuple[Link | None, dict[str, Any] | None]:
-    """The newest record and the last decision, with every link between and behind them checked as far as rule 3 says.
-
-    Raises BadLine.
-    """
-    walks = [_Backward(storage, segment) for segment in segments]
-    newest: Link | None = None
-    after: Link | None = None
-    decision: dict[str, Any] | None = None
-    seen = 0
-    while live := [(walk.at.seq, -at, walk, walk.at) for at, walk in enumerate(walks) if walk.at is not None]:
-        _, _, walk, found = max(live, key=lambda entry: entry[:2])
-        if after is None:
-            newest = found
-        elif (found.seq, found.hash) != (after.seq - 1, after.prev):
-            raise BadLine(f"record {after.seq} does not follow record {after.seq - 1} of this run")
-        if decision is None and walk.decides:
-            record = parse(found.line)
-            decision = record if record.get("type") == "route.decided" else None
-        decided = decision is not None or not any(w.decides and w.at is not None for w in walks)
-        if seen >= CHECKED and decided:
-            return newest, decision
-        seen += len(found.line)
-        after = found
-        walk.advance()
-    if after is not None and (after.seq, after.prev) != (0, genesis(run_id)):
-        raise BadLine(f"record {after.seq} does not follow the start of this run")
-    return newest, decision
-
-
-def _write_again(storage: Storage, dir_fd: int, segment: Segment) -> None:
-    """The same bytes to the same place: a page that the disk refused counts as clean, and would never reach it."""
-    start = max(0, segment.size - _BLOCK)
-    data = storage.pread(segment.fd, segment.size - start, start)
-    if not data:
-        return
-    fd = storage.open(segment.name, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)  # not for appending
-    try:
-        while data:
-            written = storage.pwrite(fd, data, start)
-            data, start = data[written:], start + written
-        storage.fdatasync(fd)
-    finally:
-        storage.close(fd)
-
-
-def _heal(storage: Storage, dir_fd: int, segment: Segment, *, durable: bool) -> Healed | None:
-    size = storage.fstat(segment.fd).st_size
-    segment.size = boundary(lambda offset, length: storage.pread(segment.fd, length, offset), size)
-    if segment.size == size:
-        return None
-    saved = _save_beside(storage, dir_fd, segment, size, durable=durable)
-    storage.ftruncate(segment.fd, segment.size)
-    if durable:
-        storage.fsync(segment.fd)
-    return Healed(segment.name, saved, size - segment.size)
-
-
-def _save_beside(storage: Storage, dir_fd: int, segment: Segment, size: int, *, durable: bool) -> str:
-    for number in count(1):
-        name = f"{segment.name}.torn-{number}"
+    def _size(self, segment: Segment, dir_fd: int) -> int:
         try:
-            fd = open_file(storage, dir_fd, name, os.O_WRONLY | os.O_EXCL)
-        except FileExistsError:
-            continue
-        break
-    try:
-        for offset in range(segment.size, size, _BLOCK):
-            write_all(storage, fd, storage.pread(segment.fd, min(_BLOCK, size - offset), offset))
-        if durable:
-            storage.fsync(fd)
-    finally:
-        storage.close(fd)
-    return name
+            found = self._storage.stat(segment.name, dir_fd=dir_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            if segment.identity is None:
+                return 0  # a run of before both files were made with it
+            raise
+        if segment.identity is None:
+            segment.identity = identity(found)
+        elif segment.identity != identity(found):
+            raise Replaced(0, f"{segment.name} is not the file it was: another program was at it")
+        return found.st_size
 
+    def take(self, dir_fd: int, sizes: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+        """Yield the records that follow, as far as the files hold them one after the other. Raises BadLine, OSError."""
+        with ExitStack() as opened:
+            waiting: list[tuple[Segment, Iterator[bytes], bytes]] = []
+            for segment in self.segments:
+                if segment.name in sizes:
+                    fd = self._storage.open(segment.name, _READ, dir_fd=dir_fd)
+                    opened.callback(self._storage.close, fd)
+                    lines = self._lines(fd, segment.size, sizes[segment.name])
+                    if (line := next(lines, None)) is not None:
+                        waiting.append((segment, lines, line))
+            while (at := self._following(waiting)) is not None:
+                segment, lines, line = waiting[at]
+                yield self._taken(segment, line)
+                following = next(lines, None)
+                if following is None:
+                    del waiting[at]
+                else:
+                    waiting[at] = (segment, lines, following)
 
-def _corrupt(storage: Storage, segments: tuple[Segment, ...], run_id: str, why: str) -> CorruptRun:
-    """The error for a run whose records do not add up: names the first bad one, for which it reads them all."""
+    def _following(self, waiting: list[tuple[Segment, Iterator[bytes], bytes]]) -> int | None:
+        """Which of the files has the record that follows next; None where none has."""
+        return next((at for at, (_, _, line) in enumerate(waiting) if link(line).seq == self.next_seq), None)
 
-    def lines(segment: Segment) -> Iterator[bytes]:
-        return lines_forward(lambda offset, length: storage.pread(segment.fd, length, offset), segment.size)
+    def _taken(self, segment: Segment, line: bytes) -> dict[str, Any]:
+        found = link(line)
+        if found.prev != self.head:
+            raise BadLine(f"record {found.seq} does not follow record {found.seq - 1} of this run")
+        record = parse(line)
+        segment.size += len(line)
+        segment.end = self.next_seq = found.seq + 1
+        self.head = found.hash
+        return record
 
-    broken = check({segment.name: lines(segment) for segment in segments}, run_id, None).broken
-    where = f"{broken.file}:{broken.line}: record {broken.seq} {broken.kind}: {broken.detail}" if broken else why
-    return CorruptRun(
-        f"run {run_id!r}: {where}",
-        advice="the run can't be continued; look at it with `bundle-router runs verify`, and use a new run id",
-    )
+    def _lines(self, fd: int, start: int, end: int) -> Iterator[bytes]:
+        def read(offset: int, length: int) -> bytes:
+            return self._storage.pread(fd, length, start + offset)
+
+        return lines_forward(read, boundary(read, end - start))
+
+    def record(self, dir_fd: int, seq: int) -> dict[str, Any] | None:
+        """Return one record that was taken in, read from the ends of the files; None where there is none."""
+        for segment in self.segments:
+            if segment.size == 0:
+                continue
+            fd = self._storage.open(segment.name, _READ, dir_fd=dir_fd)
+            try:
+                for line in lines_backward(partial(self._pread, fd), segment.size):
+                    found = link(line)
+                    if found.seq == seq:
+                        return parse(line)
+                    if found.seq < seq:
+                        break
+            finally:
+                self._storage.close(fd)
+        return None
+
+    def _pread(self, fd: int, offset: int, length: int) -> bytes:
+        return self._storage.pread(fd, length, offset)
+
+    def heal(self, dir_fd: int, *, durable: bool) -> tuple[Healed, ...]:
+        """Cut off what follows the last record of each file, and keep it beside. The caller holds the run's lock and
+        has taken in everything."""
+        return tuple(
+            self._heal(dir_fd, segment, size, durable=durable)
+            for segment in self.segments
+            for size in (self._size(segment, dir_fd),)
+            if size > segment.size
+        )
+
+    def _heal(self, dir_fd: int, segment: Segment, size: int, *, durable: bool) -> Healed:
+        fd = self._storage.open(segment.name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
+        try:
+            saved = self._save_beside(dir_fd, fd, segment, size, durable=durable)
+            self._storage.ftruncate(fd, segment.size)
+            if durable:
+                self._storage.fsync(fd)
+        finally:
+            self._storage.close(fd)
+        return Healed(segment.name, saved, size - segment.size)
+
+    def _save_beside(self, dir_fd: int, fd: int, segment: Segment, size: int, *, durable: bool) -> str:
+        for number in count(1):
+            name = f"{segment.name}.torn-{number}"
+            try:
+                beside = open_file(self._storage, dir_fd, name, os.O_WRONLY | os.O_EXCL)
+            except FileExistsError:
+                continue
+            break
+        try:
+            for offset in range(segment.size, size, _BLOCK):
+                write_all(self._storage, beside, self._storage.pread(fd, min(_BLOCK, size - offset), offset))
+            if durable:
+                self._storage.fsync(beside)
+        finally:
+            self._storage.close(beside)
+        return name
+
+    def write_again(self, dir_fd: int) -> None:
+        """The same bytes to the same place (rule 4): a page that the disk refused counts as clean, and would never
+        reach it."""
+        for segment in self.segments:
+            start = max(0, segment.size - _BLOCK)
+            if segment.size == start:
+                continue
+            fd = self._storage.open(segment.name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
+            try:  # not for appending: the bytes go where they are
+                data = self._storage.pread(fd, segment.size - start, start)
+                while data:
+                    written = self._storage.pwrite(fd, data, start)
+                    data, start = data[written:], start + written
+                self._storage.fdatasync(fd)
+            finally:
+                self._storage.close(fd)
+
+    def corrupt(self, dir_fd: int, why: str) -> CorruptRun:
+        """The error for a run whose records do not add up: names the first bad one, for which it reads them all."""
+        with ExitStack() as opened:
+            files: dict[str, Iterator[bytes]] = {}
+            for segment in self.segments:
+                try:
+                    fd = self._storage.open(segment.name, _READ, dir_fd=dir_fd)
+                except FileNotFoundError:
+                    continue
+                opened.callback(self._storage.close, fd)
+                files[segment.name] = self._lines(fd, 0, self._storage.fstat(fd).st_size)
+            broken = check(files, self.run_id, None).broken
+        where = f"{broken.file}:{broken.line}: record {broken.seq} {broken.kind}: {broken.detail}" if broken else why
+        return CorruptRun(
+            f"run {self.run_id!r}: {where}",
+            advice="the run can't be continued; look at it with `bundle-router runs verify`, and use a new run id",
+        )

@@ -64,6 +64,7 @@ _ADVICE: Final = {
     "short_write": "free space on the disk; then try again, no restart is needed",
     "io_error": "check the disk and the system log",
     "not_private": "",
+    "no_locks": "",
 }
 
 
@@ -77,8 +78,12 @@ def from_os(doing: str, path: str, error: OSError) -> StorageError:
     return storage_error(f"can't {doing} {path}", error)
 
 
+KEPT_BACK: Final = 4
+"""What an append, or a run's end, has open at a time: the folder, the lock, a file of records, one to replace."""
+
+
 class Spare:
-    """Two descriptors kept back, so that calls and runs can still be ended when the process has no other left."""
+    """A few descriptors kept back, so that calls and runs can still be ended when the process has no other left."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,9 +91,9 @@ class Spare:
 
     def keep(self) -> None:
         """Called when a run is opened: it is refused before the spare ones are touched."""
-        if len(self._fds) < 2:
+        if len(self._fds) < KEPT_BACK:
             with self._lock, suppress(OSError):
-                while len(self._fds) < 2:
+                while len(self._fds) < KEPT_BACK:
                     self._fds.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     @contextmanager

@@ -1,71 +1,53 @@
-"""The runs directory: creates a run, continues one, or refuses."""
+"""The runs directory: begins a run, or opens one that is there."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
-import stat
+import secrets
+import shutil
 import threading
-import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.adapters.run_log.directory import (
-    LOCKED,
-    Vanished,
+    LOCK,
+    check_private,
+    identity,
+    make_private,
     open_file,
     open_run,
     open_runs,
-    read_text,
     replace_text,
-    take_lock,
 )
-from bundle_router.adapters.run_log.log import HEADER_FILE, DiskRunLog, Held, write_header
-from bundle_router.adapters.run_log.segment import Segment
-from bundle_router.adapters.run_log.storage import POSIX, SPARE, Storage, failed, from_os, translated
+from bundle_router.adapters.run_log.log import HEADER_FILE, DiskRunLog, RunLogSetting, read_header
+from bundle_router.adapters.run_log.storage import POSIX, Storage, from_os, translated
+from bundle_router.adapters.run_log.writers import WriterTokens, refuse_without_locks
 from bundle_router.core.catalog import Durability
 from bundle_router.core.models import RUN_ID
-from bundle_router.core.records.chain import FILES, BadLine, File, boundary, lines_backward, unseal
-from bundle_router.core.records.header import SCHEMA, is_edited
-from bundle_router.errors import CorruptRun, RequestError, UnknownRun
+from bundle_router.core.records.chain import FILES
+from bundle_router.core.records.header import SCHEMA, sealed
+from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
 
-_ATTEMPTS: Final = 20
-
-
-class _Turn:
-    """A lock that can be forgotten once no log and no opening holds it."""
-
-    __slots__ = ("__weakref__", "_lock")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+CREATING: Final = ".creating-"
+"""Before the name of a run that is being made. It has its own name once it is whole; no run id starts with a dot."""
+NONCE_BYTES: Final = 16
 
 
 class DiskRunStore:
-    """Opens the runs of one directory for writing.
+    """The runs of one directory.
 
     `durability`: `process` survives kill -9; `disk` also power loss, for records that `sync()` returned for.
     `artifacts` makes the artifact store of a run from its path. `redactor` looks at every record once more before it
-    is written. Nothing is created before the first `open`.
-
-    Runs are opened and closed side by side. One run is not: opening it waits until a `close` of it that another thread
-    is at has let go, so that a run closed here is never refused as our own.
+    is written. Nothing is created before the first `create`.
     """
+
+    blocks: Final = False
 
     def __init__(
         self,
@@ -78,218 +60,176 @@ class DiskRunStore:
         storage: Storage = POSIX,
     ) -> None:
         self._runs = Path(runs).absolute()
-        self._clock = clock
-        self._artifacts = artifacts
-        self._redactor = redactor
-        self._durability = durability
-        self._durable = durability == "disk"
+        self._setting = RunLogSetting(storage, clock, durability, artifacts, redactor)
         self._storage = storage
-        self._turns: weakref.WeakValueDictionary[str, _Turn] = weakref.WeakValueDictionary()
-        self._handing_out = threading.Lock()
+        self._tokens = WriterTokens(storage, self._runs)
+        self._numbers = itertools.count()
+        self._checked = False
+        self._checking = threading.Lock()
 
-    def open(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
-        """Creates or continues a run, and locks it for this process until the log is closed.
+    @property
+    def writer(self) -> str:
+        """The token of this process, whose life others can see. Made at first use. Raises StorageError."""
+        self._check_place()
+        return self._tokens.token
+
+    def is_alive(self, writer: str) -> bool:
+        """Whether the process of the token may still be at work; False only when it is gone for certain."""
+        return self._tokens.is_alive(writer)
+
+    def close(self) -> None:
+        """Let go of the token."""
+        self._tokens.close()
+
+    def open(self, run_id: str) -> DiskRunLog | None:
+        """The run as it stands, to read and to append to; None if there is none. Writes and locks nothing.
+
+        Raises CorruptRun, StorageError.
+        """
+        if not RUN_ID.fullmatch(run_id):
+            return None
+        path = self._runs / run_id
+        try:
+            folder = open_run(self._storage, str(path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise from_os("open the run directory", str(path), error) from error
+        try:
+            header = read_header(self._storage, folder, path)
+            with translated("look at", str(path)):
+                found = identity(self._storage.fstat(folder))
+                if header is None:
+                    header = self._lost_header(folder, path, found)
+        finally:
+            self._storage.close(folder)
+        return DiskRunLog(self._setting, path, header, found) if header is not None else None
+
+    def _lost_header(self, folder: int, path: Path, found: tuple[int, int]) -> dict[str, Any] | None:
+        """A header for a run whose `run.json` power loss took, as far as its records say; None where there are none
+        either: it is no run."""
+        size = 0
+        for name in FILES.values():
+            with contextlib.suppress(FileNotFoundError):
+                size += self._storage.stat(name, dir_fd=folder, follow_symlinks=False).st_size
+        if not size:
+            return None
+        lists: dict[str, Any] = {"catalogs": [], "healed": [], "reopened": []}
+        header = {"schema": SCHEMA, "run_id": path.name, **lists, "restored": self._setting.clock.now()}
+        for record in DiskRunLog(self._setting, path, header, found).news():
+            if record.get("type") == "route.decided" and "step" in record:
+                header["catalog_revision"] = record["catalog_revision"]
+                header["parent_run_id"] = record["step"].get("parent_run_id")
+                nonce = str(record["decision_id"]).removeprefix(f"{path.name}.").rpartition(".")[0]
+                header |= {"nonce": nonce} if nonce else {}
+        return header
+
+    def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
+        """Begin a run, or open the one that is there by now. It is made whole beside, and then given its name: a
+        creation that failed, or was killed, leaves no run.
 
         `header` goes into `run.json` and names at least `catalog_revision`; `catalog` is the text of that revision.
-        A run that is continued keeps its header; under another revision its text is added as `catalog-<digest>.json`.
-        Raises RequestError for an id that is none, RunInUse, CorruptRun when the run can't be continued, StorageError.
+        Raises RequestError for an id that is none, CorruptRun, StorageError.
         """
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
-        path = str(self._runs / run_id)
-        SPARE.keep()
-        with self._handing_out:
-            turn = self._turns.setdefault(run_id, _Turn())
-        with turn:
-            for _ in range(_ATTEMPTS):
-                with contextlib.suppress(Vanished):
-                    return self._open(run_id, path, header, catalog, turn)
-        raise failed("open the run directory", path, "deleted", f"it was deleted {_ATTEMPTS} times while it was opened")
+        with translated("make the run directory", str(self._runs / run_id)):
+            return self._created(run_id, header, catalog)
 
-    def _open(
-        self, run_id: str, path: str, header: Mapping[str, Any], catalog: str, turn: AbstractContextManager[object]
-    ) -> DiskRunLog:
-        storage = self._storage
-        with contextlib.ExitStack() as always, contextlib.ExitStack() as undo:
-            runs_fd = open_runs(storage, self._runs, durable=self._durable)
+    def _created(self, run_id: str, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
+        self._check_place()
+        while True:
+            log = self.open(run_id)
+            if log is None:
+                self._make(run_id, header, catalog)
+                continue
             try:
-                directory = open_run(storage, runs_fd, run_id, path, durable=self._durable)
-                always.callback(self._drop, directory)
-                with translated("lock", path):
-                    lock = take_lock(storage, runs_fd, directory, run_id, path)
-                undo.callback(self._drop, lock)
-            finally:
-                self._drop(runs_fd)
-            kept = self._read_header(directory, run_id, path)
-            with translated("open the files of", path):
-                held = self._hold(directory, lock, undo)
-            begun = kept or {"schema": SCHEMA, "run_id": run_id, **header, "opened": self._clock.now()}
-            lists: dict[str, Any] = {"catalogs": [], "healed": [], "reopened": []}
-            head = {**begun, "durability": self._durability, **lists, **{k: begun[k] for k in lists if k in begun}}
-            log = DiskRunLog(
-                storage,
-                held,
-                head,
-                path=path,
-                dir_fd=directory,
-                turn=turn,
-                durability=self._durability,
-                clock=self._clock,
-                artifacts=self._artifacts,
-                redactor=self._redactor,
-            )
-            undo.pop_all()  # they are the log's now
-            try:
-                self._write_start(directory, path, log, head, kept, header, catalog)
+                log.begin_writing()
+            except StorageError as trouble:
+                log.release()
+                if trouble.kind != "deleted":
+                    raise
+                continue  # it was pruned between our look and our lock: begin it anew
             except BaseException:
                 log.release()
                 raise
-        return log
+            return log
 
-    def _hold(self, directory: int, lock: int, undo: contextlib.ExitStack) -> Held:
-        """Makes the files that are not there yet. Those that power loss counts for are kept open: only a descriptor
-        that was open all along is sure to be told of a failed write-back."""
-        segments = []
-        for name in FILES.values():
-            if name == LOCKED:
-                segments.append(Segment(name, lock, _identity(self._storage.fstat(lock))))
-                continue
-            with contextlib.ExitStack() as opened:
-                fd = open_file(self._storage, directory, name, os.O_RDWR | os.O_APPEND)
-                opened.callback(self._drop, fd)
-                segments.append(Segment(name, fd if self._durable else -1, _identity(self._storage.fstat(fd))))
-                if self._durable:
-                    undo.enter_context(opened.pop_all())
-        if self._durable:
-            self._storage.fsync(directory)
-        return Held(_identity(self._storage.fstat(directory)), tuple(segments))
+    def _check_place(self) -> None:
+        """Make the runs directory, refuse one that is not private or has no locks, and clear what was left in it by
+        creations that were killed."""
+        fd = open_runs(self._storage, self._runs, durable=self._setting.durable)
+        self._storage.close(fd)
+        with self._checking:
+            if self._checked:
+                return
+            refuse_without_locks(self._storage, self._runs)
+            for left in self._runs.glob(f"{CREATING}*"):
+                token = left.name.removeprefix(CREATING).partition("-")[0]
+                if not self._tokens.is_alive(token):
+                    shutil.rmtree(left, ignore_errors=True)
+            self._tokens.forget_dead()
+            self._checked = True
 
-    def _drop(self, fd: int) -> None:
-        with contextlib.suppress(OSError):
-            self._storage.close(fd)
-
-    def _read_header(self, directory: int, run_id: str, path: str) -> dict[str, Any] | None:
-        """What `run.json` says; None where there is none yet (or an empty one, which power loss may leave)."""
-        where = f"{path}/{HEADER_FILE}"
-        with translated("read", where):
-            text = read_text(self._storage, directory, HEADER_FILE)
-        if not text:
-            return None
+    def _make(self, run_id: str, header: Mapping[str, Any], catalog: str) -> None:
+        path, durable, storage = self._runs / run_id, self._setting.durable, self._storage
+        beside = f"{CREATING}{self._tokens.token}-{next(self._numbers)}"
+        begun = {
+            "schema": SCHEMA,
+            "run_id": run_id,
+            **header,
+            "opened": self._setting.clock.now(),
+            "nonce": secrets.token_hex(NONCE_BYTES),
+            "durability": self._setting.durability,
+            "catalogs": [{"revision": header["catalog_revision"], "file": "catalog.json"}],
+            "healed": [],
+            "reopened": [],
+        }
+        runs_fd = open_runs(storage, self._runs, durable=durable)
         try:
-            header = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise CorruptRun(f"{where} is not JSON", advice="restore it, or use a new run id") from error
-        if not isinstance(header, dict) or header.get("schema") != SCHEMA:
-            stated = header.get("schema") if isinstance(header, dict) else None
-            advice = f"this version writes {SCHEMA}; use a new run id"
-            raise CorruptRun(f"{where} has schema {stated!r}", advice=advice)
-        if header.get("run_id") != run_id:
-            advice = "the directory was renamed or copied: give it its old name, or use a new run id"
-            raise CorruptRun(f"{where} belongs to run {header.get('run_id')!r}", advice=advice)
-        if is_edited(header):
-            advice = "restore it, or use a new run id; `bundle-router runs verify` looks at the records"
-            raise CorruptRun(f"{where} was changed after it was written", advice=advice)
-        for name in ("catalogs", "healed", "reopened"):
-            if not isinstance(header.get(name, []), list):
-                raise CorruptRun(f"{where}: {name!r} is not a list", advice="restore it, or use a new run id")
-        return header
-
-    def _write_start(
-        self,
-        directory: int,
-        path: str,
-        log: DiskRunLog,
-        head: dict[str, Any],
-        kept: dict[str, Any] | None,
-        header: Mapping[str, Any],
-        catalog: str,
-    ) -> None:
-        """The catalog, where it is not there yet; then `run.json`. Changes `head`, which the log writes at the end."""
-        clean, revision = "closed" in head, header["catalog_revision"]
-        if kept is not None and clean and (head.get("count"), head.get("head")) != (log.next_seq, log.head):
-            advice = "look at it with `bundle-router runs verify`, and use a new run id"
-            raise CorruptRun(f"{path} does not end as it did when it was closed", advice=advice)
-        for name in ("closed", "head", "count"):
-            head.pop(name, None)
-        if kept is None and log.next_seq:  # power loss took it; the first record still has the digest of the lost one
-            head["restored"] = self._clock.now()
-        if all(entry.get("revision") != revision for entry in head["catalogs"]):
-            name = "catalog.json" if not head["catalogs"] else f"catalog-{revision.rpartition(':')[2][:16]}.json"
-            with translated("write", f"{path}/{name}"):
-                replace_text(self._storage, directory, name, catalog, durable=self._durable)
-            head["catalogs"] = [*head["catalogs"], {"revision": revision, "file": name}]
-        if kept is not None:
-            again = {"time": self._clock.now(), "clean": clean, "seq": log.next_seq, "catalog_revision": revision}
-            again |= {"workspace": header["workspace"]} if "workspace" in header else {}  # its folders lie there now
-            head["reopened"] = [*head["reopened"], again]
-        healed = [{"file": h.file, "saved": h.saved, "bytes": h.bytes} for h in log.healed]
-        write_header(self._storage, directory, {**head, "healed": head["healed"] + healed}, path, durable=self._durable)
-
-    def header(self, run_id: str) -> Mapping[str, Any] | None:
-        """What `run.json` says of a run, read without locking; None if there is no such run."""
-        if not RUN_ID.fullmatch(run_id):
-            return None
-        path = str(self._runs / run_id)
-        try:
-            fd = self._storage.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise from_os("read", path, error) from error
-        try:
-            return self._read_header(fd, run_id, path)
+            with translated("make the run directory", str(path)):
+                make_private(storage, beside, runs_fd)
+                self._fill(runs_fd, beside, begun, catalog)
+                self._name(runs_fd, beside, run_id)
         finally:
-            self._drop(fd)
+            storage.close(runs_fd)
+            shutil.rmtree(self._runs / beside, ignore_errors=True)
 
-    def last_decision(self, run_id: str) -> Mapping[str, Any] | None:
-        """The last decision of a run, read from the end of its file without locking; None if there is no such run."""
-        with contextlib.closing(self._backward(run_id, "routing")) as records:
-            return next((record for record in records if record.get("type") == "route.decided"), None)
-
-    def calls_since(self, run_id: str, seq: int) -> Sequence[Mapping[str, Any]]:
-        """The records of a run's calls after that number, in their order, read from the end of their file."""
-        with contextlib.closing(self._backward(run_id, "calls")) as records:
-            return list(itertools.takewhile(lambda record: record["seq"] > seq, records))[::-1]
-
-    def read_artifact(self, run_id: str, sha256: str) -> bytes:
-        """The bytes of an artifact of any run, open or not, checked against their digest; takes no lock.
-
-        Raises UnknownRun, KeyError (the run has none of that digest), RequestError, CorruptRun, StorageError.
-        """
-        path = self._runs / run_id
-        if not RUN_ID.fullmatch(run_id) or path.is_symlink() or not path.is_dir():
-            raise UnknownRun(
-                f"there is no run {run_id!r} in {self._runs}", advice="`bundle-router runs list` lists them"
-            )
-        return self._artifacts(str(path)).get(sha256)
-
-    def _backward(self, run_id: str, file: File) -> Generator[dict[str, Any]]:
-        """The records of one file of a run, last first; none where there is no such file. Takes no lock."""
-        if not RUN_ID.fullmatch(run_id):
-            return
-        path = self._runs / run_id / FILES[file]
+    def _fill(self, runs_fd: int, name: str, header: Mapping[str, Any], catalog: str) -> None:
+        storage, durable = self._storage, self._setting.durable
+        folder = storage.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=runs_fd)
         try:
-            fd = self._storage.open(str(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise from_os("read", str(path), error) from error
-        try:
-            with translated("read", str(path)):
-                yield from self._records(fd, path)
+            for file in (*FILES.values(), LOCK):
+                storage.close(open_file(storage, folder, file, os.O_WRONLY))
+            replace_text(storage, folder, "catalog.json", catalog, durable=durable)
+            replace_text(storage, folder, HEADER_FILE, json.dumps(sealed(header), indent=2) + "\n", durable=durable)
+            if durable:
+                storage.fsync(folder)
         finally:
-            self._drop(fd)
+            storage.close(folder)
 
-    def _records(self, fd: int, path: Path) -> Iterator[dict[str, Any]]:
-        def read(offset: int, length: int) -> bytes:
-            return self._storage.pread(fd, length, offset)
-
-        found = self._storage.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise CorruptRun(f"{path} is not a regular file", advice="remove the run directory")
+    def _name(self, runs_fd: int, beside: str, run_id: str) -> None:
+        """Give a run that is whole its name; nothing where another process was first."""
         try:
-            for line in lines_backward(read, boundary(read, found.st_size)):
-                yield unseal(line).record
-        except BadLine as error:
-            advice = "look at it with `bundle-router runs verify`"
-            raise CorruptRun(f"{path}: near its end is a line that is no record: {error}", advice=advice) from error
+            self._storage.replace(beside, run_id, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            if error.errno == errno.ENOTDIR or not self._replace_leftover(runs_fd, run_id):
+                self.open(run_id)  # says what stands there, where it is no run
+                return
+            self._storage.replace(beside, run_id, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
+        if self._setting.durable:
+            self._storage.fsync(runs_fd)
+
+    def _replace_leftover(self, runs_fd: int, run_id: str) -> bool:
+        """Move away a folder of this name that is no run (a creation by an earlier version that failed)."""
+        if self.open(run_id) is not None:
+            return False
+        left = f"{CREATING}0-{secrets.token_hex(4)}"
+        with translated("look at", str(self._runs / run_id)):
+            found = self._storage.stat(run_id, dir_fd=runs_fd, follow_symlinks=False)
+            check_private(found, str(self._runs / run_id), forbidden=0)
+            self._storage.replace(run_id, left, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
+        shutil.rmtree(self._runs / left, ignore_errors=True)
+        return True

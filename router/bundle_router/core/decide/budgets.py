@@ -1,7 +1,8 @@
 """What the calls of one step may cost together, and when they only go round in circles.
 
 Rules:
-1. A budget belongs to a step: every decision begins a new one. Only the engine decides, so an agent can't.
+1. A budget belongs to a branch, workflow, role, step and key: routing the step again does not begin a new one. Others
+   belong to the whole run, and to the tree of runs that begins with it.
 2. Whatever is answered counts, refusals too: they cost the model as many tokens. What was refused for want of budget
    does not count, so that the counts in the records stay what they were when the budget ran out.
 3. It is looked at when a call begins. Calls that are under way side by side may pass bytes and time together, each by
@@ -14,11 +15,12 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import CallLimits
+from bundle_router.core.models.canonical import digest, encode
 
 WINDOW: Final = 8
 """Calls that are looked back on."""
@@ -65,11 +67,65 @@ def over_budget(limits: CallLimits, spent: Spent, asked: int) -> tuple[str, str]
     return None
 
 
-def _used_up(said: str, limit: str) -> str:
+def _used_up(said: str, limit: str, what: str = "This step") -> str:
     return (
-        f"This step has had {said}, of at most {limit}: it gets no more. "
+        f"{what} has had {said}, of at most {limit}: it gets no more. "
         "Go on with what you have, and say what is missing."
     )
+
+
+def over_total(limits: CallLimits, run: Spent, tree: Spent | None) -> tuple[str, str] | None:
+    """Why no further call may begin in a run, or in a tree of runs (None: it is in none): as `over_budget`."""
+    totals = [("run", run, limits.calls_per_run, limits.result_bytes_per_run, limits.call_seconds_per_run)]
+    if tree is not None:
+        bounds = limits.calls_per_tree, limits.result_bytes_per_tree, limits.call_seconds_per_tree
+        totals.append(("tree", tree, *bounds))
+    for what, spent, calls, size, seconds in totals:
+        words = "This run" if what == "run" else "This run and those it belongs with"
+        if calls is not None and spent.calls >= calls:
+            return f"calls_per_{what}", _used_up(f"{spent.calls:,} calls", f"{calls:,}", words)
+        if size is not None and spent.result_bytes >= size:
+            said = f"results of {spent.result_bytes:,} bytes"
+            return f"result_bytes_per_{what}", _used_up(said, f"{size:,}", words)
+        if seconds is not None and spent.elapsed_ms >= seconds * 1000:
+            said = f"{spent.elapsed_ms / 1000:,.0f} seconds of calls"
+            return f"call_seconds_per_{what}", _used_up(said, f"{seconds:,g}", words)
+    return None
+
+
+def bounds_tree(limits: CallLimits) -> bool:
+    """Whether anything is bounded for a tree of runs."""
+    return any((limits.calls_per_tree, limits.result_bytes_per_tree, limits.call_seconds_per_tree))
+
+
+def together(parts: Iterable[Spent]) -> Spent:
+    """Return what several runs have come to."""
+    total = Spent()
+    for spent in parts:
+        total = Spent(
+            total.calls + spent.calls, total.result_bytes + spent.result_bytes, total.elapsed_ms + spent.elapsed_ms
+        )
+    return total
+
+
+HEAD: Final = 1_000
+"""Characters kept of arguments that are too large to be taken, or that are longer than `KEPT` and were refused."""
+KEPT: Final = 4_000
+
+
+def shortened(text: str) -> str:
+    """Return what the record of a refused call holds of arguments: nobody acted on them, and there may be many."""
+    return text if len(text) <= KEPT else encode({"length": len(text), "digest": digest(text), "head": text[:HEAD]})
+
+
+def asked_hash(name: str, arguments: str | None) -> int:
+    """Return what a call asks, as a number that means something in this process only."""
+    return hash((name, shortened(arguments or "")))
+
+
+def added(spent: Spent, result_bytes: int, elapsed_ms: float) -> Spent:
+    """Return what has been spent after another call has come to its end, however often it was made."""
+    return replace(spent, result_bytes=spent.result_bytes + result_bytes, elapsed_ms=spent.elapsed_ms + elapsed_ms)
 
 
 def begun(spent: Spent) -> Spent:
@@ -87,17 +143,3 @@ def ended(spent: Spent, asked: int, answered: int, result_bytes: int, elapsed_ms
         repeats=spent.repeats + 1 if pair in spent.recent else 0,
         recent=(*(one for one in spent.recent if one != pair), pair)[-WINDOW:],
     )
-
-
-def resumed(records: Iterable[Mapping[str, Any]]) -> Spent:
-    """What the calls recorded since a decision had come to, for a run that is opened again. What they asked is not
-    looked back on; one that began and never ended counts as a call."""
-    spent, open_calls = Spent(), set[str]()
-    for record in records:
-        if record["type"] == "call.started":
-            open_calls.add(record["call_id"])
-        elif "spent" in record:
-            open_calls.discard(record["call_id"])
-            row = record["spent"]
-            spent = Spent(row["calls"], row["result_bytes"], row["elapsed_ms"])
-    return replace(spent, calls=spent.calls + len(open_calls))

@@ -121,18 +121,24 @@ class _ToolCall(_CallLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(_ToolCall):
-    """A call that passed every check and is about to be made."""
+    """A call that passed every check and is about to be made. Where it has a key: `writer` is the token of the process
+    that makes it, `arguments_digest` that of the arguments as they came, keyed with the run's nonce."""
 
     type: ClassVar[str] = "call.started"
 
+    writer: str = ""
+    arguments_digest: str = ""
+
     def to_json(self) -> Json:
         """Return the record as it is written, without what the chain adds."""
-        return self._call()
+        later = {"writer": self.writer, "arguments_digest": self.arguments_digest}
+        return self._call() | {name: value for name, value in later.items() if value}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> CallStarted:
         """Return the record of a line. Raises KeyError or TypeError for what is not one."""
-        return cls(**cls._call_from(record))
+        more: Json = {name: record.get(name) or "" for name in ("writer", "arguments_digest")}
+        return cls(**cls._call_from(record), **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +203,7 @@ class RequestPassed(_CallLine):
     artifacts: tuple[Stored, ...] = ()
     elapsed_ms: float = 0.0
     spent: Spent | None = None
+    original_bytes: int = 0
 
     def to_json(self) -> Json:
         """Return the record as it is written, without what the chain adds."""
@@ -209,12 +216,37 @@ class RequestPassed(_CallLine):
             "artifacts": [artifact.to_json() for artifact in self.artifacts],
             "elapsed_ms": self.elapsed_ms,
         }
+        record |= {"original_bytes": self.original_bytes} if self.original_bytes else {}
         return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RequestPassed:
         """Return the record of a line. Raises KeyError or TypeError for what is not one."""
-        return cls(**cls._line_from(record), **_ending(record), method=record["method"])
+        more = {"method": record["method"], "original_bytes": record.get("original_bytes", 0)}
+        return cls(**cls._line_from(record), **_ending(record), **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubRunOpened:
+    """A run that began below this one, which is the root of their tree: what it spends counts for the tree."""
+
+    type: ClassVar[str] = "sub_run.opened"
+
+    run_id: str
+    sub_run_id: str
+    time: str
+    seq: int = -1
+
+    def to_json(self) -> Json:
+        """Return the record as it is written, without what the chain adds."""
+        line = {"schema": CALL_SCHEMA, "type": self.type, "time": self.time}
+        return {**line, "run_id": self.run_id, "sub_run_id": self.sub_run_id}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> SubRunOpened:
+        """Return the record of a line. Raises KeyError or TypeError for what is not one."""
+        line = {name: record[name] for name in ("run_id", "sub_run_id")}
+        return cls(**line, time=record.get("time", ""), seq=record.get("seq", -1))
 
 
 def _ending(record: Mapping[str, Any]) -> Json:
@@ -235,13 +267,14 @@ def spent_from(row: Mapping[str, Any]) -> Spent:
     return Spent(row["calls"], row["result_bytes"], row["elapsed_ms"], row.get("repeats", 0))
 
 
-Record = DecisionRecord | CallStarted | CallFinished | RequestPassed
+Record = DecisionRecord | CallStarted | CallFinished | RequestPassed | SubRunOpened
 
-_KINDS: Final[Mapping[str, type[DecisionRecord | CallStarted | CallFinished | RequestPassed]]] = {
+_KINDS: Final[Mapping[str, type[DecisionRecord | CallStarted | CallFinished | RequestPassed | SubRunOpened]]] = {
     "route.decided": DecisionRecord,
     "call.started": CallStarted,
     "call.finished": CallFinished,
     "request.passed": RequestPassed,
+    "sub_run.opened": SubRunOpened,
 }
 
 

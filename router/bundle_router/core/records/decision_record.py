@@ -49,7 +49,8 @@ _STEP_FIELDS: Final = (
 class DecisionRecord:
     """One `route.decided`: the decision (with the ids it was recorded under) and all that it was computed from.
 
-    `key`, `branch` and `parent_decision_id` are empty where the engine gave none.
+    `key`, `branch` and `parent_decision_id` are empty where the engine gave none; `root` is the workspace where that
+    is not the one that the run began in.
     """
 
     decision: Decision
@@ -62,6 +63,8 @@ class DecisionRecord:
     key: str = ""
     branch: str = ""
     parent_decision_id: str = ""
+    root: str = ""
+    fixed_list: bool = False
 
     @property
     def seq(self) -> int:
@@ -94,7 +97,8 @@ class DecisionRecord:
             "monotonic_ns": self.monotonic_ns,
             **outcome_json(decision),
         }
-        later = {"key": self.key, "branch": self.branch, "parent_decision_id": self.parent_decision_id}
+        later: Json = {"key": self.key, "branch": self.branch, "parent_decision_id": self.parent_decision_id}
+        later |= {"root": self.root, "fixed_list": self.fixed_list}
         return record | {name: text for name, text in later.items() if text}
 
     @classmethod
@@ -111,6 +115,8 @@ class DecisionRecord:
             key=record.get("key") or "",
             branch=record.get("branch") or "",
             parent_decision_id=record.get("parent_decision_id") or "",
+            root=record.get("root") or "",
+            fixed_list=bool(record.get("fixed_list")),
         )
 
 

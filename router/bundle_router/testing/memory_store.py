@@ -1,0 +1,238 @@
+"""A store of runs in memory: the fake behind the port of runs, held to the same contract as the real ones.
+
+Several stores over one `MemoryRuns` are several processes over one disk: each can be killed, and what happens before
+each of their operations can be scripted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bundle_router.core.models import RUN_ID
+from bundle_router.core.models.artifacts import Stored
+from bundle_router.core.records.chain import FILES, File, genesis, parse, seal
+from bundle_router.errors import CorruptRun, RequestError, StorageError
+from bundle_router.ports import Appended, Healed, Record, Redactor, Writer
+
+
+class MemoryArtifacts:
+    """The artifact store of one run, in memory."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[str, bytes] = {}
+
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
+        sha256 = hashlib.sha256(data).hexdigest()
+        self.bytes[sha256] = bytes(data)
+        return Stored(f"artifact:sha256:{sha256}", sha256, "application/octet-stream", len(data), claimed_type, name)
+
+    def get(self, sha256: str) -> bytes:
+        data = self.bytes[sha256]
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise CorruptRun(f"artifact {sha256} does not have its digest")
+        return data
+
+
+@dataclass
+class MemoryRun:
+    """One run's records, sealed with the same chain as on disk, in the order of their `seq`, each with its file.
+
+    `fail_with` makes appends fail; `fail_sync_with`, and `fail_sync_after` so many, make syncs fail.
+    """
+
+    header: dict[str, Any]
+    sealed: list[tuple[File, bytes]] = field(default_factory=list)
+    catalogs: dict[str, str] = field(default_factory=dict)
+    kept: MemoryArtifacts = field(default_factory=MemoryArtifacts)
+    writing: set[int] = field(default_factory=set)
+    head: str = ""
+    closed: bool = False
+    fail_with: Exception | None = None
+    fail_sync_with: Exception | None = None
+    fail_sync_after: int | None = None
+
+    @property
+    def lines(self) -> list[tuple[File, dict[str, Any]]]:
+        """The records, parsed, each with its file."""
+        return [(file, parse(line)) for file, line in self.sealed]
+
+    def artifacts(self) -> MemoryArtifacts:
+        return self.kept
+
+    def files(self) -> dict[str, list[bytes]]:
+        """The lines of each file, as `core.records.chain.check` takes them."""
+        return {name: [line for own, line in self.sealed if own == file] for file, name in FILES.items()}
+
+
+class MemoryRuns:
+    """What several stores share: a disk. `dead` holds the tokens of those that were killed."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, MemoryRun] = {}
+        self.dead: set[str] = set()
+        self.lock: Final = threading.RLock()
+        self.numbers: Final = itertools.count(1)
+
+
+Hook = Callable[[str, str], None]
+"""Called before each operation of a store on a run, with the operation and the run's id."""
+
+
+def _nothing(operation: str, run_id: str) -> None:
+    return None
+
+
+class MemoryRunLog:
+    """One run as one fake process reads and appends it."""
+
+    def __init__(self, store: MemoryRunStore, run: MemoryRun, number: int) -> None:
+        self._store = store
+        self._run = run
+        self._number = number
+        self._at = 0
+        self._ended = False
+        self.healed: tuple[Healed, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return f"memory:{self._run.header['run_id']}"
+
+    @property
+    def header(self) -> Record:
+        return self._run.header
+
+    @property
+    def id_prefix(self) -> str:
+        return str(self._run.header["run_id"])
+
+    @property
+    def next_seq(self) -> int:
+        return self._at
+
+    def _before(self, operation: str) -> None:
+        if self._ended:
+            raise StorageError(f"run {self.id_prefix!r} is closed here", kind="io_error", advice="open it again")
+        self._store.before(operation, self.id_prefix)
+
+    def news(self) -> Iterator[Record]:
+        self._before("news")
+        with self._store.shared.lock:
+            upto = len(self._run.sealed)
+        while self._at < upto:
+            record = parse(self._run.sealed[self._at][1])
+            self._at += 1
+            yield record
+
+    def append(
+        self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
+    ) -> Appended:
+        self._before("append")
+        with self._store.shared.lock:
+            run = self._run
+            if run.fail_with is not None:
+                raise run.fail_with
+            news = tuple(parse(line) for _, line in run.sealed[self._at :])
+            self._at = len(run.sealed)
+            if only_at is not None and (news or only_at != self._at):
+                return Appended(news, None)
+            line, run.head = seal(self._store.redactor.redact_value(record), self._at, run.head)
+            run.sealed.append((file, line))
+            run.writing.add(self._number)
+            run.closed = False
+            self._at += 1
+            return Appended(news, self._at - 1, run.head)
+
+    def record(self, seq: int) -> Record:
+        self._before("record")
+        if not 0 <= seq < self._at:
+            raise KeyError(seq)
+        return parse(self._run.sealed[seq][1])
+
+    def put_catalog(self, revision: str, text: str) -> None:
+        self._run.catalogs.setdefault(revision, text)
+
+    def sync(self) -> None:
+        run = self._run
+        if run.fail_sync_after is not None:
+            run.fail_sync_after -= 1
+            if run.fail_sync_after == 0:
+                run.fail_sync_with = StorageError("the disk does not answer", kind="io_error")
+        if run.fail_sync_with is not None:
+            raise run.fail_sync_with
+
+    def artifacts(self) -> MemoryArtifacts:
+        return self._run.kept
+
+    def close(self) -> tuple[Writer, ...]:
+        if self._ended:
+            return ()
+        self._ended = True
+        with self._store.shared.lock:
+            wrote = self._number in self._run.writing
+            self._run.writing.discard(self._number)
+            if wrote and self._run.writing:
+                return tuple(Writer(0, f"fake writer {number}") for number in sorted(self._run.writing))
+            self._run.closed = self._run.closed or wrote
+            return ()
+
+
+class MemoryRunStore:
+    """Runs in memory, as one fake process sees them."""
+
+    blocks: Final = False
+
+    def __init__(self, redactor: Redactor, shared: MemoryRuns | None = None, before: Hook = _nothing) -> None:
+        self.redactor = redactor
+        self.shared = shared or MemoryRuns()
+        self.before = before
+        self.writer = f"{next(self.shared.numbers):016x}"
+        self._handles: list[tuple[MemoryRun, int]] = []
+
+    def is_alive(self, writer: str) -> bool:
+        return writer not in self.shared.dead
+
+    def kill(self) -> None:
+        """The process is gone, with all that it held."""
+        self.shared.dead.add(self.writer)
+        for run, number in self._handles:
+            run.writing.discard(number)
+
+    def open(self, run_id: str) -> MemoryRunLog | None:
+        self.before("open", run_id)
+        run = self.shared.runs.get(run_id)
+        return self._log(run) if run is not None else None
+
+    def _log(self, run: MemoryRun) -> MemoryRunLog:
+        number = next(self.shared.numbers)
+        self._handles.append((run, number))
+        return MemoryRunLog(self, run, number)
+
+    def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> MemoryRunLog:
+        if not RUN_ID.fullmatch(run_id):
+            raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
+        self.before("create", run_id)
+        with self.shared.lock:
+            run = self.shared.runs.get(run_id)
+            if run is None:
+                run = MemoryRun({"run_id": run_id, **header}, head=genesis(run_id))
+                run.catalogs[str(header.get("catalog_revision"))] = catalog
+                self.shared.runs[run_id] = run
+            log = self._log(run)
+            run.writing.add(log._number)
+            return log
+
+    def close(self) -> None:
+        return None
+
+    def log(self, run_id: str) -> MemoryRun:
+        """A run's records, for tests."""
+        return self.shared.runs[run_id]
+
+    def has(self, run_id: str) -> bool:
+        """Whether there is such a run."""
+        return run_id in self.shared.runs
