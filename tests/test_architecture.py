@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "tool": {"adapters", "core", "errors"},
 }
-SHARED_ADAPTERS = {"artifacts", "json_schema", "loop", "patterns", "postgres", "workers"}
+SHARED_ADAPTERS = {"artifacts", "file_locks", "json_schema", "loop", "patterns", "postgres", "workers"}
 """Threads, loops, checks and stores that several adapters stand on. No other adapter is imported by another."""
 CORE = ("models", "catalog", "tools", "config", "decide", "search", "records")
 """The core's inner layers: each may import those before it."""

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from bundle_router.core.catalog import Catalog
     from bundle_router.core.models import Decision, Step, StepPolicy
     from bundle_router.core.tools.exposure import Toolset
-    from bundle_router.engine.outcomes import Result
+    from bundle_router.engine.results import Result
     from bundle_router.errors import RouterError
     from bundle_router.wiring import Router, load_catalog
 
 _HOMES: Final = {
     "Catalog": "bundle_router.core.catalog",
     "Decision": "bundle_router.core.models",
-    "Result": "bundle_router.engine.outcomes",
+    "Result": "bundle_router.engine.results",
     "Router": "bundle_router.wiring",
     "RouterError": "bundle_router.errors",
     "Step": "bundle_router.core.models",

@@ -26,7 +26,7 @@ from bundle_router.core.models import Step
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.run import Deps
+from bundle_router.engine.flow import EnginePorts
 from bundle_router.testing import FakeCapabilities, FakeDiagnostics, MemoryArtifacts, small_catalog
 from bundle_router.wiring import Router
 
@@ -62,9 +62,9 @@ def router_over(catalog: Catalog, runs: str) -> Router:
     """A router with the real log and redactor, and nothing else real."""
     clock, redactor = SystemClock(), SecretRedactor({"GITHUB_TOKEN": "ghp_" + "x" * 36})
     store = DiskRunStore(runs, clock=clock, artifacts=lambda path: MemoryArtifacts(), redactor=redactor)
-    deps = Deps(clock, redactor, FakeDiagnostics(), {}, lambda data: MediaFacts("application/octet-stream"))
+    deps = EnginePorts(clock, redactor, FakeDiagnostics(), {}, lambda data: MediaFacts("application/octet-stream"))
     engine = Engine(
-        catalog=catalog, deps=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
+        catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
     )
     return Router(engine)
 

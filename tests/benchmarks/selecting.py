@@ -36,7 +36,7 @@ from bundle_router.core.search.ranking import Search  # noqa: E402
 from bundle_router.core.search.sufficiency import Judgement, judge  # noqa: E402
 from bundle_router.core.tools.shaping import MediaFacts  # noqa: E402
 from bundle_router.engine.engine import Engine  # noqa: E402
-from bundle_router.engine.run import Deps  # noqa: E402
+from bundle_router.engine.flow import EnginePorts  # noqa: E402
 from bundle_router.engine.selecting import SearchSelector  # noqa: E402
 from bundle_router.testing import FakeCapabilities, FakeDiagnostics, FakeSessions, MemoryArtifacts, small_catalog  # noqa: E402
 from bundle_router.wiring import Router, make_search  # noqa: E402
@@ -92,11 +92,11 @@ def unmatched_step_us(bundles: int, count: int) -> list[float]:
         store = DiskRunStore(runs, clock=clock, artifacts=lambda path: MemoryArtifacts(), redactor=redactor)
         selector = SearchSelector(make_search, diagnostics)
         sessions = {"local": FakeSessions({})}
-        deps = Deps(
+        deps = EnginePorts(
             clock, redactor, diagnostics, sessions, lambda data: MediaFacts("application/octet-stream"), selector
         )
         engine = Engine(
-            catalog=catalog, deps=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
+            catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
         )
         router = Router(engine)
         times = []

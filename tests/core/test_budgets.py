@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from bundle_router.core.catalog import CallLimits
-from bundle_router.core.decide.budgets import WINDOW, Spent, begun, ended, over_budget, resumed
+from bundle_router.core.decide.budgets import WINDOW, Spent, begun, ended, over_budget
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,14 +73,3 @@ def test_whoever_is_refused_for_repeating_has_asked_that_and_got_that_before(
         spent = after([(asked, answered)], spent)
         made.append((asked, answered))
         assert len(spent.recent) <= WINDOW
-
-
-def test_a_run_that_is_opened_again_goes_on_with_what_it_had_spent() -> None:
-    records: list[dict[str, Any]] = [
-        {"type": "call.started", "call_id": "a"},
-        {"type": "call.finished", "call_id": "a", "spent": after([(1, 1)]).to_json()},
-        {"type": "call.started", "call_id": "never-ended"},
-        {"type": "call.finished", "call_id": "of an older version"},
-    ]
-    spent = resumed(records)
-    assert (spent.calls, spent.result_bytes, spent.elapsed_ms, spent.repeats) == (2, 10, 100.0, 0)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.engine.outcomes import Result
+from bundle_router.engine.results import Result
 from bundle_router.errors import ConfigError, RequestError
 from bundle_router.tool import Data, LocalServer, LocalTool, Media, Text, ToolContext, ToolFailure, ToolOutput, tool
 from pydantic import BaseModel, Field

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.adapters.archive import Archive
 from bundle_router.core.catalog import ActivationSettings, LogSettings, Policy, Route, Server, Settings
 from bundle_router.core.models import Data, Media, Text
-from bundle_router.errors import RequestError, RunInUse, StorageError, UnknownRun, WrongContext
+from bundle_router.errors import RequestError, StorageError, UnknownRun, WrongContext
 from bundle_router.testing import fake_router, small_catalog
 from bundle_router.tool import LocalTool, ToolContext, ToolFailure, ToolOutput
 from pydantic import BaseModel, ConfigDict
@@ -105,16 +104,20 @@ def test_a_run_goes_on_where_it_was_left_in_another_process(tmp_path: Path, work
     assert Archive(runs).verify("r-1").ok
 
 
-def test_a_second_router_of_the_same_run_is_refused_with_the_owners_pid(
+def test_two_routers_take_turns_on_one_run_and_the_last_to_close_it_ends_it(
     router: Router, tmp_path: Path, workspace: Path
 ) -> None:
-    router.route_sync(step())
-    with (
-        Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as other,
-        pytest.raises(RunInUse) as refused,
-    ):
-        other.route_sync(step())
-    assert refused.value.pid == os.getpid()
+    seqs = [router.route_sync(step()).seq]
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as other:
+        for turn in range(20):
+            seqs += [(other if turn % 2 else router).route_sync(step(goal=f"turn {turn}")).seq]
+        end = other.close_run_sync("r-1")
+        assert (end.ended, len(end.others)) == (False, 1)
+        assert Archive(tmp_path / "runs").summary("r-1").state == "open"
+    assert router.close_run_sync("r-1").ended
+    assert seqs == list(range(21))
+    assert Archive(tmp_path / "runs").verify("r-1").ok
+    assert Archive(tmp_path / "runs").summary("r-1").state == "closed"
 
 
 def test_reading_a_runs_tools_does_not_open_it(router: Router, tmp_path: Path, workspace: Path) -> None:
@@ -536,7 +539,7 @@ def test_secrets_are_redacted_before_deciding_and_in_every_record(
     with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
         router.route_sync(step(
             goal=f"use {token}", constraints=["Authorization: Bearer abcdefghijklmnop"],
-            principal="correct-horse-battery", labels={"url": "https://me:hunter2hunter2@example.com"},
+            principal="ci", labels={"url": "https://me:hunter2hunter2@example.com"},
         ))  # fmt: skip
         result = router.call_sync("r-1", "repo.read_file", {"path": "leak.txt"})
         router.call_sync("r-1", "repo.ripgrep", {"pattern": token})
@@ -545,6 +548,18 @@ def test_secrets_are_redacted_before_deciding_and_in_every_record(
     for secret in (token, "correct-horse-battery", "abcdefghijklmnop", "hunter2hunter2"):
         assert secret.encode() not in written
     assert b"[redacted:" in written
+
+
+@pytest.mark.parametrize("name", ["principal", "key", "branch", "parent_decision_id"])
+def test_what_runs_are_kept_apart_by_may_not_look_like_a_secret(router: Router, name: str, tmp_path: Path) -> None:
+    """Redacted, two of them would be one: they would share results, sessions and tokens (S-32)."""
+    for secret in ("ghp_" + "a1B2" * 9, "ghp_" + "c3D4" * 9):
+        with pytest.raises(RequestError, match="looks like a secret"):
+            router.route_sync(step(**{name: secret}))
+    assert not (tmp_path / "runs" / "r-1").exists()
+    router.route_sync(step())
+    with pytest.raises(RequestError, match="look like a secret"):
+        router.call_sync("r-1", "repo.read_file", {"path": "README.md"}, key="ghp_" + "a1B2" * 9)
 
 
 @pytest.mark.parametrize("here", [".", "sub/.."])
@@ -624,7 +639,7 @@ def test_a_hundred_thousand_decisions_would_not_leak_descriptors(tmp_path: Path)
         for number in range(50):
             fake.route_sync(step(f"run-{number}"))
             fake.close_run_sync(f"run-{number}")
-        assert not fake.fakes.store._open
+        assert all(fake.fakes.store.log(f"run-{number}").closed for number in range(50))
 
 
 def test_a_fake_router_refuses_a_result_of_a_tool_that_is_not_there() -> None:

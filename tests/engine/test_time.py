@@ -13,7 +13,7 @@ from bundle_router.adapters.media import describe
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.core.catalog import Route
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.run import Deps
+from bundle_router.engine.flow import EnginePorts
 from bundle_router.testing import (
     FakeCapabilities,
     FakeClock,
@@ -43,9 +43,9 @@ def test_records_keep_both_clocks_and_their_order_when_the_wall_clock_jumps(tmp_
     clock = JumpingClock()
     catalog = small_catalog({"a": ["s.a"]}, routes=[Route("r", bundles=("a",))])
     store = DiskRunStore(tmp_path, clock=clock, artifacts=lambda path: RunArtifacts(path, describe=describe))
-    deps = Deps(clock, FakeRedactor(), FakeDiagnostics(), {"local": FakeSessions({})}, describe)
+    deps = EnginePorts(clock, FakeRedactor(), FakeDiagnostics(), {"local": FakeSessions({})}, describe)
     engine = Engine(
-        catalog=catalog, deps=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
+        catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
     )
     with Router(engine) as router:
         for number in range(6):

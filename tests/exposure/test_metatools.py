@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from bundle_router import Step
+from bundle_router import Step, Toolset
 from bundle_router.core.catalog import ActivationSettings, Bundle, Card, Catalog, Policy, Route, Server, Settings
 from bundle_router.core.decide.activation import MAX_ASKED, apply, ask_for
 from bundle_router.core.models import Activation, Mode, Text
@@ -88,7 +89,7 @@ def test_what_is_deferred_or_meta_is_not_in_the_array_and_the_guidance_says_so()
     with opened() as router:
         toolset = router.tools_sync("r")
         assert shown(router) == [*NAMES, "files__read", "files__roots"]
-        assert set(toolset.deferred) == {"hub.close_issue", "hub.get_issue", "hub.list_issues"}
+        assert {tool.name for tool in toolset.deferred} == {"hub.close_issue", "hub.get_issue", "hub.list_issues"}
         assert toolset.meta == ("wild.weather",)
         assert "hub 3" in toolset.guidance
         assert "wild 1" in toolset.guidance
@@ -252,33 +253,39 @@ def test_a_deferred_tool_can_be_called_without_searching_and_joins_the_array() -
         assert (second["tool"], second["via"], second["bundle"]) == ("list_issues", "call_tool", "hub")
 
 
+def fixed_list(router: FakeRouter) -> Toolset:
+    return asyncio.run(router.endpoint.tools("r"))
+
+
 def test_a_fixed_list_holds_all_meta_tools_and_only_another_decision_changes_it() -> None:
     with opened(step="near", results={"files.read": RawResult((Text("x" * 30_000),))}) as router:
-        fixed = router.tools_sync("r", format="mcp", fixed=True)
+        fixed = fixed_list(router)
         assert [tool["name"] for tool in fixed.tools] == [*NAMES, "files__read", "files__roots"]
-        assert router.call_sync("r", "files.read", {"path": "x"}, joins=False).joined == ()
-        assert router.tools_sync("r", format="mcp", fixed=True) == fixed
+        assert asyncio.run(router.endpoint.call("r", "files.read", {"path": "x"})).joined == ()
+        assert fixed_list(router) == fixed
         router.route_sync(Step(run_id="r", workflow="w", role="r", step="all"))
-        fixed = router.tools_sync("r", format="mcp", fixed=True)
+        fixed = fixed_list(router)
         router.call_sync("r", "search_tools", {"query": "issue"})
-        assert router.tools_sync("r", format="mcp", fixed=True) == fixed, "also where the run has another array"
+        assert fixed_list(router) == fixed, "also where the run has another array"
         router.route_sync(Step(run_id="r", workflow="w", role="r", step="all"))
-        assert "hub__get_issue" in [tool["name"] for tool in router.tools_sync("r", format="mcp", fixed=True).tools]
+        assert "hub__get_issue" in [tool["name"] for tool in fixed_list(router).tools]
 
 
-def test_where_the_array_may_not_change_nothing_joins_it() -> None:
+def test_at_a_step_with_a_fixed_list_nothing_joins_it() -> None:
     with opened() as router:
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="all", fixed_list=True))
+        first = router.tools_sync("r")
+        assert [tool["function"]["name"] for tool in first.tools[: len(NAMES)]] == [*NAMES]
         for name, arguments in (
             ("search_tools", {"query": "issue"}),
             ("hub.get_issue", {"repo": "x"}),
             ("get_tool_details", {"name": "hub.get_issue"}),
         ):
-            before = shown(router)
-            result = router.call_sync("r", name, arguments, joins=False)
+            result = router.call_sync("r", name, arguments)
             assert result.ok
             assert result.joined == ()
-            assert shown(router) == before
-        assert "call_tool" in router.call_sync("r", "search_tools", {"query": "issue"}, joins=False).text
+            assert router.tools_sync("r", if_changed=first.digest) is None
+        assert "call_tool" in router.call_sync("r", "search_tools", {"query": "issue"}).text
 
 
 @pytest.mark.parametrize(
@@ -508,7 +515,7 @@ def test_what_became_available_after_the_decision_is_neither_shown_nor_found() -
     )
     with opened(made) as router:
         router.fakes.capabilities.names.add("env:TOKEN")
-        assert router.tools_sync("r").deferred == ("near.issue",)
+        assert [tool.name for tool in router.tools_sync("r").deferred] == ["near.issue"]
         assert "far__issue" not in router.call_sync("r", "search_tools", {"query": "issue"}).text
         assert router.call_sync("r", "get_tool_details", {"name": "far.issue"}).outcome == "denied"
 

@@ -80,7 +80,7 @@ def test_a_skill_is_handed_out_with_its_bundle_and_the_tools_it_names_are_in_the
         assert skill.text == "First read the report."
         assert skill.tools == ("s__get_issue", "s__label")
         assert [tool.name for tool in toolset.active] == ["s.get_issue", "s.label"]
-        assert toolset.deferred == ("s.close",)
+        assert [tool.name for tool in toolset.deferred] == ["s.close"]
         assert decision.exposure.tools == 2
 
 

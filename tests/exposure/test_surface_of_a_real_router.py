@@ -109,7 +109,9 @@ def test_in_a_bundle_over_its_budget_the_goal_decides_what_stands_in_the_array(r
     for run_id in ("r", "other"):
         toolset = router.tools_sync(run_id)
         assert sum(tool.tokens for tool in toolset.active) <= 120
-        assert {tool.name for tool in toolset.active} | set(toolset.deferred) == {f"kit.{name}" for name in ABOUT}
+        assert {tool.name for tool in toolset.active} | {tool.name for tool in toolset.deferred} == {
+            f"kit.{name}" for name in ABOUT
+        }
     assert asyncio.run(router.tools("r")) == router.tools_sync("r")
 
 

@@ -16,7 +16,7 @@ from bundle_router.core.catalog import Bundle, Card, Catalog, Reuse, Server
 from bundle_router.core.models import Media, Text
 from bundle_router.core.tools.reuse import KeptResult, ResultCache, ReusableCall
 from bundle_router.core.tools.shaping import Shaped
-from bundle_router.engine.reuse import Came, Results
+from bundle_router.engine.reuse import CallOutcome, ResultReuse
 from bundle_router.errors import ConfigError
 from bundle_router.testing import FakeClock
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
@@ -277,18 +277,18 @@ def catalog() -> Catalog:
 
 def test_a_lifetime_is_over_when_the_clock_says_so() -> None:
     clock, made = FakeClock(), 0
-    results, known = Results(clock), catalog_of_readers()
+    results, known = ResultReuse(clock), catalog_of_readers()
 
-    async def work() -> Came:
+    async def work() -> CallOutcome:
         nonlocal made
         made += 1
-        return Came("ok", "", Shaped(str(made)))
+        return CallOutcome("ok", "", Shaped(str(made)))
 
     async def main() -> list[str]:
         said = []
         for seconds in (0.0, 4.9, 0.2):
             clock.advance(seconds)
-            said.append((await results.through(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text)
+            said.append((await results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text)
         return said
 
     assert asyncio.run(main()) == ["1", "1", "2"]
@@ -301,28 +301,28 @@ def catalog_of_readers() -> Catalog:
 
 def test_a_read_that_was_under_way_when_something_changed_is_not_kept() -> None:
     async def main() -> list[str]:
-        results, known, begun = Results(FakeClock()), catalog_of_readers(), []
+        results, known, begun = ResultReuse(FakeClock()), catalog_of_readers(), []
 
-        async def read() -> Came:
+        async def read() -> CallOutcome:
             begun.append(asyncio.Event())
-            said = Came("ok", "", Shaped(str(len(begun))))
+            said = CallOutcome("ok", "", Shaped(str(len(begun))))
             await begun[-1].wait()
             return said
 
-        async def change() -> Came:
-            return Came("ok", "", Shaped("changed"))
+        async def change() -> CallOutcome:
+            return CallOutcome("ok", "", Shaped("changed"))
 
         def look() -> Any:
-            return results.through(known, ReusableCall("s.get", {}, "", "r"), "r.1", read)
+            return results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", read)
 
-        async def looking() -> asyncio.Task[Came]:
+        async def looking() -> asyncio.Task[CallOutcome]:
             before, task = len(begun), asyncio.create_task(look())
             while len(begun) == before:  # noqa: ASYNC110 - one turn of the loop
                 await asyncio.sleep(0)
             return task
 
         first = await looking()
-        await results.through(known, ReusableCall("s.set", {}, "", "r"), "r.2", change)
+        await results.get_or_call(known, ReusableCall("s.set", {}, "", "r"), "r.2", change)
         second = await looking()
         begun[1].set()
         said = [(await second).shaped.text]
@@ -334,16 +334,16 @@ def test_a_read_that_was_under_way_when_something_changed_is_not_kept() -> None:
 
 def test_a_change_that_goes_past_what_is_kept_makes_it_stale_all_the_same() -> None:
     async def main() -> list[str]:
-        results, known, made = Results(FakeClock()), catalog_of_readers(), iter("123456789")
+        results, known, made = ResultReuse(FakeClock()), catalog_of_readers(), iter("123456789")
 
-        async def work() -> Came:
-            return Came("ok", "", Shaped(next(made)))
+        async def work() -> CallOutcome:
+            return CallOutcome("ok", "", Shaped(next(made)))
 
         async def look() -> str:
-            return (await results.through(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text
+            return (await results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text
 
-        said = [await look(), (await results.past(known, "s.get", work)).shaped.text, await look()]
-        return [*said, (await results.past(known, "s.set", work)).shaped.text, await look(), await look()]
+        said = [await look(), (await results.call_fresh(known, "s.get", work)).shaped.text, await look()]
+        return [*said, (await results.call_fresh(known, "s.set", work)).shaped.text, await look(), await look()]
 
     assert asyncio.run(main()) == ["1", "2", "1", "3", "4", "4"]
 

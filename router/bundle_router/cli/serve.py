@@ -95,7 +95,7 @@ async def _begun(router: Router, step: Step | None, run_id: str | None) -> str |
             await router.warm_up()
         return (await router.route(step)).run_id
     if run_id is not None:
-        await router.decision_id(run_id)
+        await router.endpoint.decision_id(run_id)
     return run_id
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from bundle_router.cli.output import excerpt, heading, say, say_whole
 from bundle_router.cli.wording import heard
-from bundle_router.core.records.call_records import CallFinished, CallStarted, Record, RequestPassed
+from bundle_router.core.records.call_records import CallFinished, CallStarted, Record, RequestPassed, SubRunOpened
 from bundle_router.core.records.decision_record import DecisionRecord, policy_json
 
 MAX_TOLD: Final = 600
@@ -26,6 +26,8 @@ def show_records(records: Sequence[Record]) -> None:
             _show_call(record, finished, started.get(record.call_id))
         elif isinstance(record, RequestPassed):
             _show_ended(record, f"{record.method} of {record.server}", record.arguments)
+        elif isinstance(record, SubRunOpened):
+            say(f"{record.seq:>6}  run {record.sub_run_id} began below this one")
         elif record.call_id not in finished:
             say(f"{record.seq:>6}  call {record.name}  → started, and no end was recorded")
             say(excerpt("        with ", record.arguments))

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "tokens": toolset.tokens,
                 "all_tokens": toolset.all_tokens,
                 "cap": toolset.cap,
-                "deferred": toolset.deferred,
+                "deferred": [tool.name for tool in toolset.deferred],
                 "meta": toolset.meta,
             }
         )
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"{len(toolset.active)} tools (cap {toolset.cap}), {toolset.tokens:,} tokens; all tools: {toolset.all_tokens:,}"
     )
     if toolset.deferred:
-        say(f"deferred, in the array once asked for: {', '.join(toolset.deferred)}")
+        say(f"deferred, in the array once asked for: {', '.join(tool.name for tool in toolset.deferred)}")
     if toolset.meta:
         say(f"behind call_tool: {', '.join(toolset.meta)}")
     return 0

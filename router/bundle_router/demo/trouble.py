@@ -12,7 +12,7 @@ from typing import Any, Final
 from bundle_router.core.models import Step
 from bundle_router.demo import faulty
 from bundle_router.demo.servers import Calls, DemoServer
-from bundle_router.engine.outcomes import Result
+from bundle_router.engine.results import Result
 
 HANG_S: Final = 2.0
 """How long a call of the server in trouble may take."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from bundle_router.core.models import Decision, Step
 from bundle_router.demo.repository import Repository
-from bundle_router.engine.outcomes import Result
+from bundle_router.engine.results import Result
 from bundle_router.wiring import Router
 
 

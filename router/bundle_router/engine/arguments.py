@@ -1,21 +1,38 @@
-"""The arguments of a call: read, bounded, and with the text that a record holds of them."""
+"""The arguments of a call: read, bounded, and with the text that a record holds of them. Handles of artifacts become
+the bytes, or the files, that they stand for; and bytes in what is recorded of arguments become artifacts.
+
+Rules:
+1. Only artifacts of the run and of its ancestors stand for anything.
+2. A tool that wants a path gets that of a read-only copy, which is gone when the call has ended. Only tools on this
+   machine: a server elsewhere can't read it, and is told nothing of our folders.
+3. An artifact that is not there, can't be read or is too large, or a path that can't be given, makes the arguments
+   unusable; the tool is not called.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.core.catalog import Server
+from bundle_router.core.decide.budgets import HEAD, shortened
 from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, file_name, filled, handles_in
+from bundle_router.core.tools.meta_tools import resolve
 from bundle_router.core.tools.shaping import Blob
-from bundle_router.ports import Redactor
+from bundle_router.core.tools.shaping.references import LONG, References
+from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.surface import RunState
+from bundle_router.errors import CorruptRun, StorageError
+from bundle_router.ports import Redactor, Scratch
 
 MAX_NAME: Final = 200
 """Characters of a name, or of a reason, in a record."""
-HEAD: Final = 1_000
-"""Characters kept of arguments that are too large to be taken, or that are longer than `KEPT` and were refused."""
-KEPT: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +73,6 @@ def read_arguments(redactor: Redactor, given: Mapping[str, Any] | str, max_bytes
     return Arguments(value, encode(redactor.redact_value(value)))
 
 
-def shortened(text: str) -> str:
-    """What the record of a refused call holds of arguments: nobody acted on them, and there may be any number."""
-    return text if len(text) <= KEPT else encode({"length": len(text), "digest": digest(text), "head": text[:HEAD]})
-
-
 def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
@@ -76,3 +88,116 @@ def _too_large(redactor: Redactor, text: str, max_bytes: int) -> Arguments:
     head = redactor.redact(text[: 16 * HEAD])[:HEAD]
     kept = encode({"too_large": len(text), "digest": digest(text), "head": head})
     return Arguments({}, kept, ("too_large", f"are {len(text):,} bytes, at most {max_bytes:,} are taken."))
+
+
+# --- artifacts -----------------------------------------------------------------------------------------------------
+
+INLINE_CHARS: Final = 32_768
+"""Longer arguments are looked through in a thread."""
+Artifact = Callable[[str], bytes]
+"""The bytes of an artifact that the run may use, by digest. Raises KeyError, CorruptRun, StorageError."""
+
+
+class _Unusable(Exception):
+    """Why arguments can't be used: the code, and the rest of a sentence that begins "The arguments of … "."""
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence
+
+
+@asynccontextmanager
+async def with_artifacts(
+    ports: EnginePorts, state: RunState, artifact: Artifact, name: str, given: Arguments
+) -> AsyncIterator[Arguments]:
+    """The arguments with bytes and paths in place of handles, where the schema of the tool that is meant wants such.
+    What is recorded stays as it was."""
+    if given.wrong is not None or PREFIX not in given.text:
+        yield given
+        return
+    cards = state.catalog.cards
+    card = cards.get(resolve(name, cards, state.surface.canonical).name)
+    found = handles_in(given.value, card.input_schema()) if card is not None else ()
+    if card is None or not found:
+        yield given
+        return
+    scratch = ports.scratch() if ports.scratch is not None else None
+    filler = ArtifactFiller(ports, state, artifact, state.catalog.servers[card.server], scratch)
+    limit = state.catalog.settings.limits.max_result_bytes
+    try:
+        yield await asyncio.to_thread(_filled, filler, given, found, limit)
+    finally:
+        if scratch is not None:
+            scratch.close()
+
+
+async def without_payloads(ports: EnginePorts, given: Arguments) -> Arguments:
+    """The arguments with artifacts of the run in place of bytes (base64, `data:` URIs) in what is recorded of them. The
+    tool gets them as they came. They are stored when the call begins: one that is refused leaves none."""
+    if given.wrong is not None or len(given.text) < LONG:
+        return given
+    if len(given.text) < INLINE_CHARS:
+        return _without(ports, given)
+    return await asyncio.to_thread(_without, ports, given)
+
+
+def _without(ports: EnginePorts, given: Arguments) -> Arguments:
+    references = References(ports.describe)
+    value = references.value(json.loads(given.text))
+    return replace(given, text=encode(value), blobs=references.blobs) if references.blobs else given
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFiller:
+    """What it takes to put an artifact in the place of its handle."""
+
+    ports: EnginePorts
+    state: RunState
+    artifact: Artifact
+    server: Server
+    scratch: Scratch | None
+
+    def read(self, handle: Handle) -> bytes:
+        uri = f"{PREFIX}{handle.sha256}"
+        try:
+            return self.artifact(handle.sha256)
+        except KeyError:
+            raise _Unusable("not_found", f"name {uri}, which this run does not have.") from None
+        except (CorruptRun, StorageError) as trouble:
+            self.ports.diagnostics.event("error", "artifact.unread", run_id=self.state.run_id, uri=uri, error=trouble)
+            raise _Unusable("storage", f"name {uri}, which can't be read.") from None
+
+    def fill(self, handle: Handle, data: bytes) -> str:
+        """What stands in the handle's place."""
+        mime_type = self.ports.describe(data).mime_type
+        if handle.want != "path":
+            return encoded(data, handle.want, mime_type)
+        if self.scratch is None or self.server.transport not in ("local", "stdio"):
+            what = f"give {PREFIX}… where a path is wanted, and server {self.server.name!r} is not on this machine"
+            raise _Unusable("no_path", f"{what}: it can't read the file. Give it where content is wanted instead.")
+        within = str(Path(self.state.root, self.server.files)) if self.server.files is not None else ""
+        try:
+            return self.scratch.put(file_name(handle.sha256, mime_type), data, within=within)
+        except StorageError as trouble:
+            self.ports.diagnostics.event("error", "artifact.not_handed", run_id=self.state.run_id, error=trouble)
+            raise _Unusable("storage", "name an artifact that can't be put into a file.") from None
+
+
+def _filled(filler: ArtifactFiller, given: Arguments, found: tuple[Handle, ...], max_bytes: int) -> Arguments:
+    texts: dict[tuple[str | int, ...], str] = {}
+    total = 0
+    try:
+        for handle in found:
+            data = filler.read(handle)
+            total += len(data)
+            if total > max_bytes:
+                raise _Unusable("too_large", f"stand for over {max_bytes:,} bytes of artifacts.")
+            texts[handle.place] = filler.fill(handle, data)
+    except _Unusable as wrong:
+        return replace(given, wrong=(wrong.code, wrong.sentence))
+    files = dict.fromkeys(texts[handle.place] for handle in found if handle.want == "path")
+    return replace(given, value=filled(given.value, texts), asked=given.value, files=tuple(files))
+
+
+__all__ = ["MAX_NAME", "Arguments", "read_arguments", "shortened", "with_artifacts", "without_payloads"]

@@ -5,50 +5,186 @@ Rules:
    returned, whatever the tool gave, and also when what it gave can't be shown or stored.
 2. A call gets what its decision showed, as far as that still holds: the verdict runs again on the tool's canonical
    name, with fresh facts and under what its ancestors may have now. Nothing that improved since widens it.
-3. Records are bounded. What a refused call carried is kept by size, digest and beginning.
-4. What the calls of one step come to together is bounded (`core.decide.budgets`), and every end says what it was.
-5. What an agent can see fail comes back as a `Result`; a caller's mistake, and a log that can't be written, are raised.
+3. A key makes a call happen once. Who asks for it again gets the recorded result; while the process that began it
+   lives, its end is waited for. Began and no end, and that process is gone: a tool that may be called again is, any
+   other call ends as `unknown`, which whoever found out records, once. A refused call binds no key.
+4. Records are bounded. What a refused call carried is kept by size, digest and beginning.
+5. What the calls of one step, run or tree of runs come to together is bounded (`core.decide.budgets`).
+6. What an agent can see fail comes back as a `Result`; a caller's mistake, and a log that can't be written, are raised.
+
+A call goes through a few wrappers, each of which knows the next alone: `once` (its key), `admit` (judged, budgeted,
+begun), `_recorded` (its end), `_reused` (results used again), `_made` (the session).
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide import activation as sticky_set
-from bundle_router.core.models import Activation, Facts, Outcome, Text
-from bundle_router.core.models.folders import TOP, relative_folder
+from bundle_router.core.decide import budgets
+from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.models import Outcome, Text
+from bundle_router.core.models.folders import TOP
+from bundle_router.core.models.patterns import matches
+from bundle_router.core.records.call_records import CallFinished, CallStarted
+from bundle_router.core.records.fold import KeyedCall
 from bundle_router.core.tools.exposure import as_presented, waits
 from bundle_router.core.tools.meta_tools import Resolved, resolve, takes_nothing
-from bundle_router.core.tools.reuse import ReusableCall
+from bundle_router.core.tools.reuse import ReusableCall, is_read_only
 from bundle_router.core.tools.shaping import Shaped, shape
 from bundle_router.core.tools.transport.passage import Client, fits, narrowed, passes
-from bundle_router.engine.ancestry import Ceiling
-from bundle_router.engine.arguments import Arguments
-from bundle_router.engine.exposed import exposed_now, why_not
-from bundle_router.engine.outcomes import (
-    Admitted,
+from bundle_router.engine.flow import EnginePorts, on_store
+from bundle_router.engine.results import (
+    MAY_HAVE_HAPPENED,
+    AdmittedCall,
+    CallRequest,
     Joined,
     Result,
-    ask_for,
-    call_record,
+    call_fields,
     ended_by,
     finish_call,
+    joined_after,
     recordable,
+    result_of,
     shape_blocks,
-    spend,
     store,
 )
-from bundle_router.engine.reuse import Came
-from bundle_router.engine.run import Current, Deps, Run, on_disk
-from bundle_router.errors import RequestError, StorageError
-from bundle_router.ports import RawResult, Scope
+from bundle_router.engine.reuse import CallOutcome
+from bundle_router.engine.runs import MOVED_AT_MOST, OpenRun, RunTable
+from bundle_router.engine.surface import RunState, why_not
+from bundle_router.errors import KeyConflict, RouterError, StorageError
+from bundle_router.ports import RawResult
 
 MAX_NAMED: Final = 20
 """Tools that a refusal names."""
+FIRST_LOOK_S: Final = 0.001
+LONGEST_LOOK_S: Final = 0.1
+UNKNOWN_TEXT: Final = (
+    "This call began, and the process that made it ended before its end was recorded: it may have happened. "
+    "It was not made again. Look at what it was to change before you decide."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallPorts:
+    """What every part of a call works with: the engine's ports, the runs, and the run it is of."""
+
+    ports: EnginePorts
+    runs: RunTable
+    run: OpenRun
+
+    async def on_store(self, work: Callable[[float], Result]) -> Result:
+        """Do work on the store under the run's lock."""
+        return await on_store(self.runs.store, lambda wait_s: self._under_lock(work, wait_s))
+
+    def _under_lock(self, work: Callable[[float], Result], wait_s: float) -> Result:
+        with self.run.lock:
+            return work(wait_s)
+
+    async def on_disk(self) -> None:
+        """Return when what was recorded survives power loss, where the config asks for that; else at once."""
+        if self.run.durable:
+            try:
+                await asyncio.to_thread(self.run.log.sync)
+            except StorageError:
+                self.runs.discard(self.run)
+                raise
+
+
+# --- its key -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTaken:
+    """The key of a call is bound: this is its last attempt, and whether it was of the tool that is meant now."""
+
+    call: KeyedCall
+    same_tool: bool
+
+
+async def once(
+    at: CallPorts,
+    request: CallRequest,
+    is_idempotent: Callable[[str], bool],
+    make: Callable[[], Awaitable[Result | KeyTaken]],
+) -> Result:
+    """Make a call, or give what came of it before where it has a key that is bound (rule 3)."""
+    pause_s = FIRST_LOOK_S
+    while True:
+        found = await make()
+        if isinstance(found, Result):
+            return found
+        call = found.call
+        _refuse_other(at.run, request, found)
+        if call.finished is not None:
+            return _recorded_result(at.run, call.finished, idempotent=is_idempotent(call.name))
+        if not await asyncio.to_thread(at.runs.store.is_alive, call.writer):
+            ended = await on_store(at.runs.store, partial(_end_unknown, at, request.key, call))
+            if ended is not None:
+                return ended
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, LONGEST_LOOK_S)
+
+
+def is_bound(call: KeyedCall | None, *, idempotent: bool, is_alive: Callable[[str], bool]) -> bool:
+    """Whether a key's last attempt stands for the call: it is not to be made again."""
+    if call is None:
+        return False
+    if call.finished is None:
+        return not idempotent or is_alive(call.writer)
+    return call.outcome != "busy" and not (idempotent and call.outcome in MAY_HAVE_HAPPENED)
+
+
+def _refuse_other(run: OpenRun, request: CallRequest, found: KeyTaken) -> None:
+    call = found.call
+    same_arguments = not call.arguments_digest or call.arguments_digest == request.digest
+    differing = [name for name, same in (("tool", found.same_tool), ("arguments", same_arguments)) if not same]
+    if differing:
+        raise KeyConflict(
+            f"run {run.id!r}: key {request.key!r} was used for call {call.call_id!r} of {call.name!r}, with another "
+            f"{' and '.join(differing)}",
+            advice="use a new key for another call, or the same call with this key",
+        )
+
+
+def _recorded_result(run: OpenRun, seq: int, *, idempotent: bool) -> Result:
+    with run.lock:
+        record = CallFinished.from_json(run.log.record(seq))
+    return result_of(record, idempotent=idempotent, again=True)
+
+
+def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Result | None:
+    """Record that nobody knows what came of a call; None where it has another end by now, or began again."""
+    run, ports = at.run, at.ports
+    with run.lock:
+        for _ in range(MOVED_AT_MOST):
+            run.read_on()
+            if run.fold.keyed_call(key) != call:
+                return None
+            started = CallStarted.from_json(run.log.record(call.started))
+            record = CallFinished(
+                **{name: getattr(started, name) for name in _OF_BOTH},
+                time=ports.clock.now(),
+                monotonic_ns=ports.clock.monotonic_ns(),
+                outcome="unknown",
+                code="unknown",
+                result=UNKNOWN_TEXT,
+            )
+            if run.append_call(record.to_json(), compare=True, wait_s=wait_s) is not None:
+                return result_of(record, idempotent=False)
+        raise run.moved_too_often()
+
+
+_OF_BOTH: Final = (
+    "run_id", "call_id", "decision_id", "server", "arguments", "tool", "bundle", "via", "key", "branch", "attempt",
+)  # fmt: skip
+
+
+# --- judged and begun ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,97 +195,97 @@ class CheckedArguments:
     problems: Sequence[str] = ()
 
 
-async def check_arguments(
-    deps: Deps, catalog: Catalog, facts: Facts, run: Run, names: Mapping[str, str], name: str, given: Arguments
-) -> CheckedArguments:
-    """Checks the arguments against the schema of the tool that the name means now. Holds no lock: a large value may
+async def check_arguments(ports: EnginePorts, state: RunState, request: CallRequest) -> CheckedArguments:
+    """Check the arguments against the schema of the tool that the name means now. Holds no lock: a large value may
     take long, and a call that is refused for another reason is not checked at all."""
-    current = run.current
-    if current is None:
-        return CheckedArguments("")
-    resolved = resolve(recordable(name), exposed_now(catalog, facts, current), names)
+    resolved = resolve(recordable(request.name), state.exposed(), state.surface.canonical)
     tool = resolved.name
-    if not resolved.known or given.wrong is not None:
+    if not resolved.known or request.arguments.wrong is not None:
         return CheckedArguments(tool)
     server, _, short = tool.partition(".")
-    sessions = deps.sessions[catalog.servers[server].transport]
-    return CheckedArguments(tool, await sessions.check_arguments(server, short, given.value))
+    sessions = ports.sessions[state.catalog.servers[server].transport]
+    return CheckedArguments(tool, await sessions.check_arguments(server, short, request.arguments.value))
 
 
-def admit_call(
-    deps: Deps,
-    catalog: Catalog,
-    facts: Facts,
-    ceiling: Ceiling,
-    run: Run,
-    names: Mapping[str, str],
-    name: str,
-    given: Arguments,
-    checked: CheckedArguments,
-    *,
-    via: str = "",
-    joins: bool = True,
-    client: Client | None = None,
-    asked_ns: int | None = None,
-) -> Admitted | Result | None:
-    """Resolves and judges a call and records its start; or records the refusal and returns it.
+def admit(
+    at: CallPorts, state: RunState, request: CallRequest, checked: CheckedArguments, tree: Spent | None, wait_s: float
+) -> AdmittedCall | KeyTaken | Result | None:
+    """Resolve and judge a call and record its start; or record the refusal and return it. `tree` is what the tree of
+    runs has spent, where that is bounded.
 
-    None when the name means another tool by now than the one its arguments were checked for: check them again.
-
-    `asked_ns` is when it was asked for, before its server was made ready (None: now).
-
-    `via` names the meta-tool it came through. `joins`: whether a deferred tool joins the array when it is called.
-    `client`: who is to have the server's own answer, where that is passed on.
+    None when it has to be judged anew: the run has decided again meanwhile, or the name means another tool by now.
     """
-    started = deps.clock.monotonic_ns()
-    asked = recordable(name)
+    ports, run = at.ports, at.run
+    started_ns = ports.clock.monotonic_ns()
+    exposed = state.exposed()
+    resolved = resolve(recordable(request.name), exposed, state.surface.canonical)
+    tool = resolved.name
+    if tool != checked.tool:
+        return None
+    idempotent = may_repeat(state.catalog, tool)
+    writer = at.runs.store.writer if request.key and resolved.known else ""
     with run.lock:
-        current = run.current
-        if current is None:
-            raise RequestError(
-                f"run {run.id!r} has no decision yet, so no tool is exposed", advice="call route() for its first step"
+        for _ in range(MOVED_AT_MOST):
+            run.read_on()
+            present = run.fold.decided(state.decided.branch)
+            if present is None or (present.id != state.decided.id) != bool(state.superseded):
+                return None
+            known = run.fold.keyed_call(request.key) if request.key else None
+            if known is not None and is_bound(known, idempotent=idempotent, is_alive=at.runs.store.is_alive):
+                meant = state.surface.canonical.get(request.name, request.name)
+                return KeyTaken(known, known.name in (tool, meant))
+            call = AdmittedCall(
+                call_id=run.next_id(),
+                tool=tool,
+                bundle=exposed.get(tool, ""),
+                request=request,
+                state=state,
+                folder=state.folder or TOP,
+                scope=replace(state.scope, client=_listening(state.catalog, exposed, tool, request.client)),
+                started_ns=started_ns,
+                attempt=known.attempt + 1 if known is not None else 1,
+                idempotent=idempotent,
+                ready_ms=(started_ns - request.asked_ns) / 1e6,
             )
-        exposed = exposed_now(catalog, facts, current)
-        meant = resolve(asked, exposed, names)
-        tool = meant.name
-        if tool != checked.tool:
-            return None
-        folder = relative_folder(run.root, current.step.workspace)
-        admitted = Admitted(
-            call_id=f"{run.id}.{run.log.next_seq}",
-            decision_id=current.decision.decision_id,
-            tool=tool,
-            bundle=exposed.get(tool, ""),
-            given=given.value,
-            arguments=given.text,
-            folder=folder or TOP,
-            scope=Scope(run.id, current.step.principal, _listening(catalog, exposed, tool, client)),
-            started_ns=started,
-            ready_ms=0.0 if asked_ns is None else (started - asked_ns) / 1e6,
-            via=via,
-            joins=joins,
-            asked=given.asked,
-            files=given.files,
-            blobs=given.blobs,
-        )
-        refused = spend(deps, catalog, run, admitted)
-        if refused is not None:
-            return refused
-        refusal = _refusal(catalog, facts, current, exposed, meant, given, checked)
-        if refusal is None and (folder is None or not ceiling.holds(folder)):
-            refusal = _no_folder(current)
-        if refusal is not None:
-            outcome, code, text = refusal
-            shaped = shape((Text(text),), catalog.settings.limits.max_result_chars, deps.describe)
-            return finish_call(deps, run, admitted, outcome, code, shaped, (), refused=True)
-        activation = sticky_set.touch(run.activation, admitted.bundle)
-        if joins:
-            activation, joined = _with_called(catalog, current, activation, admitted)
-            admitted = replace(admitted, joined=joined)
-        run.log.append("calls", call_record(deps, run, "call.started", admitted))
-        run.activation = activation
-        run.leases += 1
-        return admitted
+            refusal = over_budget(run, state, tool, request.arguments.text, tree)
+            refusal = refusal or _refusal(state, exposed, resolved, request, checked)
+            if refusal is not None:
+                return refuse(ports, run, call, refusal, wait_s)
+            call = replace(call, joined=_with_called(run, call) if request.joins else ())
+            fields = call_fields(ports, run, call)
+            record = CallStarted(**fields, writer=writer, arguments_digest=request.digest).to_json()
+            if run.append_call(record, compare=True, wait_s=wait_s) is not None:
+                run.leases += 1
+                return call
+        raise run.moved_too_often()
+
+
+Refusal = tuple[Outcome, str, str]
+"""Why a call is not made: its outcome, the code, and what to tell the agent."""
+
+
+def refuse(ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusal, wait_s: float) -> Result:
+    """Record a refusal and return it. The caller holds the run's lock."""
+    outcome, code, text = refusal
+    shaped = shape((Text(text),), call.state.catalog.settings.limits.max_result_chars, ports.describe)
+    return finish_call(ports, run, call, CallOutcome(outcome, code, shaped), refused=True, wait_s=wait_s)
+
+
+def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: Spent | None) -> Refusal | None:
+    """Return the refusal of a call for which no budget is left. The caller holds the run's lock."""
+    limits, spent = state.catalog.settings.limits, run.fold.spent(state.decided.address)
+    over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments))
+    over = over or budgets.over_total(limits, run.fold.run_spent, tree)
+    return ("budget", *over) if over is not None else None
+
+
+def may_repeat(catalog: Catalog, tool: str) -> bool:
+    """Whether making a call again does no harm: by the operator's word, or because the tool can only read."""
+    name, _, short = tool.partition(".")
+    server = catalog.servers.get(name)
+    if server is None:
+        return False
+    return any(matches(pattern, short) for pattern in server.idempotent) or is_read_only(catalog, tool)
 
 
 def _listening(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: Client | None) -> Client | None:
@@ -160,122 +296,120 @@ def _listening(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: 
     return narrowed(client, server) if passes(server, "results") else None
 
 
-def _with_called(
-    catalog: Catalog, current: Current, activation: Activation, admitted: Admitted
-) -> tuple[Activation, Joined]:
-    """A deferred tool that is called joins the array, with its bundle's companions."""
-    modes = {chosen.id: chosen.mode for chosen in current.decision.bundles}
-    bundle = as_presented(catalog.bundles[admitted.bundle], modes.get(admitted.bundle))
-    if not waits(catalog, bundle, admitted.tool):
-        return activation, ()
+def _with_called(run: OpenRun, call: AdmittedCall) -> Joined:
+    """What joins the array with a deferred tool that is called: it, and its bundle's companions."""
+    catalog = call.state.catalog
+    bundle = as_presented(catalog.bundles[call.bundle], call.state.modes.get(call.bundle))
+    if not waits(catalog, bundle, call.tool):
+        return ()
     companions = [tool for tool in bundle.companions if waits(catalog, bundle, tool)]
-    return ask_for(activation, ((bundle.id, (admitted.tool, *companions)),))
+    activation = run.fold.activation(call.state.decided.branch)
+    return joined_after(activation, ((bundle.id, (call.tool, *companions)),))
 
 
 def _refusal(
-    catalog: Catalog,
-    facts: Facts,
-    current: Current,
-    exposed: Mapping[str, str],
-    meant: Resolved,
-    given: Arguments,
-    checked: CheckedArguments,
-) -> tuple[Outcome, str, str] | None:
-    tool = meant.name
-    if not meant.known:
-        code, detail = why_not(catalog, facts, current, tool)
+    state: RunState, exposed: Mapping[str, str], resolved: Resolved, request: CallRequest, checked: CheckedArguments
+) -> Refusal | None:
+    tool = resolved.name
+    if not resolved.known:
+        code, detail = why_not(state, tool)
         outcome: Outcome = "unavailable" if code == "server_unavailable" else "denied"
-        return outcome, code, f"{tool!r} is not available at this step ({code}: {detail}). {_hint(meant, exposed)}"
-    if given.wrong is not None:
-        kind, sentence = given.wrong
+        return outcome, code, f"{tool!r} is not available at this step ({code}: {detail}). {_hint(resolved, exposed)}"
+    if request.arguments.wrong is not None:
+        kind, sentence = request.arguments.wrong
         return "invalid_arguments", kind, f"The arguments of {tool!r} {sentence}"
     if checked.problems:
-        card = catalog.cards.get(tool)
+        card = state.catalog.cards.get(tool)
         schema = "" if card is None else "\nIt takes none." if takes_nothing(card) else f"\nIts schema: {card.schema}"
-        return (
-            "invalid_arguments",
-            "invalid_arguments",
-            f"The arguments of {tool!r} do not fit: {'; '.join(checked.problems)}.{schema}",
-        )
+        text = f"The arguments of {tool!r} do not fit: {'; '.join(checked.problems)}.{schema}"
+        return "invalid_arguments", "invalid_arguments", text
+    if state.folder is None:
+        return "denied", "policy_denied", f"The step's folder {state.step.workspace!r} is not open to it any more."
     return None
 
 
-def _hint(meant: Resolved, exposed: Mapping[str, str]) -> str:
-    if meant.hint:
-        return meant.hint
+def _hint(resolved: Resolved, exposed: Mapping[str, str]) -> str:
+    if resolved.hint:
+        return resolved.hint
     some = list(exposed)[:MAX_NAMED]
     more = f" and {len(exposed) - len(some)} more" if len(exposed) > len(some) else ""
     return f"This step has: {', '.join(some) or 'no tools'}{more}."
 
 
-def _no_folder(current: Current) -> tuple[Outcome, str, str]:
-    return "denied", "policy_denied", f"The step's folder {current.step.workspace!r} is not open to it any more."
+# --- made ----------------------------------------------------------------------------------------------------------
 
 
-async def perform(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Result:
-    """Carries out an admitted call: bounded, shaped, artifacts stored, and recorded whatever happens."""
+async def perform(at: CallPorts, call: AdmittedCall) -> Result:
+    """Carry out an admitted call: bounded, shaped, artifacts stored, and recorded whatever happens."""
     try:
-        with _recorded(deps, run, admitted):
-            await store(run, admitted.blobs)
-            came = await _came_to(deps, catalog, run, admitted)
-            stored = await store(run, came.shaped.blobs)
-        with run.lock:
-            result = finish_call(deps, run, admitted, came.outcome, came.code, came.shaped, stored, source=came.source)
-        await on_disk(run)
-        return replace(result, answer=came.answer) if came.answer is not None and fits(came.answer) else result
+        outcome = await _recorded(at, call)
+        result = await at.on_store(lambda wait_s: finish_call(at.ports, at.run, call, outcome, wait_s=wait_s))
+        await at.on_disk()
+        return result
     finally:
-        run.release()
+        at.run.release()
 
 
-@contextlib.contextmanager
-def _recorded(deps: Deps, run: Run, admitted: Admitted) -> Iterator[None]:
-    """Records an end for a call that comes to none by itself: cancelled, its result not storable, or a defect."""
+async def _recorded(at: CallPorts, call: AdmittedCall) -> CallOutcome:
+    """Make the call and store what it gave. One that comes to no end by itself (it is cancelled, its result can't be
+    stored, or there is a defect) has its end recorded here."""
     try:
-        yield
+        await store(at.run, call.request.arguments.blobs)
+        outcome = await _reused(at, call)
+        stored = await store(at.run, outcome.shaped.blobs)
     except BaseException as ended:
-        outcome, code = ended_by(ended)
+        kind, code = ended_by(ended)
+        nothing = CallOutcome(kind, code, Shaped.empty())
         try:
-            with run.lock:
-                finish_call(deps, run, admitted, outcome, code, Shaped.empty(), ())
-        except StorageError as trouble:  # what ended the call is what its caller has to hear
-            deps.diagnostics.event("error", "call.unrecorded", run_id=run.id, call_id=admitted.call_id, error=trouble)
+            await asyncio.shield(
+                at.on_store(lambda wait_s: finish_call(at.ports, at.run, call, nothing, wait_s=wait_s))
+            )
+        except RouterError as trouble:  # what ended the call is what its caller has to hear
+            fields = {"run_id": at.run.id, "call_id": call.call_id, "error": trouble}
+            at.ports.diagnostics.event("error", "call.unrecorded", **fields)
         raise
+    answer = outcome.answer if outcome.answer is not None and fits(outcome.answer) else None
+    return replace(outcome, stored=stored, answer=answer)
 
 
-async def _came_to(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> Came:
+async def _reused(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     """What the tool gave, shaped; or what it gave to the same call before, where the operator permits that."""
+    results, state, catalog = at.ports.results, call.state, call.state.catalog
 
-    async def work() -> Came:
-        raw = await _carry_out(deps, catalog, run, admitted)
-        return Came(raw.outcome, raw.code, await shape_blocks(deps, catalog, raw.blocks), answer=raw.answer)
+    async def work() -> CallOutcome:
+        raw = await _made(at, call)
+        shaped = await shape_blocks(at.ports, catalog.settings.limits.max_result_chars, raw.blocks)
+        whole = raw.blocks if call.request.whole else None
+        return CallOutcome(raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole)
 
-    if deps.results is None:
+    if results is None:
         return await work()
-    if admitted.scope.client is not None:
+    if call.scope.client is not None or call.request.whole:
         # What a client has as it came may be a question to it, answered in the next call of the same arguments.
-        return await deps.results.past(catalog, admitted.tool, work)
-    is_local = catalog.servers[admitted.tool.partition(".")[0]].transport == "local"
+        return await results.call_fresh(catalog, call.tool, work)
+    is_local = catalog.servers[call.tool.partition(".")[0]].transport == "local"
+    arguments = call.request.arguments
     asked = ReusableCall(
-        tool=admitted.tool,
-        arguments=admitted.given if admitted.asked is None else admitted.asked,
-        principal=admitted.scope.principal,
-        run_id=run.id,
-        where=(run.root, admitted.folder) if is_local else (),
+        tool=call.tool,
+        arguments=arguments.value if arguments.asked is None else arguments.asked,
+        principal=call.scope.principal,
+        run_id=at.run.id,
+        where=(state.root, call.folder) if is_local else (),
     )
-    return await deps.results.through(catalog, asked, admitted.call_id, work)
+    return await results.get_or_call(catalog, asked, call.call_id, work)
 
 
-async def _carry_out(deps: Deps, catalog: Catalog, run: Run, admitted: Admitted) -> RawResult:
-    server, _, short = admitted.tool.partition(".")
-    entry = catalog.servers[server]
-    await on_disk(run)
-    return await deps.sessions[entry.transport].call(
+async def _made(at: CallPorts, call: AdmittedCall) -> RawResult:
+    server, _, short = call.tool.partition(".")
+    entry = call.state.catalog.servers[server]
+    await at.on_disk()
+    return await at.ports.sessions[entry.transport].call(
         server,
         short,
-        admitted.given,
-        workspace=run.root,
-        within=admitted.folder,
-        timeout_s=entry.timeout_s or catalog.settings.limits.call_timeout_s,
-        scope=admitted.scope,
-        files=admitted.files,
+        call.request.arguments.value,
+        workspace=call.state.root,
+        within=call.folder,
+        timeout_s=entry.timeout_s or call.state.catalog.settings.limits.call_timeout_s,
+        scope=call.scope,
+        files=call.request.arguments.files,
     )

@@ -5,7 +5,7 @@ Rules:
 2. A name that only a glob covers means a tool once its server was asked, which a call then does before all else.
 3. A name may mean another tool once a list was read, so it is looked up until nothing is left to ask: what is called
    is what was verified.
-4. What a server does or does not answer is in `Servers.now`; nothing here raises it.
+4. What a server does or does not answer is in `Servers.availability`; nothing here raises it.
 """
 
 from __future__ import annotations
@@ -20,56 +20,54 @@ from bundle_router.core.models import Facts
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.meta_tools import resolve
 from bundle_router.core.tools.pins import Pins
-from bundle_router.engine.exposed import exposed_now
-from bundle_router.engine.run import Current
-from bundle_router.engine.surface import Surface
+from bundle_router.engine.surface import RunState, exposed_now
 from bundle_router.engine.upstreams import Availability, Servers
 from bundle_router.ports import Scope
 
-Look = Callable[[], tuple[Surface, Facts]]
-"""The view of the run, and the facts it goes by, as they are when it is called."""
+StateNow = Callable[[], RunState]
+"""The run as it stands when it is called."""
 
 
-class Contacts:
-    """The contacts of all runs over one catalog. `servers=None`: there is nobody to contact."""
+class ServerDiscovery:
+    """The contacts of all runs over one catalog with their tool servers. `servers=None`: there is nobody to contact."""
 
     def __init__(self, catalog: Catalog, servers: Servers | None) -> None:
         self._catalog = catalog
         self._servers = servers
         self._everything = Availability(catalog)
 
-    def now(self, principal: str) -> Availability:
+    def availability(self, principal: str) -> Availability:
         """What may be used now. The same object while nothing changed."""
-        return self._servers.now(principal) if self._servers is not None else self._everything
+        return self._servers.availability(principal) if self._servers is not None else self._everything
 
-    def needs_discovery(self, run_id: str, current: Current) -> bool:
+    def needs_discovery(self, state: RunState) -> bool:
         """Whether `discover` would ask anybody."""
         servers = self._servers
-        return servers is not None and servers.is_discoverable(self._held(current), _scope(run_id, current))
+        return servers is not None and servers.is_discoverable(self._held(state), state.scope)
 
-    async def discover(self, run_id: str, current: Current) -> None:
+    async def discover(self, state: RunState) -> None:
         """Before tools are shown: asks the servers that show nothing before."""
         if self._servers is not None:
-            await self._servers.discover(self._held(current), _scope(run_id, current))
+            await self._servers.discover(self._held(state), state.scope)
 
-    async def verify(self, run_id: str, current: Current, name: str, look: Look) -> None:
+    async def verify(self, name: str, state_now: StateNow) -> None:
         """Before a call: has a list that still holds of the server that it would go to."""
         if self._servers is None:
             return
-        hidden = self._hidden(current, name, look)
+        state = state_now()
+        hidden = self._hidden(state, name)
         if hidden:
-            await self._servers.discover(hidden, _scope(run_id, current))
+            await self._servers.discover(hidden, state.scope)
         verified: set[str] = set()
-        while todo := self._meant(current, name, look) - verified:
+        while todo := self._meant(state_now(), name) - verified:
             first = min(todo)
-            await self._verified(self._servers, first, _scope(run_id, current))
+            await self._verified(self._servers, first, state.scope)
             verified.add(first)
 
-    async def verify_servers(self, run_id: str, current: Current, names: Iterable[str]) -> None:
+    async def verify_servers(self, state: RunState, names: Iterable[str]) -> None:
         """Before anything else is asked of these servers: as `verify`, of all at once."""
         if self._servers is not None:
-            scope = _scope(run_id, current)
-            await asyncio.gather(*(self._verified(self._servers, name, scope) for name in names))
+            await asyncio.gather(*(self._verified(self._servers, name, state.scope) for name in names))
 
     async def _verified(self, servers: Servers, name: str, scope: Scope) -> None:
         timeout_s = self._catalog.servers[name].timeout_s or self._catalog.settings.limits.call_timeout_s
@@ -89,37 +87,36 @@ class Contacts:
         """Whether there may be anything to end."""
         return self._servers is not None and self._servers.were_contacted
 
-    def _held(self, current: Current) -> set[str]:
+    def _held(self, state: RunState) -> set[str]:
         """The servers that the decision holds tools of."""
-        return {server for bundle in self._shown(self._catalog, current) for server in bundle.servers}
+        return {server for bundle in _shown(self._catalog, state) for server in bundle.servers}
 
-    def _meant(self, current: Current, name: str, look: Look) -> set[str]:
+    def _meant(self, state: RunState, name: str) -> set[str]:
         """The servers elsewhere of the tools that the name means: as things are known, and as a new list may say."""
-        surface, known = look()
-        servers = self._catalog.servers
+        surface, servers = state.surface, self._catalog.servers
         exact = servers.get(surface.canonical.get(name, name).partition(".")[0])
         if exact is not None and exact.transport == "local":
             return set()
-        meant = (
-            resolve(name, exposed_now(surface.catalog, facts, current), surface.canonical)
-            for facts in (known, self._hopeful(current, known))
+        resolved = (
+            resolve(name, exposed_now(state, facts, surface.catalog), surface.canonical)
+            for facts in (state.facts, self._hopeful(state))
         )
-        found = {one.name.partition(".")[0] for one in meant if one.known}
+        found = {one.name.partition(".")[0] for one in resolved if one.known}
         return {server for server in found if servers[server].transport != "local"}
 
-    def _hopeful(self, current: Current, known: Facts) -> Facts:
+    def _hopeful(self, state: RunState) -> Facts:
         """The facts, if asking every server anew came out well."""
-        now = self.now(current.step.principal)
-        return replace(known, unavailable=now.closed, drifted=now.unpinned)
+        now = self.availability(state.step.principal)
+        return replace(state.facts, unavailable=now.closed, drifted=now.unpinned)
 
-    def _hidden(self, current: Current, name: str, look: Look) -> set[str]:
+    def _hidden(self, state: RunState, name: str) -> set[str]:
         """The servers that have yet to be asked what a glob of the decision covers, where the name may be among that
         and would be permitted: who calls without having been shown tools has nobody else to ask them."""
-        surface, known = look()
+        surface = state.surface
         if name in surface.catalog.cards or name in surface.canonical:
             return set()
-        hopeful, found = self._hopeful(current, known), set()
-        for bundle in self._shown(surface.catalog, current):
+        hopeful, found = self._hopeful(state), set()
+        for bundle in _shown(surface.catalog, state):
             for pattern in bundle.patterns:
                 server = surface.catalog.servers[pattern.partition(".")[0]]
                 short = name.removeprefix(f"{server.name}.").removeprefix(f"{server.name}__")
@@ -128,17 +125,13 @@ class Contacts:
                     continue
                 listed = replace(bundle, tools=(*bundle.tools, tool))
                 catalog = replace(surface.catalog, bundles={**surface.catalog.bundles, bundle.id: listed})
-                if tool in exposed_now(catalog, hopeful, current):
+                if tool in exposed_now(state, hopeful, catalog):
                     found.add(server.name)
         return found
 
-    @staticmethod
-    def _shown(catalog: Catalog, current: Current) -> Iterator[Bundle]:
-        for id_ in current.decision.bundle_ids:
-            bundle = catalog.bundle(id_)
-            if bundle is not None:
-                yield bundle
 
-
-def _scope(run_id: str, current: Current) -> Scope:
-    return Scope(run_id, current.step.principal)
+def _shown(catalog: Catalog, state: RunState) -> Iterator[Bundle]:
+    for id_ in state.bundle_ids:
+        bundle = catalog.bundle(id_)
+        if bundle is not None:
+            yield bundle

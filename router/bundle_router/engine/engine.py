@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,32 +19,29 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.decide import activation as sticky_set
-from bundle_router.core.decide.decide import Question
 from bundle_router.core.decide.step_policy import refuse_unknown
-from bundle_router.core.models import Activation, Decision, Facts, Reply, Step
+from bundle_router.core.models import Decision, Facts, Step
+from bundle_router.core.models.canonical import encode
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.artifact_handles import PREFIX
-from bundle_router.core.tools.exposure import FORMATS, Format, Toolset, names_in
-from bundle_router.core.tools.meta_tools import NAMES, CallTool, parse
+from bundle_router.core.tools.exposure import FORMATS, Toolset, names_in
+from bundle_router.core.tools.meta_tools import NAMES, CallTool, parse, resolve
 from bundle_router.core.tools.pins import Pins
 from bundle_router.core.tools.shaping.forms import media_form
-from bundle_router.engine.ancestry import Ceiling
-from bundle_router.engine.arguments import Arguments, read_arguments
-from bundle_router.engine.artifact_arguments import with_artifacts, without_payloads
-from bundle_router.engine.calls import admit_call, check_arguments, perform
-from bundle_router.engine.discovery import Contacts
-from bundle_router.engine.exposed import OUTDATED
-from bundle_router.engine.meta_calls import answer
-from bundle_router.engine.outcomes import Admitted, Result
-from bundle_router.engine.relay import Errand, Passing, passing_now
-from bundle_router.engine.run import Current, Deps, Run, ask, begin_route, finish_route, on_disk
-from bundle_router.engine.runs import Runs
-from bundle_router.engine.surface import Surface, View
+from bundle_router.engine.arguments import Arguments, read_arguments, with_artifacts, without_payloads
+from bundle_router.engine.calls import CallPorts, KeyTaken, admit, check_arguments, may_repeat, once, perform
+from bundle_router.engine.discovery import ServerDiscovery
+from bundle_router.engine.flow import EnginePorts, Flow, InThread, drive, drive_from_thread, on_store
+from bundle_router.engine.meta_calls import MissedTool, answer, record_missed
+from bundle_router.engine.relay import RelayedRequest, passed_through
+from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable
+from bundle_router.engine.route import RouteRequest, inherited_by, route
+from bundle_router.engine.runs import FIRST_STEP, OpenRun, RunEnd, RunTable, recorded_decision
+from bundle_router.engine.surface import RunState, Surface, SurfaceForm, why_not
 from bundle_router.engine.upstreams import Availability, Servers
-from bundle_router.errors import RequestError, StorageError
+from bundle_router.errors import RequestError, UnknownRun
 from bundle_router.ports import Capabilities, Client, Clock, Diagnostics, Redactor, RunStore, ServerReply
 
-NO_CEILING: Final = Ceiling()
 MAX_PRINCIPALS: Final = 1_024
 Messages = Sequence[Mapping[str, Any]]
 
@@ -54,7 +53,7 @@ class Engine:
         self,
         *,
         catalog: Catalog,
-        deps: Deps,
+        ports: EnginePorts,
         store: RunStore,
         capabilities: Capabilities,
         workspace: str,
@@ -62,17 +61,14 @@ class Engine:
         servers: Servers | None = None,
     ) -> None:
         self.catalog = catalog
-        self._deps = deps
+        self._ports = ports
+        self._store = store
         self._capabilities = capabilities
-        self._runs = Runs(catalog, store, deps.diagnostics, workspace, versions)
-        self._contacts = Contacts(catalog, servers)
+        self._runs = RunTable(catalog, store, ports.clock, ports.diagnostics, workspace, versions)
+        self._discovery = ServerDiscovery(catalog, servers)
         self._servers = servers.sessions if servers is not None else None
         self._watchers: tuple[Callable[[str], None], ...] = ()
         self._facts: dict[str, tuple[Availability, Facts]] = {}
-        self._adopt(catalog)
-
-    def _adopt(self, catalog: Catalog) -> None:
-        """Derives what every step needs from the catalog, once."""
         self._capability_names = tuple(
             sorted(
                 {f"env:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_env}
@@ -81,46 +77,46 @@ class Engine:
             )
         )
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
-        self._surface = Surface(catalog, names_in(catalog, known), self._deps.tools)
+        self._surface = Surface(catalog, names_in(catalog, known), ports.tools)
 
     @property
     def clock(self) -> Clock:
-        return self._deps.clock
+        return self._ports.clock
 
     @property
     def diagnostics(self) -> Diagnostics:
-        return self._deps.diagnostics
+        return self._ports.diagnostics
 
     @property
     def redactor(self) -> Redactor:
-        return self._deps.redactor
+        return self._ports.redactor
 
     # --- what the shell looks up -----------------------------------------------------------------------------------
 
     def facts(self, principal: str = "") -> Facts:
         """What this machine and its servers can do now, as a value. The same object while nothing changed."""
         present = self._capabilities.present(self._capability_names) if self._capability_names else frozenset()
-        now = self._contacts.now(principal)
+        now = self._discovery.availability(principal)
         known = self._facts.get(principal)
         if known is None or known[0] is not now or known[1].capabilities != present:
             if len(self._facts) >= MAX_PRINCIPALS:
                 self._facts.clear()
             rows = {**dict(now.unavailable), **dict(self._unavailable(present))}
             # Redacted here and not only in the record: a decision is taken again from what was recorded.
-            why = tuple((name, self._deps.redactor.redact(reason)) for name, reason in sorted(rows.items()))
+            why = tuple((name, self._ports.redactor.redact(reason)) for name, reason in sorted(rows.items()))
             made = Facts(present, unavailable=why, drifted=now.drifted)
             known = self._facts[principal] = (now, made)
         return known[1]
 
-    def _surface_for(self, current: Current | None) -> Surface:
-        """The view for whom the run is: more than the router's own where servers that need no pins have answered."""
-        catalog = self._contacts.now(current.step.principal).catalog if current is not None else self.catalog
+    def _surface_for(self, principal: str) -> Surface:
+        """The view for whom a run is: more than the router's own where servers that need no pins have answered."""
+        catalog = self._discovery.availability(principal).catalog
         if catalog is self.catalog:
             return self._surface
         found = catalog.memo.get("surface")
         if not isinstance(found, Surface):
             names = names_in(catalog, {*self._surface.exposed, *catalog.cards})
-            found = catalog.memo["surface"] = Surface(catalog, names, self._deps.tools)
+            found = catalog.memo["surface"] = Surface(catalog, names, self._ports.tools)
         return found
 
     def _unavailable(self, present: frozenset[str]) -> tuple[tuple[str, str], ...]:
@@ -129,28 +125,65 @@ class Engine:
             missing = [name for name in server.env_names if f"env:{name}" not in present]
             if not server.enabled:
                 continue
-            if server.transport not in self._deps.sessions:
+            if server.transport not in self._ports.sessions:
                 rows.append((server.name, f"this version does not speak {server.transport}"))
             elif missing:
                 rows.append((server.name, f"its credential {missing[0]} is not set"))
         return tuple(rows)
 
-    # --- flow 1 ----------------------------------------------------------------------------------------------------
+    # --- flow 1: a step is routed ----------------------------------------------------------------------------------
 
-    def _prepare(self, run: Run, asked: Step) -> tuple[Facts, Step, Activation]:
-        """The facts, the step as it is decided on and recorded, and what a run's first step starts from."""
-        self._runs.check_parent(run.id, run.parent_id, asked)
-        ceiling = self._runs.ceiling(run.parent_id)
+    async def route(self, asked: Step, messages: Messages | None = None) -> Decision:
+        """See `Router.route`."""
+        return await drive(self._route(asked, messages))
+
+    def route_from_thread(
+        self, asked: Step, wait: Callable[[Coroutine[Any, Any, Any]], Any], messages: Messages | None = None
+    ) -> Decision:
+        """As `route`, on the calling thread; `wait` runs a coroutine to its end elsewhere, when something is asked."""
+        return drive_from_thread(self._route(asked, messages), wait)
+
+    def _route(self, asked: Step, messages: Messages | None) -> Flow[Decision]:
+        started_ns = self._ports.clock.monotonic_ns()
+        step = self._accepted(asked)
+        run = self._runs.held(step.run_id)
+        if run is None:  # opening takes disk work, once; everything after it takes microseconds
+            run = yield InThread(lambda: self._runs.hold(step.run_id, step))
+        try:
+            prepare = partial(self._prepare, run, step, messages, started_ns)
+            is_quick = run.parent_id is None or not self._store.blocks
+            request = prepare() if is_quick else (yield InThread(prepare))
+            decision = yield from route(self._ports, self._runs, run, request)
+            for heard in self._watchers:
+                heard(run.id)
+            return decision
+        finally:
+            run.release()
+
+    def _prepare(self, run: OpenRun, asked: Step, messages: Messages | None, started_ns: int) -> RouteRequest:
+        """The step as it is decided on and recorded, and what it is decided with."""
+        self._runs.check_parent(run, asked)
+        with run.lock:
+            is_own = bool(asked.parent_decision_id) and run.fold.branch_of(asked.parent_decision_id or "") is not None
+        limits = self._runs.limits(run.parent_id, None if is_own else asked.parent_decision_id)
         facts = self.facts(asked.principal)
         changes: dict[str, Any] = {}
         if run.parent_id is not None:
-            facts = replace(facts, grants=ceiling.grants)
+            facts = replace(facts, grants=limits.grants)
             changes["parent_run_id"] = run.parent_id
-        folder = self._runs.folder(asked, ceiling)
+        folder = self._runs.folder(asked, limits)
         if asked.workspace is not None or folder != TOP:
             changes["workspace"] = folder
-        inherited = sticky_set.inherit(ceiling.activation) if asked.inherit else Activation()
-        return facts, asked.model_copy(update=changes) if changes else asked, inherited
+        return RouteRequest(
+            catalog=self.catalog,
+            asked=asked,
+            step=asked.model_copy(update=changes) if changes else asked,
+            facts=facts,
+            inherited=inherited_by(asked, limits.activation),
+            derived=None if messages is None else sticky_set.from_messages(messages, self.catalog),
+            root=self._runs.workspace,
+            started_ns=started_ns,
+        )
 
     def _accepted(self, asked: Step) -> Step:
         """The step as it may be recorded. Raises RequestError for what can't be understood, before anything is done."""
@@ -163,91 +196,41 @@ class Engine:
 
     def _redacted(self, step: Step) -> Step:
         """The step without secrets. Raises RequestError for one where a secret can't be taken out without changing
-        what the step means, and what a replay would read."""
+        what the step means, and what a replay would read. A principal is such: results, sessions and tokens are kept
+        apart by it, and two that are redacted to the same text would share them."""
         policy = step.policy
-        fixed = [step.run_id, step.parent_run_id or "", step.workspace or ""]
+        fixed = [step.run_id, step.parent_run_id or "", step.workspace or "", step.principal, step.key, step.branch]
+        fixed.append(step.parent_decision_id or "")
         if policy is not None:
             fixed += [*(policy.allow or ()), *policy.deny]
         names = sorted(step.labels)
-        texts = [step.workflow, step.role, step.step, step.goal, step.principal, *step.constraints, *names]
+        texts = [step.workflow, step.role, step.step, step.goal, *step.constraints, *names]
         texts += [step.labels[name] for name in names]
         free = len(texts)
         texts += fixed
-        clean = self._deps.redactor.redact_many(texts)
+        clean = self._ports.redactor.redact_many(texts)
         if clean is texts:
             return step
         if list(clean[free:]) != fixed:
             raise RequestError(
-                "the step's run id, parent, workspace or policy holds what looks like a secret",
-                advice="records keep these as they are: use other words for them",
+                "the step's run id, parent, workspace, principal, key, branch or policy holds what looks like a secret",
+                advice="records keep these as they are: use other words for them (for a principal: a name)",
             )
-        workflow, role, at, goal, principal = clean[:5]
-        middle, end = 5 + len(step.constraints), 5 + len(step.constraints) + len(names)
+        workflow, role, at, goal = clean[:4]
+        middle, end = 4 + len(step.constraints), 4 + len(step.constraints) + len(names)
         return step.model_copy(
             update={
                 "workflow": workflow,
                 "role": role,
                 "step": at,
                 "goal": goal,
-                "principal": principal,
-                "constraints": tuple(clean[5:middle]),
+                "constraints": tuple(clean[4:middle]),
                 "labels": dict(zip(clean[middle:end], clean[end:free], strict=True)),
             }
         )
 
-    async def route(self, asked: Step, messages: Messages | None = None) -> Decision:
-        """See `Router.route`."""
-        started = self._deps.clock.monotonic_ns()
-        step = self._accepted(asked)
-        run = await self._hold(step.run_id, step)
-        try:
-            facts, step, inherited = self._prepare(run, step)
-            derived = None if messages is None else sticky_set.from_messages(messages, self.catalog)
-            taken = begin_route(self._deps, self.catalog, facts, run, step, inherited, derived)
-            if isinstance(taken, Question):
-                reply = await ask(self._deps, taken, tuple(run.recent))
-                taken = finish_route(self._deps, run, taken, reply, started)
-            if run.durable:
-                await asyncio.to_thread(self._settle, run, taken)
-            self._tell(run.id)
-            return taken
-        finally:
-            run.release()
-
-    async def _hold(self, run_id: str, step: Step | None) -> Run:
-        """The open run, which stays so until it is released, whoever closes it meanwhile."""
-        # Opening a run takes disk work, once; everything after it takes microseconds.
-        while True:
-            run = self._runs.get(run_id)
-            if run is None:
-                run = await asyncio.to_thread(self._runs.open, run_id, step)
-            if run.hold():
-                return run
-
-    def route_from_thread(
-        self, asked: Step, wait: Callable[[Coroutine[Any, Any, Reply]], Reply], messages: Messages | None = None
-    ) -> Decision:
-        """As `route`, on the calling thread; `wait` runs a coroutine to its end elsewhere, when something is asked."""
-        started = self._deps.clock.monotonic_ns()
-        step = self._accepted(asked)
-        while not (run := self._runs.get(step.run_id) or self._runs.open(step.run_id, step)).hold():
-            pass  # somebody closed it just now
-        try:
-            facts, step, inherited = self._prepare(run, step)
-            derived = None if messages is None else sticky_set.from_messages(messages, self.catalog)
-            taken = begin_route(self._deps, self.catalog, facts, run, step, inherited, derived)
-            if isinstance(taken, Question):
-                reply = wait(ask(self._deps, taken, tuple(run.recent)))
-                taken = finish_route(self._deps, run, taken, reply, started)
-            if run.durable:
-                self._settle(run, taken)
-            self._tell(run.id)
-            return taken
-        finally:
-            run.release()
-
     def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
-        """See `Router.watch`."""
+        """See `EndpointAccess.watch`."""
         self._watchers = (*self._watchers, heard)
 
         def end() -> None:
@@ -255,169 +238,192 @@ class Engine:
 
         return end
 
-    def _tell(self, run_id: str) -> None:
-        for heard in self._watchers:
-            heard(run_id)
+    # --- the run as it stands now ----------------------------------------------------------------------------------
 
-    def _settle(self, run: Run, decision: Decision) -> None:
-        """Returns when the decision survives power loss; where it does not, it was not taken."""
-        try:
-            run.log.sync()
-        except StorageError:
-            run.withdraw(decision.seq)
-            raise
-        run.settle(decision.seq)
+    def state(self, run_id: str, decision_id: str | None = None) -> RunState:
+        """The run as it stands now, to be judged under a decision of it (None: the newest). Blocks for as long as
+        reading takes. Raises UnknownRun, and RequestError for a decision that is none of this run's."""
+        run = self._runs.reading(run_id)
+        if run is None:
+            raise _no_decision(run_id)
+        superseded = ""
+        with run.lock:
+            branch = run.fold.current_branch if not decision_id else run.fold.branch_of(decision_id)
+            if branch is None:
+                raise RequestError(
+                    f"run {run_id!r} has no decision {decision_id!r}", advice="name one that route() returned for it"
+                )
+            decided = run.fold.decided(branch)
+            if decided is None:
+                raise _no_decision(run_id)
+            if decision_id and decision_id != decided.id:
+                superseded, decided = decision_id, recorded_decision(run, decision_id)
+            activation = run.fold.activation(branch)
+        limits = self._runs.limits(run.parent_id, decided.parent_decision_id or None)
+        principal = decided.step.principal
+        return RunState(
+            run_id=run_id,
+            decided=decided,
+            activation=activation,
+            surface=self._surface_for(principal),
+            facts=replace(self.facts(principal), grants=limits.grants),
+            limits=limits,
+            root=self._runs.workspace,
+            outdated=decided.decision.catalog_revision != self.catalog.revision,
+            superseded=superseded,
+        )
 
-    # --- flow 2 ----------------------------------------------------------------------------------------------------
+    async def state_async(self, run_id: str, decision_id: str | None = None) -> RunState:
+        """As `state`, without holding an event loop for long."""
+        if self._store.blocks or self._runs.get(run_id) is None:
+            return await asyncio.to_thread(self.state, run_id, decision_id)
+        return self.state(run_id, decision_id)
 
-    async def tools(self, run_id: str, form: str, *, native: bool = False, fixed: bool = False) -> Toolset:
+    # --- what is shown ---------------------------------------------------------------------------------------------
+
+    async def tools(self, run_id: str, how: SurfaceForm, decision_id: str | None = None) -> Toolset:
         """As `toolset`, after servers were asked that show nothing before, and without holding the event loop."""
-        current, _, _ = self._runs.stands(run_id)
-        await self._contacts.discover(run_id, current)
-        if self._surface_for(current).may_ask(current):
-            return await asyncio.to_thread(self.toolset, run_id, form, native=native, fixed=fixed)
-        return self.toolset(run_id, form, native=native, fixed=fixed)
+        state = await self.state_async(run_id, decision_id)
+        await self._discovery.discover(state)
+        state = await self.state_async(run_id, decision_id)
+        if state.surface.may_search(state.bundle_ids):
+            return await asyncio.to_thread(_toolset, state, how)
+        return _toolset(state, how)
 
-    async def decision_id(self, run_id: str) -> str:
-        """See `Router.decision_id`. Reads the run's directory only where it is not open here."""
-        run = self._runs.get(run_id)
-        if run is not None and (current := run.current) is not None:
-            return current.decision.decision_id
-        stands, _, _ = await asyncio.to_thread(self._runs.stands, run_id)
-        return stands.decision.decision_id
+    def toolset(self, run_id: str, how: SurfaceForm, decision_id: str | None = None) -> Toolset:
+        """See `Router.tools`. Blocks where search has to be asked; shows of servers what is known of them."""
+        return _toolset(self.state(run_id, decision_id), how)
 
     def needs_discovery(self, run_id: str) -> bool:
         """Whether the run's tools can't be shown before servers were asked for them."""
-        current, _, _ = self._runs.stands(run_id)
-        return self._contacts.needs_discovery(run_id, current)
+        return self._discovery.needs_discovery(self.state(run_id))
 
-    def toolset(self, run_id: str, form: str, *, native: bool = False, fixed: bool = False) -> Toolset:
-        """See `Router.tools`. Blocks where search has to be asked; shows of servers what is known of them."""
-        if form not in FORMATS:
-            raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
-        current, activation, parent_id = self._runs.stands(run_id)
-        if current.outdated:
-            raise RequestError(f"run {run_id!r}: {OUTDATED}", advice="call route() for the step again")
-        facts = replace(self.facts(current.step.principal), grants=self._runs.ceiling(parent_id).grants)
-        chosen: Format = form
-        return self._surface_for(current).toolset(facts, current, activation, View(chosen, native, fixed))
+    # --- flow 2: a tool is called ----------------------------------------------------------------------------------
 
     async def call(
         self,
         run_id: str,
         name: str,
         arguments: Mapping[str, Any] | str,
-        *,
-        joins: bool = True,
-        client: Client | None = None,
+        decision_id: str | None = None,
+        **more: Any,
     ) -> Result:
-        """See `Router.call`. `joins`: whether a deferred tool joins the array when it is found or called; an MCP
-        endpoint says no, since a call may not change a list there."""
-        run = await self._hold(run_id, None)
+        """See `Router.call`. `more`: what a `CallRequest` says besides (`key`, `whole`, `joins`, `client`)."""
+        asked_ns = self._ports.clock.monotonic_ns()
+        run = await self._held(run_id)
         try:
-            return await self._call(run, name, arguments, joins=joins, client=client)
+            given = self._read(arguments)
+            request = CallRequest(name, given, asked_ns, digest=_digest(run, arguments, more.get("key")), **more)
+            if isinstance(name, str) and name in NAMES:
+                wanted = parse(name, given.value) if given.wrong is None else None
+                if not isinstance(wanted, CallTool):
+                    return await self._answer(run, request, decision_id)
+                request = replace(request, name=wanted.name, arguments=self._read(wanted.arguments), via=name)
+            return await self._call(run, request, decision_id)
         finally:
             run.release()
 
-    async def _call(
-        self, run: Run, name: str, arguments: Mapping[str, Any] | str, *, joins: bool, client: Client | None
-    ) -> Result:
-        asked_ns = self._deps.clock.monotonic_ns()
-        ceiling = self._runs.ceiling(run.parent_id)
-        via = ""
-        if isinstance(name, str) and name in NAMES:
-            given = read_arguments(self._deps.redactor, arguments, self.catalog.settings.limits.max_argument_bytes)
-            wanted = parse(name, given.value) if given.wrong is None else None
-            if not isinstance(wanted, CallTool):
-                return await self._answer(run, ceiling, name, given, joins=joins)
-            name, arguments, via = wanted.name, wanted.arguments, name
-        current = run.current
-        if current is not None and isinstance(name, str):
-            await self._contacts.verify(
-                run.id, current, name, lambda: (self._surface_for(current), self._facts_now(run, ceiling))
-            )
-        facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
-        catalog, names = surface.catalog, surface.canonical
-        given = read_arguments(self._deps.redactor, arguments, catalog.settings.limits.max_argument_bytes)
-        given = await without_payloads(self._deps, given)
-        async with with_artifacts(self._deps, surface, run, self._artifacts_of(run), name, given) as given:
-            taken = None
-            while taken is None:
-                facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
-                checked = await check_arguments(self._deps, surface.catalog, facts, run, surface.canonical, name, given)
-                # Meanwhile the run, or an ancestor, may have been routed anew: what counts is what holds when the call
-                # begins.
-                ceiling = self._runs.ceiling(run.parent_id)
-                facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
-                catalog, names = surface.catalog, surface.canonical
-                taken = admit_call(
-                    self._deps,
-                    catalog,
-                    facts,
-                    ceiling,
-                    run,
-                    names,
-                    name,
-                    given,
-                    checked,
-                    via=via,
-                    joins=joins,
-                    client=client,
-                    asked_ns=asked_ns,
-                )
-            if isinstance(taken, Admitted):
-                return await perform(self._deps, catalog, run, taken)
-        await on_disk(run)
-        return taken
+    async def _held(self, run_id: str) -> OpenRun:
+        """The open run, which stays so until it is released, whoever closes it meanwhile."""
+        run = self._runs.held(run_id)
+        return run if run is not None else await asyncio.to_thread(self._runs.hold, run_id, None)
 
-    def _artifacts_of(self, run: Run) -> Callable[[str], bytes]:
-        """The artifacts that the run may use, by digest."""
-        return partial(self._runs.artifact, run.id)
+    def _read(self, arguments: Mapping[str, Any] | str) -> Arguments:
+        return read_arguments(self._ports.redactor, arguments, self.catalog.settings.limits.max_argument_bytes)
 
-    def _facts_now(self, run: Run, ceiling: Ceiling) -> Facts:
-        principal = run.current.step.principal if run.current is not None else ""
-        return replace(self.facts(principal), grants=ceiling.grants)
+    async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
+        state = await self.state_async(run.id, decision_id)
+        at = CallPorts(self._ports, self._runs, run)
+        if isinstance(request.name, str):
+            await self._discovery.verify(request.name, partial(self.state, run.id, decision_id))
+        given = await without_payloads(self._ports, request.arguments)
+        artifact = partial(self._runs.artifact, run.id)
+        async with with_artifacts(self._ports, state, artifact, str(request.name), given) as filled:
+            filled_request = replace(request, arguments=filled)
 
-    async def _answer(self, run: Run, ceiling: Ceiling, name: str, given: Arguments, *, joins: bool) -> Result:
+            async def make() -> Result | KeyTaken:
+                made = await self._admitted(at, filled_request, decision_id)
+                if isinstance(made, AdmittedCall):
+                    return await perform(at, made)
+                await at.on_disk()
+                return made
+
+            return await once(at, filled_request, partial(may_repeat, state.catalog), make)
+
+    async def _admitted(
+        self, at: CallPorts, request: CallRequest, decision_id: str | None
+    ) -> AdmittedCall | KeyTaken | Result:
+        """Judge a call by what holds when it begins: meanwhile the run, or an ancestor, may have been routed anew."""
+        while True:
+            state = await self.state_async(at.run.id, decision_id)
+            request = replace(request, joins=request.joins and not state.decided.fixed_list)
+            checked = await check_arguments(self._ports, state, request)
+            state = await self.state_async(at.run.id, decision_id)
+            tree = self._runs.tree_spent(at.run)
+            found = await on_store(self._store, partial(admit, at, state, request, checked, tree))
+            if found is not None:
+                return found
+
+    async def _answer(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
         """What a meta-tool other than `call_tool` gives."""
-        if run.current is not None:
-            await self._contacts.discover(run.id, run.current)
-        facts, surface = self._facts_now(run, ceiling), self._surface_for(run.current)
-        return await answer(self._deps, surface, facts, run, self._artifacts_of(run), name, given, joins=joins)
+        await self._discovery.discover(await self.state_async(run.id, decision_id))
+        state = await self.state_async(run.id, decision_id)
+        request = replace(request, joins=request.joins and not state.decided.fixed_list)
+        at = CallPorts(self._ports, self._runs, run)
+        return await answer(at, state, request, partial(self._runs.artifact, run.id), self._runs.tree_spent(run))
+
+    async def missed(self, run_id: str, name: str, decision_id: str | None = None) -> Result:
+        """See `Router.missed`."""
+        run = await self._held(run_id)
+        try:
+            state = await self.state_async(run_id, decision_id)
+            resolved = resolve(recordable(name), state.exposed(), state.surface.canonical)
+            code, detail = why_not(state, resolved.name)
+            text = f"{recordable(name)!r} is not available at this step ({code}: {detail})."
+            at = CallPorts(self._ports, self._runs, run)
+            request = CallRequest(name, Arguments({}, "{}"), self._ports.clock.monotonic_ns(), via="missed")
+
+            def record(wait_s: float) -> Result:
+                with run.lock:
+                    run.read_on()
+                    return record_missed(at, request, state, MissedTool(resolved.name, code, text), wait_s)
+
+            result = await on_store(self._store, record)
+            await at.on_disk()
+            return result
+        finally:
+            run.release()
 
     # --- what servers have besides tools ---------------------------------------------------------------------------
 
-    async def passes(self, run_id: str) -> frozenset[Feature]:
-        """See `Router.passes`."""
-        current, _, parent_id = self._runs.stands(run_id)
-        await self._contacts.discover(run_id, current)
-        return self._passing(current, parent_id).features
+    async def passes(self, run_id: str, decision_id: str | None = None) -> frozenset[Feature]:
+        """See `EndpointAccess.passes`."""
+        await self._discovery.discover(await self.state_async(run_id, decision_id))
+        return passed_through(await self.state_async(run_id, decision_id)).features
 
     async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
-        """See `Router.ask`."""
-        async with self._errand(run_id, client) as errand:
-            return await errand.carry_out(method, params)
+        """See `EndpointAccess.ask`."""
+        async with self._relayed(run_id, client) as request:
+            return await request.carry_out(method, params)
 
     async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
-        """See `Router.follow`."""
-        async with self._errand(run_id, Client()) as errand:
-            return await errand.follow(uri, updated)
+        """See `EndpointAccess.follow`."""
+        async with self._relayed(run_id, Client()) as request:
+            return await request.follow(uri, updated)
 
     @contextlib.asynccontextmanager
-    async def _errand(self, run_id: str, client: Client) -> AsyncIterator[Errand]:
-        run = await self._hold(run_id, None)
+    async def _relayed(self, run_id: str, client: Client) -> AsyncIterator[RelayedRequest]:
+        run = await self._held(run_id)
         try:
-            current, _, parent_id = self._runs.stands(run_id)
-            await self._contacts.discover(run_id, current)
-            asked = [server.name for server in self._passing(current, parent_id).servers]
-            await self._contacts.verify_servers(run_id, current, asked)  # they may be no more what was pinned
-            yield Errand(self._deps, self._servers, self._passing(current, parent_id), run, current, client)
+            state = await self.state_async(run_id)
+            await self._discovery.discover(state)
+            asked = [server.name for server in passed_through(await self.state_async(run_id)).servers]
+            await self._discovery.verify_servers(state, asked)  # they may be no more what was pinned
+            at = CallPorts(self._ports, self._runs, run)
+            state = await self.state_async(run_id)
+            yield RelayedRequest(at, self._servers, state, client, self._runs.tree_spent(run))
         finally:
             run.release()
-
-    def _passing(self, current: Current, parent_id: str | None) -> Passing:
-        facts = replace(self.facts(current.step.principal), grants=self._runs.ceiling(parent_id).grants)
-        return passing_now(self._surface_for(current).catalog, facts, current)
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """See `Router.artifact`."""
@@ -427,59 +433,84 @@ class Engine:
         except KeyError:
             raise RequestError(f"run {run_id!r} has no artifact {uri!r}") from None
 
-    def media(self, run_id: str, uri: str, form: str, *, link: bool) -> dict[str, Any]:
+    def media(self, run_id: str, uri: str, how: SurfaceForm, *, link: bool) -> dict[str, Any]:
         """See `Router.media`. Blocks for as long as reading takes."""
-        if form not in FORMATS:
-            raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
         data = self.artifact(run_id, uri)
-        chosen: Format = form
         whole = f"{PREFIX}{uri.removeprefix('artifact:').removeprefix('sha256:')}"
-        return media_form(whole, data, self._deps.describe(data), chosen, link=link)
+        return media_form(whole, data, self._ports.describe(data), how.form, link=link)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
-    def close_run(self, run_id: str) -> None:
-        """Ends a run and lets go of its directory. A run that is not open is left alone."""
-        self._runs.close(run_id)
+    def close_run(self, run_id: str) -> RunEnd:
+        """Let go of a run. One that is not open here is left alone."""
+        return self._runs.close(run_id)
 
-    async def end_run(self, run_id: str) -> None:
-        """As `close_run`; what servers opened for it is gone, too."""
+    async def end_run(self, run_id: str) -> RunEnd:
+        """As `close_run`; what servers opened for it here is gone, too."""
         try:
-            self.close_run(run_id)
+            return self.close_run(run_id)
         finally:
-            await self._contacts.close_run(run_id)
+            await self._discovery.close_run(run_id)
 
     def has_open(self, run_id: str) -> bool:
-        """Whether the run is open here."""
-        return self._runs.holds(run_id)
+        """Whether steps or calls of the run were made by this engine."""
+        return self._runs.uses(run_id)
 
     @property
     def has_open_runs(self) -> bool:
-        return len(self._runs) > 0
+        return self._runs.any_used
 
-    def let_go(self, run_id: str) -> bool:
-        """Ends the run if nothing of it is under way; whether it has ended. What servers opened for it stays."""
-        return self._runs.let_go(run_id)
+    def close_idle(self, run_id: str) -> bool:
+        """Let go of the run if nothing of it is under way; whether it was. What servers opened for it stays."""
+        return self._runs.close_idle(run_id)
 
-    def retire(self, pins: Mapping[str, Pins]) -> None:
-        """Another engine over the same ports takes over, made for these pins: no run is opened here any more, and what
-        they took back is not to be had by those that are."""
-        self._runs.retire()
-        self._contacts.narrow(pins)
+    def narrow(self, pins: Mapping[str, Pins]) -> None:
+        """What these pins took back is not to be had any more, by decisions taken before either."""
+        self._discovery.narrow(pins)
 
     def end_runs(self) -> None:
-        """Ends every run."""
+        """Let go of every run."""
         self._runs.close_all()
 
     @property
     def holds_sessions(self) -> bool:
-        """Whether the end of a run may have something to end besides its directory."""
-        return self._contacts.were_made
+        """Whether the end of a run may have something to end besides its records."""
+        return self._discovery.were_made
 
     async def close(self) -> None:
-        """Ends every run and every session."""
+        """Let go of every run and end every session."""
         try:
             self._runs.close_all()
         finally:
-            for session in {id(session): session for session in self._deps.sessions.values()}.values():
+            self._store.close()
+            for session in {id(session): session for session in self._ports.sessions.values()}.values():
                 await session.close()
+
+
+def _toolset(state: RunState, how: SurfaceForm) -> Toolset:
+    state.refuse_stale()
+    return state.surface.toolset(state, how)
+
+
+def surface_form(form: str, *, native: bool = False, fixed: bool = False) -> SurfaceForm:
+    """Return the form that a list is asked for in. Raises RequestError for one that is not known."""
+    for known in FORMATS:
+        if known == form:
+            return SurfaceForm(known, native, fixed)
+    raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
+
+
+def _digest(run: OpenRun, arguments: Mapping[str, Any] | str, key: str | None) -> str:
+    """The digest of a call's arguments as they came, keyed with the run's nonce; empty for a call without a key."""
+    if not key:
+        return ""
+    try:
+        text = arguments if isinstance(arguments, str) else encode(dict(arguments))
+    except (TypeError, ValueError, RecursionError):
+        text = repr(arguments)
+    nonce = str(run.log.header.get("nonce") or run.id)
+    return hmac.new(nonce.encode("utf-8"), text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def _no_decision(run_id: str) -> UnknownRun:
+    return UnknownRun(f"run {run_id!r} has no decision yet", advice=FIRST_STEP)

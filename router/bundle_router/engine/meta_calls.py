@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bundle_router.core.models import Activation, Facts, Outcome, Text
+from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.models import Outcome, Text
+from bundle_router.core.models.artifacts import Stored
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.meta_tools import (
     META_SERVER,
@@ -43,14 +45,22 @@ from bundle_router.core.tools.meta_tools import (
     text_of,
 )
 from bundle_router.core.tools.meta_tools.plain import relevant
-from bundle_router.core.tools.shaping import MediaFacts, shape
-from bundle_router.engine.arguments import Arguments
-from bundle_router.engine.exposed import why_not
-from bundle_router.engine.outcomes import Admitted, Joined, Result, ask_for, finish_call, shape_result, spend
-from bundle_router.engine.run import Current, Deps, Run, on_disk
-from bundle_router.engine.surface import Surface
-from bundle_router.errors import CorruptRun, RequestError, StorageError
-from bundle_router.ports import RawResult, Scope, Stored
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.engine.calls import CallPorts, over_budget, refuse
+from bundle_router.engine.flow import EnginePorts, on_store
+from bundle_router.engine.results import (
+    AdmittedCall,
+    CallRequest,
+    Joined,
+    Result,
+    finish_call,
+    joined_after,
+    shape_blocks,
+    store,
+)
+from bundle_router.engine.reuse import CallOutcome
+from bundle_router.engine.surface import RunState, why_not
+from bundle_router.errors import CorruptRun, StorageError
 
 MARGIN: Final = 400
 """Characters of a result's cap that a page leaves for what is said around it."""
@@ -59,7 +69,7 @@ RANKED: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class MissedTool:
     """A tool that was asked for by name and is not to be had: its name, the code, and a sentence."""
 
     tool: str
@@ -68,113 +78,109 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """An answer with its outcome. `asked` holds (bundle, tools) that may join the array; `signed` are tools
-    whose signatures are in the text; `media` are artifacts of the
-    run that were asked for and that no text can show."""
+class MetaReply:
+    """An answer with its outcome. `asked` holds (bundle, tools) that may join the array; `media` are artifacts of the
+    run that were asked for and that no text can show; `signed` are tools whose signatures are in the text."""
 
     text: str
     outcome: Outcome = "ok"
     code: str = ""
     asked: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[MissedTool, ...] = ()
     media: tuple[Stored, ...] = ()
     signed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """What an answer is made from. `joins`: whether what was found may join the array."""
+class MetaQuestion:
+    """What an answer is made from. `artifact` gives those that the run may use, by digest (KeyError); `signed_before`
+    are tools whose signatures the agent was given at this step."""
 
-    deps: Deps
-    surface: Surface
-    facts: Facts
-    run: Run
+    ports: EnginePorts
+    state: RunState
     artifact: Callable[[str], bytes]
-    current: Current
-    activation: Activation
     joins: bool
+    signed_before: frozenset[str] = frozenset()
 
     def shelf(self) -> VisibleTools:
-        shelf = self.surface.shelf(self.facts, self.current, self.activation, joins=self.joins)
-        decision_id, told = self.run.told
-        return replace(shelf, told=told) if decision_id == self.current.decision.decision_id else shelf
+        return replace(self.state.surface.shelf(self.state, joins=self.joins), told=self.signed_before)
 
 
 async def answer(
-    deps: Deps,
-    surface: Surface,
-    facts: Facts,
-    run: Run,
-    artifact: Callable[[str], bytes],
-    name: str,
-    given: Arguments,
-    *,
-    joins: bool,
+    at: CallPorts, state: RunState, request: CallRequest, artifact: Callable[[str], bytes], tree: Spent | None
 ) -> Result:
-    """Answers, activates and records. `artifact` gives those that the run may use, by digest (KeyError); `joins`:
-    whether what was found may join the array."""
-    started = deps.clock.monotonic_ns()
-    with run.lock:
-        current, activation = run.current, run.activation
-        if current is None:
-            raise RequestError(
-                f"run {run.id!r} has no decision yet, so no tool is exposed", advice="call route() for its first step"
-            )
-        scope = Scope(run.id, current.step.principal)
-        own = Admitted(
-            "", current.decision.decision_id, f"{META_SERVER}.{name}", "", {}, given.text, TOP, scope, started
-        )
-        refused = spend(deps, surface.catalog, run, replace(own, call_id=f"{run.id}.{run.log.next_seq}"))
-        run.leases += 1
-    try:
-        if refused is not None:
-            await on_disk(run)
-            return refused
-        view = _View(deps, surface, facts, run, artifact, current, activation, joins)
-        wanted = Malformed(f"The arguments of {name!r} {given.wrong[1]}") if given.wrong else parse(name, given.value)
-        said = await asyncio.to_thread(_said, view, wanted)
-        shaped, stored = await shape_result(deps, surface.catalog, run, RawResult((Text(said.text),)))
-        cap = surface.catalog.settings.limits.max_result_chars
+    """Answer, activate and record. `tree` is what the tree of runs has spent, where that is bounded."""
+    ports, run, catalog = at.ports, at.run, state.catalog
+    name, arguments = request.name, request.arguments
+    call = AdmittedCall("", f"{META_SERVER}.{name}", "", request, state, TOP, state.scope, ports.clock.monotonic_ns())
+
+    def begin(wait_s: float) -> Result | None:
         with run.lock:
+            run.read_on()
+            refusal = over_budget(run, state, call.tool, arguments.text, tree)
+            own = replace(call, call_id=run.next_id())
+            return refuse(ports, run, own, refusal, wait_s) if refusal is not None else None
+
+    refused = await on_store(at.runs.store, begin)
+    if refused is not None:
+        await at.on_disk()
+        return refused
+    wrong = arguments.wrong
+    wanted = Malformed(f"The arguments of {name!r} {wrong[1]}") if wrong else parse(name, arguments.value)
+    signed_before = run.signed_at(state.decided.id)
+    question = MetaQuestion(ports, state, artifact, request.joins, signed_before)
+    found = await asyncio.to_thread(_answer, question, wanted)
+    shaped = await shape_blocks(ports, catalog.settings.limits.max_result_chars, (Text(found.text),))
+    stored = await store(run, shaped.blobs)
+
+    def end(wait_s: float) -> Result:
+        with run.lock:
+            run.read_on()
+            present = run.fold.decided(state.decided.branch)
+            is_present = present is not None and present.id == state.decided.id
             joined: Joined = ()
-            if joins and run.current is current:  # else the run has gone on to another step meanwhile
-                run.activation, joined = ask_for(run.activation, said.asked)
-            if said.signed and run.current is current:
-                decision_id, told = run.told
-                before = told if decision_id == current.decision.decision_id else frozenset()
-                run.told = (current.decision.decision_id, before | {*said.signed})
-            own = replace(own, call_id=f"{run.id}.{run.log.next_seq}")
-            result = finish_call(deps, run, own, said.outcome, said.code, shaped, stored, joined=joined)
-            result = replace(result, artifacts=(*said.media, *result.artifacts))
-            for gone in said.refused:
-                gap = replace(own, call_id=f"{run.id}.{run.log.next_seq}", tool=gone.tool, via=name)
-                text = shape((Text(gone.text),), cap, deps.describe)
-                finish_call(deps, run, gap, "denied", gone.code, text, (), counts=False)
-        await on_disk(run)
-        return result
-    finally:
-        run.release()
+            if request.joins and is_present:  # else the run has gone on to another step meanwhile
+                joined = joined_after(run.fold.activation(state.decided.branch), found.asked)
+            if is_present:
+                run.note_signed(state.decided.id, found.signed)
+            outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
+            own = replace(call, call_id=run.next_id())
+            result = finish_call(ports, run, own, outcome, wait_s=wait_s)
+            for gone in found.refused:
+                record_missed(at, replace(request, via=name), state, gone, wait_s)
+            return replace(result, artifacts=(*found.media, *result.artifacts))
+
+    result = await on_store(at.runs.store, end)
+    await at.on_disk()
+    return result
 
 
-def _said(view: _View, wanted: Wanted) -> Said:
+def record_missed(at: CallPorts, request: CallRequest, state: RunState, missed: MissedTool, wait_s: float) -> Result:
+    """Record a tool that was asked for by name and is not to be had, as a gap. The caller holds the run's lock."""
+    ports, run = at.ports, at.run
+    now_ns = ports.clock.monotonic_ns()
+    call = AdmittedCall(run.next_id(), missed.tool, "", request, state, TOP, state.scope, now_ns)
+    return refuse(ports, run, call, ("denied", missed.code, missed.text), wait_s)
+
+
+def _answer(question: MetaQuestion, wanted: Wanted) -> MetaReply:
     """What there is to say. Blocks: search may have to make its index, artifacts are read from disk."""
     if isinstance(wanted, Malformed):
-        return Said(wanted.text, "invalid_arguments", "invalid_arguments")
+        return MetaReply(wanted.text, "invalid_arguments", "invalid_arguments")
     if isinstance(wanted, ReadArtifact | SearchArtifact):
-        return _artifact(view, wanted, view.surface.catalog.settings.limits.max_result_chars - MARGIN)
-    shelf = view.shelf()
+        return _artifact(question, wanted, question.state.catalog.settings.limits.max_result_chars - MARGIN)
+    shelf = question.shelf()
     if isinstance(wanted, SearchTools):
-        ranked = view.surface.rank(wanted.query, frozenset(shelf.places), RANKED)
-        ranked = relevant(view.surface.catalog, wanted.query, ranked)
-        return _told(shelf, found_text(shelf, ranked, wanted.limit))
+        ranked = question.state.surface.rank(wanted.query, frozenset(shelf.places), RANKED)
+        ranked = relevant(question.state.catalog, wanted.query, ranked)
+        return _with_joining(shelf, found_text(shelf, ranked, wanted.limit))
     if isinstance(wanted, SelectTools | GetToolDetails):
-        return _by_name(view, shelf, wanted)
+        return _by_name(question, shelf, wanted)
     assert isinstance(wanted, ListTools), "call_tool is the call of another tool"  # noqa: S101 - the engine's bug
-    return _told(shelf, list_bundle(shelf, wanted.id) if wanted.id else list_bundles(shelf))
+    return _with_joining(shelf, list_bundle(shelf, wanted.id) if wanted.id else list_bundles(shelf))
 
 
-def _told(shelf: VisibleTools, answered: MetaAnswer, refused: Sequence[Refused] = ()) -> Said:
+def _with_joining(shelf: VisibleTools, answered: MetaAnswer, refused: Sequence[MissedTool] = ()) -> MetaReply:
     """An answer, with what may join the array: each tool for its bundle, and the bundle's companions with it."""
     homes = {row.name: row.bundle for row in shelf.placement.deferred}
     groups: dict[str, dict[str, None]] = {}
@@ -183,54 +189,54 @@ def _told(shelf: VisibleTools, answered: MetaAnswer, refused: Sequence[Refused] 
         with_it = (tool, *(other for other in companions if homes.get(other) == homes[tool]))
         groups.setdefault(homes[tool], {}).update(dict.fromkeys(with_it))
     asked = tuple((bundle, tuple(tools)) for bundle, tools in groups.items())
-    return Said(answered.text, asked=asked, refused=tuple(refused), signed=answered.signed)
+    return MetaReply(answered.text, asked=asked, refused=tuple(refused), signed=answered.signed)
 
 
-def _by_name(view: _View, shelf: VisibleTools, wanted: SelectTools | GetToolDetails) -> Said:
+def _by_name(question: MetaQuestion, shelf: VisibleTools, wanted: SelectTools | GetToolDetails) -> MetaReply:
     names = wanted.names if isinstance(wanted, SelectTools) else (wanted.name,)
     found: dict[str, None] = {}
-    refused: list[Refused] = []
+    refused: list[MissedTool] = []
     for name in names:
-        meant = resolve(name, shelf.places, view.surface.canonical)
-        if meant.known:
-            found[meant.name] = None
+        resolved = resolve(name, shelf.places, question.state.surface.canonical)
+        if resolved.known:
+            found[resolved.name] = None
         else:
-            code, detail = why_not(view.surface.catalog, view.facts, view.current, meant.name)
-            text = f"{name!r} is not available at this step ({code}: {detail}). {meant.hint}".rstrip()
-            refused.append(Refused(meant.name, code, text))
+            code, detail = why_not(question.state, resolved.name)
+            text = f"{name!r} is not available at this step ({code}: {detail}). {resolved.hint}".rstrip()
+            refused.append(MissedTool(resolved.name, code, text))
     if found:
         if isinstance(wanted, GetToolDetails):
-            return _told(shelf, describe_tool(shelf, next(iter(found))))
-        return _told(shelf, selected_text(shelf, tuple(found), [row.text for row in refused]), refused)
+            return _with_joining(shelf, describe_tool(shelf, next(iter(found))))
+        return _with_joining(shelf, selected_text(shelf, tuple(found), [row.text for row in refused]), refused)
     if not refused:
-        return Said("No tool was named: write select:name,other_name.", "invalid_arguments", "invalid_arguments")
-    return Said("\n".join(row.text for row in refused), "denied", refused[0].code, refused=tuple(refused))
+        return MetaReply("No tool was named: write select:name,other_name.", "invalid_arguments", "invalid_arguments")
+    return MetaReply("\n".join(row.text for row in refused), "denied", refused[0].code, refused=tuple(refused))
 
 
-def _artifact(view: _View, wanted: ReadArtifact | SearchArtifact, cap: int) -> Said:
-    uri = f"artifact:sha256:{wanted.sha256}"
+def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap: int) -> MetaReply:
+    uri, ports = f"artifact:sha256:{wanted.sha256}", question.ports
     try:
-        data = view.artifact(wanted.sha256)
+        data = question.artifact(wanted.sha256)
     except KeyError:
-        return Said(f"This run has no artifact {uri}.", "tool_error", "not_found")
+        return MetaReply(f"This run has no artifact {uri}.", "tool_error", "not_found")
     except (CorruptRun, StorageError) as trouble:
-        view.deps.diagnostics.event("error", "artifact.unread", run_id=view.run.id, uri=uri, error=trouble)
-        return Said(f"The artifact {uri} can't be read; the operator's log says why.", "tool_error", "storage")
-    facts = view.deps.describe(data)
+        ports.diagnostics.event("error", "artifact.unread", run_id=question.state.run_id, uri=uri, error=trouble)
+        return MetaReply(f"The artifact {uri} can't be read; the operator's log says why.", "tool_error", "storage")
+    facts = ports.describe(data)
     text = text_of(data, facts)
     if text is None:
         media = () if isinstance(wanted, SearchArtifact) else (_stored(uri, data, facts),)
-        return Said(describe_media(uri, data, facts), media=media)
+        return MetaReply(describe_media(uri, data, facts), media=media)
     if isinstance(wanted, ReadArtifact):
-        return Said(read_page(wanted, text, data, cap))
+        return MetaReply(read_page(wanted, text, data, cap))
     find = literal(wanted.pattern)
     if wanted.regex:
         try:
-            find = view.deps.patterns(wanted.pattern)
+            find = ports.patterns(wanted.pattern)
         except ValueError as wrong:
             text = f"The pattern can't be searched for: {wrong}. For plain text leave 'regex' out."
-            return Said(text, "invalid_arguments", "bad_pattern")
-    return Said(search_lines(wanted, text, find, cap))
+            return MetaReply(text, "invalid_arguments", "bad_pattern")
+    return MetaReply(search_lines(wanted, text, find, cap))
 
 
 def _stored(uri: str, data: bytes, facts: MediaFacts) -> Stored:

@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
-from bundle_router.core.catalog import Catalog, Feature, Server
-from bundle_router.core.decide import budgets
-from bundle_router.core.models import Facts, Text
+from bundle_router.core.catalog import Feature, Server
+from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.models import Text
+from bundle_router.core.models.artifacts import Stored
 from bundle_router.core.models.canonical import encode
-from bundle_router.core.records.records import CALL_SCHEMA
+from bundle_router.core.records.call_records import RequestPassed
 from bundle_router.core.tools.shaping import Shaped, shape
 from bundle_router.core.tools.transport.blocks import blocks_of
 from bundle_router.core.tools.transport.passage import (
@@ -37,11 +39,12 @@ from bundle_router.core.tools.transport.passage import (
     passes,
 )
 from bundle_router.core.tools.transport.templates import fits_template
-from bundle_router.engine.exposed import exposed_now
-from bundle_router.engine.outcomes import artifact_record, ended_by, shape_result
-from bundle_router.engine.run import Current, Deps, Run, on_disk
+from bundle_router.engine.calls import CallPorts, over_budget
+from bundle_router.engine.flow import on_store
+from bundle_router.engine.results import ended_by, shape_blocks, store
+from bundle_router.engine.surface import RunState
 from bundle_router.errors import ToolFailure
-from bundle_router.ports import RawResult, Scope, Stored, ToolServers
+from bundle_router.ports import ToolServers
 
 FEATURES: Final[Mapping[str, Feature]] = {
     "resources/list": "resources",
@@ -68,10 +71,9 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
+class PassedThrough:
     """The servers of which something is passed on, in the order of their names, as a run stands now."""
 
-    catalog: Catalog
     servers: tuple[Server, ...]
 
     def of(self, feature: Feature) -> tuple[Server, ...]:
@@ -82,55 +84,59 @@ class Passing:
         return frozenset(feature for server in self.servers for feature in server.pass_through)
 
 
-def passing_now(catalog: Catalog, facts: Facts, current: Current) -> Passing:
-    """The servers of the tools that the current decision exposes, as far as anything of them is passed on."""
+def passed_through(state: RunState) -> PassedThrough:
+    """Return the servers of the tools that the current decision exposes, as far as anything of them is passed on."""
+    catalog = state.catalog
     wanted = {s.name for s in catalog.servers.values() if s.pass_through and s.trust == "trusted"}
     if not wanted:
-        return Passing(catalog, ())
-    exposing = {tool.partition(".")[0] for tool in exposed_now(catalog, facts, current)}
-    return Passing(catalog, tuple(catalog.servers[name] for name in sorted(wanted & exposing)))
+        return PassedThrough(())
+    exposing = {tool.partition(".")[0] for tool in state.exposed()}
+    return PassedThrough(tuple(catalog.servers[name] for name in sorted(wanted & exposing)))
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """One request that is passed on: for which run, under which decision, of which client."""
+class RelayedRequest:
+    """One request that is passed on: for which run, under which decision, of which client. `tree` is what the tree of
+    runs has spent, where that is bounded."""
 
-    deps: Deps
+    at: CallPorts
     servers: ToolServers | None
-    passing: Passing
-    run: Run
-    current: Current
+    state: RunState
     client: Client
+    tree: Spent | None = None
+
+    @property
+    def _passed(self) -> PassedThrough:
+        return passed_through(self.state)
 
     async def carry_out(self, method: str, params: Mapping[str, Any]) -> ServerReply:
         """The answer that the client is to have."""
         feature = FEATURES.get(method)
-        servers = self.passing.of(feature) if feature is not None and self.servers is not None else ()
+        servers = self._passed.of(feature) if feature is not None and self.servers is not None else ()
         if not servers:
             return _no(METHOD_NOT_FOUND, "Method not found")
         if method in _LISTS:
             return await self._joined(servers, method)
-        found = await self._meant(servers, method, params)
+        found = await self._addressed(servers, method, params)
         return ServerReply(error=found) if isinstance(found, ServerError) else await self._recorded(*found, method)
 
     async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
         """Has `updated` called, from any thread, when the resource changes; gives what ends that, or why not."""
-        servers = self.passing.of("resources") if self.servers is not None else ()
+        servers = self._passed.of("resources") if self.servers is not None else ()
         owner = await self._owner(servers, uri) if servers else None
         if owner is None or self.servers is None:
             return ServerReply(error=ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri}))
         request = self._request(owner, {"uri": uri}, "resources/subscribe")
-        over = self._spend(request)
+        over = await self._over_budget(request)
         if over is not None:
             return _no(INTERNAL_ERROR, over)
         try:
-            scope = Scope(self.run.id, self.current.step.principal)
-            end = await self.servers.follow(owner.name, uri, updated, scope=scope)
+            end = await self.servers.follow(owner.name, uri, updated, scope=self.state.scope)
             answer = ServerReply({})
         except ToolFailure as failure:
             end, answer = None, ServerReply(outcome="unavailable", code=failure.code, text=failure.message)
         try:
-            self._record(request, answer, *await self._shaped(answer))
+            await self._record(request, answer, *await self._shaped(answer))
         except BaseException:  # what leaves no record is not to go on either
             if end is not None:
                 end()
@@ -170,7 +176,7 @@ class Errand:
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 
-    async def _meant(
+    async def _addressed(
         self, servers: Sequence[Server], method: str, params: Mapping[str, Any]
     ) -> tuple[Server, dict[str, Any]] | ServerError:
         """The server that is meant, and the params in its own words."""
@@ -207,102 +213,95 @@ class Errand:
         """The server's answer, which may take as long as a call, or until a time on the loop's clock."""
         assert self.servers is not None  # noqa: S101 - `carry_out` saw to it
         limit_s = self._limit_s(server) if until_s is None else until_s - asyncio.get_running_loop().time()
-        scope = Scope(self.run.id, self.current.step.principal, narrowed(self.client, server))
+        scope = replace(self.state.scope, client=narrowed(self.client, server))
         return await self.servers.ask(server.name, method, params, timeout_s=max(limit_s, 0.0), scope=scope)
 
     def _limit_s(self, server: Server) -> float:
-        return server.timeout_s or self.passing.catalog.settings.limits.call_timeout_s
+        return server.timeout_s or self.state.catalog.settings.limits.call_timeout_s
 
     async def _recorded(self, server: Server, params: Mapping[str, Any], method: str) -> ServerReply:
         request = self._request(server, params, method)
-        over = self._spend(request)
+        over = await self._over_budget(request)
         if over is not None:
-            await on_disk(self.run)
+            await self.at.on_disk()
             return _no(INTERNAL_ERROR, over)
         try:
             answer = await self._asked(server, params, method)
             shaped, stored = await self._shaped(answer)
         except BaseException as ended:
             outcome, code = ended_by(ended)
-            self._record(request, ServerReply(outcome=outcome, code=code), Shaped.empty())
+            await asyncio.shield(self._record(request, ServerReply(outcome=outcome, code=code), Shaped.empty()))
             raise
-        self._record(request, answer, shaped, stored)
-        await on_disk(self.run)
+        await self._record(request, answer, shaped, stored)
+        await self.at.on_disk()
         if fits(answer):
             return answer
         return _no(INTERNAL_ERROR, f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.")
 
     def _request(self, server: Server, params: Mapping[str, Any], method: str) -> _Request:
-        return _Request(server.name, method, dict(params), self.deps.clock.monotonic_ns())
+        arguments = encode(self.at.ports.redactor.redact_value(dict(params)))
+        return _Request(server.name, method, arguments, self.at.ports.clock.monotonic_ns())
 
     async def _shaped(self, answer: ServerReply) -> tuple[Shaped, tuple[Stored, ...]]:
         """The answer as the record holds it."""
-        raw = RawResult(blocks_of(_as_result(answer), MAX_BLOCKS))
-        return await shape_result(self.deps, self.passing.catalog, self.run, raw)
+        max_chars = self.state.catalog.settings.limits.max_result_chars
+        shaped = await shape_blocks(self.at.ports, max_chars, blocks_of(_as_result(answer), MAX_BLOCKS))
+        return shaped, await store(self.at.run, shaped.blobs)
 
-    def _spend(self, request: _Request) -> str | None:
-        """Takes a request out of the step's budget; or records that there is none left for it, and says so."""
-        run, limits = self.run, self.passing.catalog.settings.limits
-        with run.lock:
-            over = budgets.over_budget(limits, run.spent, request.asked)
-            if over is None:
-                run.spent = budgets.begun(run.spent)
-                return None
-        code, text = over
-        shaped = shape((Text(text),), limits.max_result_chars, self.deps.describe)
-        self._record(request, ServerReply(outcome="budget", code=code), shaped, counts=False)
+    async def _over_budget(self, request: _Request) -> str | None:
+        """Why no budget is left for a request, which is recorded; None where there is."""
+        with self.at.run.lock:
+            refusal = over_budget(self.at.run, self.state, request.name, request.arguments, self.tree)
+        if refusal is None:
+            return None
+        _, code, text = refusal
+        shaped = shape((Text(text),), self.state.catalog.settings.limits.max_result_chars, self.at.ports.describe)
+        await self._record(request, ServerReply(outcome="budget", code=code), shaped)
         return text
 
-    def _record(
-        self,
-        request: _Request,
-        answer: ServerReply,
-        shaped: Shaped,
-        stored: Sequence[Stored] = (),
-        *,
-        counts: bool = True,
+    async def _record(
+        self, request: _Request, answer: ServerReply, shaped: Shaped, stored: Sequence[Stored] = ()
     ) -> None:
-        """`counts`: whether it is one in the step's budget."""
-        deps, run = self.deps, self.run
-        elapsed_ms = (deps.clock.monotonic_ns() - request.started_ns) / 1e6
-        decision_id = self.current.decision.decision_id
+        await on_store(self.at.runs.store, partial(self._append, request, answer, shaped, stored))
+
+    def _append(
+        self, request: _Request, answer: ServerReply, shaped: Shaped, stored: Sequence[Stored], wait_s: float
+    ) -> None:
+        ports, run = self.at.ports, self.at.run
         with run.lock:
-            if counts and run.current is not None and run.current.decision.decision_id == decision_id:
-                answered = hash((answer.outcome, answer.code, shaped.text))
-                run.spent = budgets.ended(run.spent, request.asked, answered, shaped.original_bytes, elapsed_ms)
-            record = {
-                "schema": CALL_SCHEMA,
-                "type": "request.passed",
-                "time": deps.clock.now(),
-                "monotonic_ns": deps.clock.monotonic_ns(),
-                "run_id": run.id,
-                "call_id": f"{run.id}.{run.log.next_seq}",
-                "decision_id": decision_id,
-                "server": request.server,
-                "method": request.method,
-                "arguments": encode(deps.redactor.redact_value(dict(request.params))),
-                "outcome": answer.outcome,
-                "code": "input_required" if answer.wants_input else answer.code,
-                "result": None if answer.outcome == "cancelled" else shaped.text,
-                "artifacts": [artifact_record(one) for one in stored],
-                "elapsed_ms": round(elapsed_ms, 3),
-                "spent": run.spent.to_json(),
-            }
-            run.log.append("calls", record)
+            run.read_on()
+            record = RequestPassed(
+                run_id=run.id,
+                call_id=run.next_id(),
+                decision_id=self.state.decided.id,
+                server=request.server,
+                method=request.method,
+                arguments=request.arguments,
+                time=ports.clock.now(),
+                monotonic_ns=ports.clock.monotonic_ns(),
+                outcome=answer.outcome,
+                code="input_required" if answer.wants_input else answer.code,
+                result=None if answer.outcome == "cancelled" else shaped.text,
+                artifacts=tuple(stored),
+                elapsed_ms=round((ports.clock.monotonic_ns() - request.started_ns) / 1e6, 3),
+                original_bytes=shaped.original_bytes,
+            )
+            spent = run.fold.spent_after(record.to_json())
+            run.append_call(replace(record, spent=spent).to_json(), compare=False, wait_s=wait_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is asked of one server, in its own words."""
+    """What is asked of one server, in its own words, as it is recorded."""
 
     server: str
     method: str
-    params: Mapping[str, Any]
+    arguments: str
     started_ns: int
 
     @property
-    def asked(self) -> int:
-        return hash((self.server, self.method, encode(dict(self.params))))
+    def name(self) -> str:
+        return f"{self.server}.{self.method}"
 
 
 def _as_result(answer: ServerReply) -> Mapping[str, Any]:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, Reuse
-from bundle_router.core.models import Outcome
+from bundle_router.core.models import Block, Outcome
+from bundle_router.core.models.artifacts import Stored
 from bundle_router.core.tools.reuse import (
     KeptResult,
     ResultCache,
@@ -39,78 +40,81 @@ S_IN_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """What a call came to. `source` is the call whose result it is, where that is another; `answer` the server's own,
-    where an agent's client is to have it."""
+class CallOutcome:
+    """What making a call gave, shaped. `source` is the call whose result it is, where that is another; `answer` the
+    server's own, where an agent's client is to have it; `whole` the result as it came, where that was asked for."""
 
     outcome: Outcome
     code: str
     shaped: Shaped
     source: str = ""
     answer: ServerReply | None = None
+    stored: tuple[Stored, ...] = ()
+    joined: tuple[tuple[str, str], ...] = ()
+    whole: tuple[Block, ...] | None = None
 
 
-Work = Callable[[], Awaitable[Came]]
+Work = Callable[[], Awaitable[CallOutcome]]
 
 
 @dataclass(eq=False, slots=True)
-class _Flight:
+class _CallUnderWay:
     """A call under way. `stale`: something may have changed since it began."""
 
     place: str
-    landed: Future[KeptResult | None]
+    done: Future[KeptResult | None]
     stale: bool = False
 
 
-class Results:
+class ResultReuse:
     """The results that a process keeps to use them again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._shelf = ResultCache()
-        self._flying: dict[str, _Flight] = {}
+        self._under_way: dict[str, _CallUnderWay] = {}
         self._lock = threading.Lock()
 
-    async def through(self, catalog: Catalog, asked: ReusableCall, call_id: str, work: Work) -> Came:
+    async def get_or_call(self, catalog: Catalog, asked: ReusableCall, call_id: str, work: Work) -> CallOutcome:
         """What `work` comes to, or what the same call came to before."""
         reuse = reuse_of(catalog, asked.tool)
         if reuse is None:
-            return await self.past(catalog, asked.tool, work)
+            return await self.call_fresh(catalog, asked.tool, work)
         key = key_of(catalog, asked, reuse)
         with self._lock:
             kept = self._shelf.get(key, self._clock.monotonic_ns())
-            flight = self._flying.get(key)
-            if kept is None and flight is None:
-                own = self._flying[key] = _Flight(place_of(catalog, asked.tool), Future())
-        if kept is None and flight is None:
+            leader = self._under_way.get(key)
+            if kept is None and leader is None:
+                own = self._under_way[key] = _CallUnderWay(place_of(catalog, asked.tool), Future())
+        if kept is None and leader is None:
             return await self._lead(own, key, reuse, call_id, work)
-        if kept is None and flight is not None:
+        if kept is None and leader is not None:
             # Shielded, as one who goes away must not take the answer from the others.
-            kept = await asyncio.shield(asyncio.wrap_future(flight.landed))
-        return Came("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()
+            kept = await asyncio.shield(asyncio.wrap_future(leader.done))
+        return CallOutcome("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()
 
-    async def past(self, catalog: Catalog, tool: str, work: Work) -> Came:
+    async def call_fresh(self, catalog: Catalog, tool: str, work: Work) -> CallOutcome:
         """What `work` comes to, in no case what was kept. What it may change is stale."""
         if is_read_only(catalog, tool):
             return await work()
         with self._changing(place_of(catalog, tool)):
             return await work()
 
-    async def _lead(self, flight: _Flight, key: str, reuse: Reuse, call_id: str, work: Work) -> Came:
+    async def _lead(self, leader: _CallUnderWay, key: str, reuse: Reuse, call_id: str, work: Work) -> CallOutcome:
         kept: KeptResult | None = None
         try:
-            came = await work()
-            if came.outcome == "ok":
+            outcome = await work()
+            if outcome.outcome == "ok":
                 until_ns = self._clock.monotonic_ns() + int(reuse.ttl_s * S_IN_NS)
-                kept = may_keep(came.shaped, call_id, until_ns)
-            return came
+                kept = may_keep(outcome.shaped, call_id, until_ns)
+            return outcome
         finally:
             with self._lock:
-                if self._flying.get(key) is flight:
-                    del self._flying[key]
-                if kept is not None and not flight.stale:
-                    self._shelf.put(key, flight.place, kept)
-            flight.landed.set_result(kept)
+                if self._under_way.get(key) is leader:
+                    del self._under_way[key]
+                if kept is not None and not leader.stale:
+                    self._shelf.put(key, leader.place, kept)
+            leader.done.set_result(kept)
 
     @contextmanager
     def _changing(self, place: str) -> Iterator[None]:
@@ -124,5 +128,5 @@ class Results:
     def _empty(self, place: str) -> None:
         with self._lock:
             self._shelf.empty(place)
-            for key in [key for key, flight in self._flying.items() if flight.place == place]:
-                self._flying.pop(key).stale = True
+            for key in [key for key, leader in self._under_way.items() if leader.place == place]:
+                self._under_way.pop(key).stale = True

@@ -1,248 +1,550 @@
-"""The runs of this process: opened or gone on with, where they stand, and what their ancestors leave them.
+"""The runs that this process knows: opened or begun, read on, and let go.
 
 Rules:
-1. A run's parent is fixed when its directory is made. What its ancestors leave it is looked up anew each time it is
-   asked for (`bundle_router.engine.ancestry`), and it can't shed them by leaving `parent_run_id` out.
-2. A step's folder is recorded relative to the workspace this router was opened with, and never leads out of it.
-3. What would be refused is refused before anything is written.
+1. No process holds a run. What is known of one here is the fold of its records as far as they were read; it is read on
+   before anything is answered from it, and what is appended is decided again where others came first.
+2. A run's lock orders what this process does with it. It is held for look-ups and one append, never while anything is
+   awaited.
+3. A run's parent is fixed when it begins. What its ancestors leave it is looked up anew each time it is asked for, and
+   it can't shed them by leaving `parent_run_id` out. An ancestor that can't be looked up has nothing to give.
+4. A sub-agent is held to what its parent may have now and, where its step names a decision of the parent, to that too.
+5. A step's folder is recorded relative to the workspace this router was opened with, and never leads out of it. An
+   ancestor's lies in the workspace of the router that it was routed by.
+6. A run that is closed while steps or calls are under way is let go when the last of them is recorded. Its end is
+   written by whoever lets go of it last.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide import budgets
+from bundle_router.core.decide.budgets import Spent
 from bundle_router.core.decide.step_policy import refuse_unknown
-from bundle_router.core.models import Activation, Step
+from bundle_router.core.models import Activation, Grant, Step
 from bundle_router.core.models.canonical import encode
-from bundle_router.core.models.folders import relative_folder
+from bundle_router.core.models.folders import TOP, is_beneath, relative_folder, seen_from
+from bundle_router.core.records.call_records import SubRunOpened
+from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.fold import DecidedStep, RunFold
 from bundle_router.core.records.header import workspace_of
-from bundle_router.core.records.records import activation_from, decision_from, facts_from, step_from
-from bundle_router.engine.ancestry import MAX_ANCESTORS, Ceiling, Standing, ceiling_of
-from bundle_router.engine.open_runs import OpenRuns
-from bundle_router.engine.run import Current, Run
-from bundle_router.errors import RequestError, StorageError, UnknownRun
-from bundle_router.ports import Diagnostics, RunLog, RunStore
+from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun
+from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunStore, Writer
 
-NO_CEILING: Final = Ceiling()
+MAX_ANCESTORS: Final = 16
+"""How deep sub-agents may nest. Deeper is a loop, not a plan."""
+MOVED_AT_MOST: Final = 5
+"""How often something is decided again because others wrote first, before it is given up."""
 FIRST_STEP: Final = "route its first step: Router.route(), or `bundle-router route --run`"
+_STRIPES: Final = 64
+"""Locks that runs share by hash while they are opened: enough that two rarely meet, few enough to keep for ever."""
 
 
-class Runs:
-    """Runs over one catalog and one store. `versions` go into the header of each new run."""
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """What closing a run came to. `ended`: its end is written; else `others` have it open, and whoever of them closes
+    it last writes the end. False without others: steps or calls of this process are still under way."""
+
+    ended: bool
+    others: tuple[Writer, ...] = ()
+
+
+class OpenRun:
+    """One run as this process knows it: its log, and the fold of what was read of it, under one lock."""
+
+    __slots__ = (
+        "_on_trouble",
+        "closing",
+        "durable",
+        "ended",
+        "fold",
+        "leases",
+        "lock",
+        "log",
+        "others",
+        "signed",
+        "used",
+    )
 
     def __init__(
-        self, catalog: Catalog, store: RunStore, diagnostics: Diagnostics, workspace: str, versions: Mapping[str, str]
+        self, log: RunLog, *, recent_steps: int, durable: bool, on_trouble: Callable[[OpenRun, RouterError], None]
     ) -> None:
+        self.log = log
+        self.fold = RunFold(recent_steps)
+        self.lock = threading.Lock()
+        self.durable = durable
+        self.leases = 0
+        self.used = False
+        self.signed: tuple[str, frozenset[str]] = ("", frozenset())
+        self.closing = False
+        self.ended = False
+        self.others: tuple[Writer, ...] = ()
+        self._on_trouble = on_trouble
+
+    @property
+    def id(self) -> str:
+        return str(self.log.header["run_id"])
+
+    @property
+    def artifacts(self) -> ArtifactStore:
+        return self.log.artifacts()
+
+    @property
+    def parent_id(self) -> str | None:
+        """Whose sub-agent the run is: its header says it and, where that was lost, its last decision."""
+        if "parent_run_id" in self.log.header or not self.fold.has_decided:
+            found: str | None = self.log.header.get("parent_run_id")
+            return found
+        decided = self.fold.decided(self.fold.current_branch)
+        return decided.step.parent_run_id if decided is not None else None
+
+    def read_on(self) -> None:
+        """Take in what others appended. The caller holds the lock."""
+        self.fold.take_all(self.log.news())
+
+    def append_call(self, record: Mapping[str, Any], *, compare: bool, wait_s: float) -> int | None:
+        """Append a record of a call and take it in; its `seq`, or None where `compare` and others came first, whose
+        records were taken in. The caller holds the lock."""
+        only_at = self.log.next_seq if compare else None
+        appended = self.log.append("calls", dict(record), only_at=only_at, wait_s=wait_s)
+        self.fold.take_all(appended.news)
+        if appended.seq is not None:
+            self.fold.take({**record, "seq": appended.seq})
+        return appended.seq
+
+    def next_id(self) -> str:
+        """Return the id of the decision or call whose record comes next. The caller holds the lock."""
+        return f"{self.log.id_prefix}.{self.log.next_seq}"
+
+    def signed_at(self, decision_id: str) -> frozenset[str]:
+        """The tools whose signatures the agent was given here under a decision."""
+        return self.signed[1] if self.signed[0] == decision_id else frozenset()
+
+    def note_signed(self, decision_id: str, tools: Sequence[str]) -> None:
+        """Remember those as well. The caller holds the lock."""
+        self.signed = (decision_id, self.signed_at(decision_id) | {*tools})
+
+    def moved_too_often(self) -> RunBusy:
+        return RunBusy(
+            f"run {self.id!r}: others wrote first {MOVED_AT_MOST} times in a row; nothing was recorded",
+            advice="try again; it is safe",
+        )
+
+    # --- its end ---------------------------------------------------------------------------------------------------
+
+    def hold(self) -> bool:
+        """Keep the run open until `release`; False when it was let go of."""
+        with self.lock:
+            self.leases += not self.ended
+            self.used = True  # by a step or a call; others are only looked at, as ancestors are
+            return not self.ended
+
+    def release(self) -> None:
+        """A step or call that held the run has come to its end."""
+        with self.lock:
+            self.leases -= 1
+            if not self.closing:
+                return
+            try:
+                self._end_if_idle()
+            except RouterError as trouble:  # it must not take the place of what the last call came to
+                self._on_trouble(self, trouble)
+
+    def close(self) -> RunEnd:
+        """Let go of the run; with steps or calls under way, when the last of them has been recorded."""
+        with self.lock:
+            self.closing = True
+            self._end_if_idle()
+            return RunEnd(self.ended and not self.others, self.others)
+
+    def close_idle(self) -> bool:
+        """Let go of the run unless steps or calls are under way; whether it was."""
+        with self.lock:
+            if self.leases == 0:
+                self.closing = True
+                self._end_if_idle()
+            return self.ended
+
+    def _end_if_idle(self) -> None:
+        if self.leases == 0 and not self.ended:
+            self.ended = True
+            self.others = self.log.close()
+
+
+NOTHING_ACTIVE: Final = Activation()
+
+
+@dataclass(frozen=True, slots=True)
+class AncestorLimits:
+    """What a run's ancestors leave it. `grants` nearest first; `folders` are theirs, beneath the workspace's root;
+    `activation` is its parent's. Empty for a run that is nobody's sub-agent."""
+
+    grants: tuple[Grant, ...] = ()
+    folders: tuple[str, ...] = ()
+    activation: Activation = NOTHING_ACTIVE
+
+    def permits_folder(self, folder: str) -> bool:
+        """Whether every ancestor may work in the folder."""
+        return all(is_beneath(folder, limit) for limit in self.folders)
+
+    def innermost_folder(self) -> str:
+        """The folder for a step that names none. Raises RequestError when no folder is open to all."""
+        inner = max(self.folders, key=len, default=TOP)
+        if self.permits_folder(inner):
+            return inner
+        raise RequestError(
+            f"no folder is open to this sub-agent: its ancestors are confined to {', '.join(map(repr, self.folders))}",
+            advice="route the parent's step in a folder inside its own parent's",
+        )
+
+
+NO_LIMITS: Final = AncestorLimits()
+
+
+class RunTable:
+    """The runs that this process knows, over one catalog and one store. For many threads at once. `versions` go into
+    the header of each new run."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: RunStore,
+        clock: Clock,
+        diagnostics: Diagnostics,
+        workspace: str,
+        versions: Mapping[str, str],
+    ) -> None:
+        self.store = store
+        self.workspace = workspace
         self._catalog = catalog
         self._catalog_text = encode(catalog.to_json()) + "\n"
-        self._store = store
+        self._clock = clock
         self._diagnostics = diagnostics
-        self._workspace = workspace
         self._versions = dict(versions)
-        self._open = OpenRuns()
+        self._runs: dict[str, OpenRun] = {}
+        self._lock = threading.Lock()
+        self._stripes = tuple(threading.Lock() for _ in range(_STRIPES))
+        self._closed = False
 
-    def get(self, run_id: str) -> Run | None:
-        """The run, if it is open here."""
-        return self._open.get(run_id)
+    # --- opening ---------------------------------------------------------------------------------------------------
 
-    def open(self, run_id: str, step: Step | None) -> Run:
-        """Opens a run: a new one for a step, or one on disk to go on with. Callers may race; one opens it."""
-        return self._open.open(run_id, lambda: self._opened(run_id, step))
+    def get(self, run_id: str) -> OpenRun | None:
+        """The run, if it is known here."""
+        return self._runs.get(run_id)
 
-    def close(self, run_id: str) -> None:
-        """Ends a run and lets go of its directory. A run that is not open is left alone."""
-        self._open.close(run_id)
+    def held(self, run_id: str) -> OpenRun | None:
+        """The run, held, if it is known here: who has it releases it."""
+        run = self._runs.get(run_id)
+        return run if run is not None and run.hold() else None
 
-    def holds(self, run_id: str) -> bool:
-        """Whether the run is open here, or has an end that has not come yet."""
-        return self._open.holds(run_id)
+    def hold(self, run_id: str, step: Step | None) -> OpenRun:
+        """Open a run, begun for a step where there is none yet, and hold it. Blocks.
 
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def let_go(self, run_id: str) -> bool:
-        """Ends the run if nothing of it is under way; whether it has ended."""
-        return self._open.let_go(run_id)
-
-    def retire(self) -> None:
-        """Opens no other run from now on: to `open` one raises `openruns.Retired`."""
-        self._open.retire()
-
-    def close_all(self) -> None:
-        """Ends every run and opens no other."""
-        self._open.close_all()
-
-    def artifact(self, run_id: str, sha256: str) -> bytes:
-        """The bytes of an artifact of the run, open or not, or else of the nearest of its ancestors that has it.
-
-        Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun, StorageError.
+        Raises UnknownRun where there is none and no step, RequestError, CorruptRun, StorageError.
         """
-        lineage = 0
-        at: str | None = run_id
-        while at is not None and lineage <= MAX_ANCESTORS:
-            try:
-                run = self.get(at)
-                return run.artifacts.get(sha256) if run is not None else self._store.read_artifact(at, sha256)
-            except KeyError:
-                at, lineage = self._parent_of(at), lineage + 1
-            except UnknownRun:
-                if lineage == 0:
-                    raise
-                break  # an ancestor that was pruned
-        raise KeyError(sha256)
+        while True:
+            run = self._opened(run_id, step)
+            if run.hold():
+                return run
 
-    def _parent_of(self, run_id: str) -> str | None:
-        run = self.get(run_id)
+    def reading(self, run_id: str) -> OpenRun | None:
+        """The run, read on, to be looked at; None where there is none. Blocks for as long as reading takes."""
+        run = self._runs.get(run_id) or self._found(run_id)
+        if run is None:
+            return None
+        try:
+            with run.lock:
+                if not run.ended:
+                    run.read_on()
+        except StorageError as trouble:
+            if trouble.kind != "deleted" or run.leases:
+                raise
+            self._forget(run)  # it was pruned since we looked at it
+            return self.reading(run_id)
+        return run
+
+    def _opened(self, run_id: str, step: Step | None) -> OpenRun:
+        run = self._runs.get(run_id)
+        if run is not None and not run.ended:
+            return run
+        run = self._found(run_id)
         if run is not None:
-            return run.parent_id
-        header = self._store.header(run_id)
-        return _parent_id(header, self._store.last_decision(run_id) if header is None else None)
+            return run
+        if step is None:
+            raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
+        return self._begun(run_id, step)
 
-    def _opened(self, run_id: str, step: Step | None) -> Run:
-        header, record = self._store.header(run_id), None
-        if header is None:  # a new run, or one whose `run.json` power loss took: its decisions name its parent too
-            record = self._store.last_decision(run_id)
-            if record is None and step is None:
-                raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
-        if header is None and record is None:
-            parent_id = step.parent_run_id if step is not None else None
-        else:
-            parent_id = _parent_id(header, record)
+    def _found(self, run_id: str) -> OpenRun | None:
+        """A run that the store has, opened; None where it has none."""
+        with self._stripes[hash(run_id) % _STRIPES]:
+            self._refuse_closed()
+            run = self._runs.get(run_id)
+            if run is not None and not run.ended:
+                return run
+            log = self.store.open(run_id)
+            return self._known(run_id, log) if log is not None else None
+
+    def _begun(self, run_id: str, step: Step) -> OpenRun:
+        parent_id = step.parent_run_id
         if parent_id == run_id:
             raise RequestError(f"run {run_id!r} can't be its own parent")
-        if step is not None:  # what would be refused is refused before anything is written
-            self.check_parent(run_id, parent_id, step)
-            self.folder(step, self.ceiling(parent_id))
-        return self._create(run_id, parent_id)
-
-    def _create(self, run_id: str, parent_id: str | None) -> Run:
+        self.folder(step, self.limits(parent_id, step.parent_decision_id))  # what is refused leaves nothing behind
         header = {
             **self._versions,
             "catalog_revision": self._catalog.revision,
             "parent_run_id": parent_id,
-            "workspace": self._workspace,
+            "workspace": self.workspace,
         }
-        log = self._store.open(run_id, header=header, catalog=self._catalog_text)
-        try:
-            return self._taken_up(run_id, log)
-        except BaseException:
-            with contextlib.suppress(StorageError):  # what is raised says why; the lock has to go in any case
-                log.close()
-            raise
-
-    def _taken_up(self, run_id: str, log: RunLog) -> Run:
-        """The run of a log that was just opened, where its records left it."""
-        for torn in log.healed:
-            self._diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
-        run = Run(
-            run_id,
-            log,
-            log.artifacts(),
-            parent_id=log.header.get("parent_run_id"),
-            root=self._workspace,
-            recent_steps=self._catalog.settings.limits.recent_steps,
-            durable=self._catalog.settings.log.durability == "disk",
-            on_trouble=lambda trouble: self._diagnostics.event(
-                "error", "run.end_not_written", run_id=run_id, error=trouble
-            ),
-        )
-        # Asked of the log and not of the directory: nobody else can write the run any more.
-        record = log.last_decision()
-        if record is not None:
-            calls = self._store.calls_since(run_id, record["seq"])
-            after = activation_from(record["activation"]["after"])
-            run.restore(self._current(record), sticky_set.resumed(after, calls), budgets.resumed(calls))
+        with self._stripes[hash(run_id) % _STRIPES]:
+            self._refuse_closed()
+            run = self._runs.get(run_id)
+            if run is not None and not run.ended:
+                return run
+            run = self._known(run_id, self.store.create(run_id, header=header, catalog=self._catalog_text))
+        if parent_id is not None and budgets.bounds_tree(self._catalog.settings.limits):
+            self._tell_root(parent_id, run_id)
         return run
 
-    def _resumed(self, run_id: str, decided: Mapping[str, Any]) -> Activation:
-        """The activation of a run as its records leave it: that of its last decision, and what its calls made of it."""
-        after = activation_from(decided["activation"]["after"])
-        return sticky_set.resumed(after, self._store.calls_since(run_id, decided["seq"]))
+    def _known(self, run_id: str, log: RunLog) -> OpenRun:
+        run = OpenRun(
+            log,
+            recent_steps=self._catalog.settings.limits.recent_steps,
+            durable=self._catalog.settings.log.durability == "disk",
+            on_trouble=self._say_not_ended,
+        )
+        with run.lock:
+            run.read_on()
+        for torn in log.healed:
+            self._diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
+        with self._lock:
+            self._refuse_closed()
+            self._runs[run_id] = run
+        return run
 
-    def _current(self, record: Mapping[str, Any]) -> Current:
-        """Where a record leaves a run. Tools that were added to its bundles since were not part of the decision."""
-        outdated = record["catalog_revision"] != self._catalog.revision
-        return Current(step_from(record), decision_from(record), facts_from(record), outdated)
+    def _say_not_ended(self, run: OpenRun, trouble: RouterError) -> None:
+        self._diagnostics.event("error", "run.end_not_written", run_id=run.id, error=trouble)
 
-    def check_parent(self, run_id: str, parent_id: str | None, step: Step) -> None:
+    def keep_catalog(self, run: OpenRun) -> None:
+        """Make sure that the catalog a decision names stands with the run. The caller holds the run's lock."""
+        run.log.put_catalog(self._catalog.revision, self._catalog_text)
+
+    # --- letting go ------------------------------------------------------------------------------------------------
+
+    def close(self, run_id: str) -> RunEnd:
+        """Let go of a run; one that is not known here is left alone. Raises StorageError when its end can't be
+        written."""
+        with self._lock:
+            run = self._runs.pop(run_id, None)
+        return run.close() if run is not None else RunEnd(ended=False)
+
+    def discard(self, run: OpenRun) -> None:
+        """Let go of a run whose records can't be trusted to be on disk: what is there counts when it is opened anew."""
+        self._forget(run)
+        run.closing = True
+
+    def _forget(self, run: OpenRun) -> None:
+        with self._lock:
+            if self._runs.get(run.id) is run:
+                del self._runs[run.id]
+
+    def close_idle(self, run_id: str) -> bool:
+        """Let go of a run if nothing of it is under way; whether it is not known here any more."""
+        run = self._runs.get(run_id)
+        if run is not None and not run.close_idle():
+            return False
+        if run is not None:
+            self._forget(run)
+        return True
+
+    def close_all(self) -> None:
+        """Let go of every run and open no other. Raises the first error, after all were let go of."""
+        with self._lock:
+            self._closed = True
+            known = list(self._runs)
+        troubles: list[RouterError] = []
+        for run_id in known:
+            try:
+                self.close(run_id)
+            except RouterError as trouble:  # the other runs still want to be let go of
+                troubles.append(trouble)
+        if troubles:
+            raise troubles[0]
+
+    def uses(self, run_id: str) -> bool:
+        """Whether a step or a call of the run was made here, and it was not let go of since."""
+        run = self._runs.get(run_id)
+        return run is not None and run.used
+
+    @property
+    def any_used(self) -> bool:
+        return any(run.used for run in list(self._runs.values()))
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise RequestError("this router is closed", advice="open another with Router.open(...)")
+
+    # --- artifacts -------------------------------------------------------------------------------------------------
+
+    def artifact(self, run_id: str, sha256: str) -> bytes:
+        """The bytes of an artifact of the run, or else of the nearest of its ancestors that has it.
+
+        Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun, StorageError.
+        """
+        at: str | None = run_id
+        for _ in range(MAX_ANCESTORS + 1):
+            run = self.reading(at) if at is not None else None
+            if run is None:
+                if at == run_id:
+                    raise UnknownRun(f"there is no run {run_id!r}", advice="`bundle-router runs list` lists them")
+                break  # no ancestor is left, or one was pruned
+            try:
+                return run.artifacts.get(sha256)
+            except KeyError:
+                at = run.parent_id
+        raise KeyError(sha256)
+
+    # --- ancestors -------------------------------------------------------------------------------------------------
+
+    def check_parent(self, run: OpenRun, step: Step) -> None:
+        """Refuse a step that names another parent than the run has."""
+        parent_id = run.parent_id
         if step.parent_run_id is not None and step.parent_run_id != parent_id:
             was = f"a sub-agent of {parent_id!r}" if parent_id else "not a sub-agent"
             raise RequestError(
-                f"run {run_id!r} is {was}, this step names {step.parent_run_id!r} as its parent",
+                f"run {run.id!r} is {was}, this step names {step.parent_run_id!r} as its parent",
                 advice="give the sub-agent a run of its own",
             )
 
-    def _standing(self, run_id: str) -> Standing:
-        """Where a run stands now: the open one, or else its directory."""
-        run = self.get(run_id)
-        if run is not None:
-            with run.lock:
-                if run.current is not None:
-                    return Standing(run.current.step, run.activation, run.parent_id, run.root)
-        record, header = self._store.last_decision(run_id), self._store.header(run_id)
-        if record is None or header is None:
-            raise UnknownRun(
-                f"the parent run {run_id!r} has no decision, so there is nothing its sub-agent may have",
-                advice="route the parent's step first",
-            )
-        activation = self._resumed(run_id, record)
-        root = workspace_of(header) or self._workspace
-        return Standing(step_from(record), activation, header.get("parent_run_id"), root)
+    def limits(self, parent_id: str | None, decision_id: str | None) -> AncestorLimits:
+        """What the ancestors leave a run whose step names (or does not name) a decision of its parent.
 
-    def ceiling(self, parent_id: str | None) -> Ceiling:
-        """What the ancestors leave. Raises RequestError while the policy of one is not understood: another config may
-        be in force by now, and a denial that means nothing under it would be lost."""
+        Raises UnknownRun for an ancestor that can't be looked up, and RequestError while the policy of one is not
+        understood: another config may be in force by now, and a denial that means nothing under it would be lost.
+        """
         if parent_id is None:
-            return NO_CEILING
-        ceiling = ceiling_of(parent_id, self._workspace, self._standing)
-        for grant in ceiling.grants:
+            return NO_LIMITS
+        grants: list[Grant] = []
+        folders: list[str] = []
+        activation: Activation | None = None
+        for _ in range(MAX_ANCESTORS):
+            run, decided = self._decided_of(parent_id, decision_id)
+            with run.lock:
+                present = run.fold.decided(decided.branch) or decided
+                activation = activation or run.fold.activation(decided.branch)
+            for one in {present.id: present, decided.id: decided}.values():
+                grants.append(Grant(one.step.workflow, one.step.role, one.step.step, one.step.policy))
+                folders.append(self._folder_of(run, one))
+            parent_id, decision_id = run.parent_id, present.parent_decision_id or None
+            if parent_id is None:
+                break
+        else:
+            raise RequestError(f"run {parent_id!r} is {MAX_ANCESTORS} sub-agents up; nesting ends there")
+        for grant in grants:
             refuse_unknown(self._catalog, grant.policy, "the step policy of an ancestor run")
-        return ceiling
+        return AncestorLimits(tuple(grants), tuple(folders), activation or NOTHING_ACTIVE)
 
-    def folder(self, step: Step, ceiling: Ceiling) -> str:
+    def _decided_of(self, run_id: str, decision_id: str | None) -> tuple[OpenRun, DecidedStep]:
+        """An ancestor, read on, and the decision of it that is meant: the one that is named, else its present one."""
+        run = self.reading(run_id)
+        if run is None:
+            raise _no_decision(run_id)
+        with run.lock:
+            branch = run.fold.current_branch if not decision_id else run.fold.branch_of(decision_id)
+            if branch is None:
+                raise RequestError(
+                    f"run {run_id!r} has no decision {decision_id!r}", advice="name one that route() returned for it"
+                )
+            present = run.fold.decided(branch)
+            if present is None:
+                raise _no_decision(run_id)
+            if not decision_id or decision_id == present.id:
+                return run, present
+            return run, recorded_decision(run, decision_id)
+
+    def _folder_of(self, run: OpenRun, decided: DecidedStep) -> str:
+        root = decided.root or workspace_of(run.log.header) or self.workspace
+        folder = seen_from(self.workspace, root, decided.step.workspace)
+        if folder is None:
+            raise RequestError(
+                f"the parent run {run.id!r} works in {decided.step.workspace or TOP!r} of {root!r}, which is not "
+                f"inside {self.workspace!r}",
+                advice="open the router with the workspace that the parent was routed in",
+            )
+        return folder
+
+    def folder(self, step: Step, limits: AncestorLimits) -> str:
         """The folder the step's local tools are confined to, beneath the workspace. It can only be narrowed.
 
         As it is on disk now: what it names is opened beneath the workspace, without following links, at every call.
         """
         if step.workspace is None:
-            return ceiling.folder()
-        base = Path(self._workspace, ceiling.folder())
+            return limits.innermost_folder()
+        base = Path(self.workspace, limits.innermost_folder())
         try:
             asked = (base / step.workspace).resolve()
-            folder = relative_folder(self._workspace, str(asked)) if asked.is_dir() else None
-        except (OSError, ValueError):  # a name that no file system has: with a NUL, a lone surrogate, too long
+            folder = relative_folder(self.workspace, str(asked)) if asked.is_dir() else None
+        except (OSError, ValueError):  # no path at all: a NUL in it, or names that are too long
             folder = None
-        if folder is None or not ceiling.holds(folder):
+        if folder is None or not limits.permits_folder(folder):
             raise RequestError(
                 f"the step's workspace {step.workspace!r} is not a folder inside {str(base)!r}",
                 advice="name a folder beneath the router's workspace, or leave it out",
             )
         return folder
 
-    def stands(self, run_id: str) -> tuple[Current, Activation, str | None]:
-        """Where a run stands, and its parent. Read from its directory, without opening it, when it is not open."""
-        run = self.get(run_id)
-        current = None
-        if run is not None:
-            with run.lock:
-                current, activation, parent_id = run.current, run.activation, run.parent_id
-        elif (record := self._store.last_decision(run_id)) is not None:
-            current, activation = self._current(record), self._resumed(run_id, record)
-            parent_id = _parent_id(self._store.header(run_id), record)
-        if current is None:
-            raise UnknownRun(f"run {run_id!r} has no decision yet", advice=FIRST_STEP)
-        return current, activation, parent_id
+    # --- the tree --------------------------------------------------------------------------------------------------
+
+    def tree_spent(self, run: OpenRun) -> Spent | None:
+        """What the tree of runs has come to that a run belongs to; None where no tree is bounded."""
+        if not budgets.bounds_tree(self._catalog.settings.limits):
+            return None
+        root = self._root_of(run.id)
+        if root is None:
+            return run.fold.run_spent
+        below = [self.reading(sub_run) for sub_run in root.fold.sub_runs]
+        return budgets.together(one.fold.run_spent for one in (root, *below) if one is not None)
+
+    def _root_of(self, run_id: str) -> OpenRun | None:
+        run = self.reading(run_id)
+        for _ in range(MAX_ANCESTORS):
+            if run is None or run.parent_id is None:
+                break
+            run = self.reading(run.parent_id)
+        return run
+
+    def _tell_root(self, parent_id: str, run_id: str) -> None:
+        """Record in the root of a tree that a run began below it, so that what it spends counts for the tree."""
+        root = self._root_of(parent_id)
+        if root is not None and root.hold():
+            try:
+                record = SubRunOpened(run_id=root.id, sub_run_id=run_id, time=self._clock.now())
+                with root.lock:
+                    root.append_call(record.to_json(), compare=False, wait_s=5.0)
+            finally:
+                root.release()
 
 
-def _parent_id(header: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> str | None:
-    """Whose sub-agent a run is: its header says it, and, where that was lost, its last decision."""
-    if header is not None:
-        found: str | None = header.get("parent_run_id")
-        return found
-    return step_from(record).parent_run_id if record is not None else None
+def recorded_decision(run: OpenRun, decision_id: str) -> DecidedStep:
+    """Read a decision of a run again, also one that was superseded. The caller holds the run's lock and knows that the
+    run has it."""
+    number = decision_id.rpartition(".")[2]
+    try:
+        record = run.log.record(int(number))
+    except (KeyError, ValueError):
+        raise RequestError(f"run {run.id!r} has no decision {decision_id!r}") from None
+    return DecidedStep.of(DecisionRecord.from_json(record))
+
+
+def _no_decision(run_id: str) -> UnknownRun:
+    return UnknownRun(
+        f"the parent run {run_id!r} has no decision, so there is nothing its sub-agent may have",
+        advice="route the parent's step first",
+    )
+
+
+__all__ = ["FIRST_STEP", "MOVED_AT_MOST", "AncestorLimits", "OpenRun", "RunEnd", "RunTable", "recorded_decision"]

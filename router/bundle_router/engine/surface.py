@@ -1,8 +1,8 @@
-"""What a run shows now: its current decision, placed, with what search has to say where a budget asks for it.
+"""The run as it stands now, and what it shows: its decision, placed, with what search has to say where a budget asks.
 
 Rules:
 1. A surface is a view: nothing is recorded here, and the same decision, activation and facts give the same bytes.
-2. What was revoked since the decision is not shown; what improved since is not shown either (`calls.exposed_now`).
+2. What was revoked since the decision is neither shown nor callable; what improved since is not shown either.
 3. Search is only asked where a bundle does not fit its own budget, once for each decision.
 """
 
@@ -10,14 +10,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide.decide import plan_for
-from bundle_router.core.models import Activation, Facts
+from bundle_router.core.decide.decide import permitted_tools, plan_for
+from bundle_router.core.models import Activation, Code, Facts, Mode, Step
+from bundle_router.core.models.folders import relative_folder
+from bundle_router.core.models.patterns import matches
+from bundle_router.core.records.fold import DecidedStep
 from bundle_router.core.tools.exposure import (
     ActiveTool,
+    DeferredTool,
     Format,
     Placement,
     ShownBundle,
@@ -31,17 +35,136 @@ from bundle_router.core.tools.exposure import (
 )
 from bundle_router.core.tools.exposure.forms import NATIVE, with_deferred
 from bundle_router.core.tools.meta_tools import NAMES, READERS, VisibleTools, guidance, meta_definitions, meta_tokens
-from bundle_router.engine.exposed import exposed_now
-from bundle_router.engine.run import Current
-from bundle_router.ports import ToolSearch
+from bundle_router.engine.runs import AncestorLimits
+from bundle_router.errors import RequestError
+from bundle_router.ports import Scope, ToolSearch
 
 KEPT: Final = 256
 """Decisions whose ranking is remembered."""
 RANKED: Final = 1_000
+OUTDATED: Final = "the config changed since its last step was decided, so the step has to be routed again"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RunState:
+    """The run as it stands now, for one flow through it: the decision it is judged under, and all that holds besides.
+
+    `facts` are fresh, with the ancestors' grants of now. `superseded` is the id of a decision that was named and is not
+    open any more (`decided` is then that decision). `outdated`: the decision was taken under another config than the
+    one in force, so that nobody can say any more what it showed. `root` is what its local tools are confined to.
+    """
+
+    run_id: str
+    decided: DecidedStep
+    activation: Activation
+    surface: Surface
+    facts: Facts
+    limits: AncestorLimits
+    root: str
+    outdated: bool = False
+    superseded: str = ""
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.surface.catalog
+
+    @property
+    def step(self) -> Step:
+        return self.decided.step
+
+    @property
+    def bundle_ids(self) -> list[str]:
+        return self.decided.decision.bundle_ids
+
+    @property
+    def modes(self) -> dict[str, Mode | None]:
+        """How the decision presents its bundles, where not as their own `mode` says."""
+        return {chosen.id: chosen.mode for chosen in self.decided.decision.bundles}
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.run_id, self.step.principal)
+
+    @property
+    def folder(self) -> str | None:
+        """The folder that local tools may work in, beneath the root; None where it is not open any more."""
+        folder = relative_folder(self.root, self.step.workspace)
+        return folder if folder is not None and self.limits.permits_folder(folder) else None
+
+    def exposed(self) -> dict[str, str]:
+        """The tools that may be called now, each with the bundle that holds it."""
+        return exposed_now(self, self.facts, self.catalog)
+
+    def refuse_stale(self) -> None:
+        """Raise RequestError for a decision that nothing can be shown of."""
+        if self.superseded:
+            raise RequestError(superseded_text(self), advice="name the newest decision of the branch, or none")
+        if self.outdated:
+            raise RequestError(f"run {self.run_id!r}: {OUTDATED}", advice="call route() for the step again")
+
+
+def superseded_text(state: RunState) -> str:
+    """Words for a decision that was named and is not open any more."""
+    branch = f"branch {state.decided.branch!r}" if state.decided.branch else "its branch"
+    return f"decision {state.superseded!r} of run {state.run_id!r} is not open any more: {branch} has decided again"
+
+
+def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> dict[str, str]:
+    """Return the tools of the decision that are still permitted by these facts, each with the bundle that holds it.
+
+    What the decision did not show is not in it, even if it would be permitted by now: that takes another `route`.
+    """
+    if state.outdated or state.superseded:
+        return {}
+    shown = permitted_tools(catalog, state.decided.facts, state.step, state.bundle_ids)
+    if facts == state.decided.facts:
+        return shown
+    still = permitted_tools(catalog, facts, state.step, state.bundle_ids)
+    return {tool: bundle for tool, bundle in still.items() if tool in shown}
+
+
+def why_not(state: RunState, tool: str) -> tuple[Code, str]:
+    """Return why a tool is not exposed now: the first code of its best bundle, as `explain` would say."""
+    catalog = state.catalog
+    if state.superseded:
+        return "not_mapped", superseded_text(state)
+    holders = [bundle for bundle in catalog.bundles.values() if tool in bundle.tools]
+    if not holders:
+        return _why_not_listed(state, tool)
+    if state.outdated:
+        return "not_mapped", OUTDATED
+    plan = plan_for(catalog, state.step, state.facts.grants)
+    shown = set(state.bundle_ids)
+    first: tuple[Code, str] | None = None
+    for bundle in sorted(holders, key=lambda b: b.id not in shown):
+        verdict = plan.verdicts.of(bundle.id, state.facts)
+        for row in verdict.refused:
+            if row.tool == tool:
+                first = first or (row.code, row.detail)
+        if verdict.code is not None:
+            first = first or (verdict.code, verdict.detail)
+        elif tool in verdict.tools:
+            if bundle.id in shown:
+                return "not_mapped", "it became available after this step was decided: route the step again"
+            return "not_mapped", f"bundle {bundle.id!r} holds it and is not shown at this step"
+    return first or ("not_mapped", "no shown bundle holds it")
+
+
+def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
+    """Why a tool that no bundle is known to hold is not there: its server may have had no chance to list it."""
+    name = tool if "." in tool else tool.removeprefix("mcp__").replace("__", ".", 1)
+    plan = plan_for(state.catalog, state.step, state.facts.grants)
+    for bundle in state.catalog.bundles.values():
+        if any(matches(pattern, name) for pattern in bundle.patterns):
+            verdict = plan.verdicts.of(bundle.id, state.facts)
+            rows = [row for row in verdict.refused if row.tool in bundle.patterns and matches(row.tool, name)]
+            if rows:
+                return rows[0].code, rows[0].detail
+    return "unknown_bundle", "no bundle holds a tool of this name"
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceForm:
     """How a surface is asked for: the provider's form, whether the provider defers by itself, and `fixed`: a list that
     only another decision changes."""
 
@@ -69,49 +192,50 @@ class Surface:
 
         return plain_ranking(self.catalog, query, permitted, k)
 
-    def may_ask(self, current: Current) -> bool:
-        """Whether a view of the decision may have to wait for search."""
-        shown = (self.catalog.bundle(id_) for id_ in current.decision.bundle_ids)
+    def may_search(self, bundle_ids: Sequence[str]) -> bool:
+        """Whether showing these bundles may have to wait for search."""
+        shown = (self.catalog.bundle(id_) for id_ in bundle_ids)
         return any(bundle is not None and bundle.max_tokens is not None for bundle in shown)
 
-    def shelf(self, facts: Facts, current: Current, activation: Activation, *, joins: bool = True) -> VisibleTools:
-        """Where the tools of the current decision are. Blocks where search has to be asked (rule 3)."""
-        exposed = exposed_now(self.catalog, facts, current)
-        verdicts = plan_for(self.catalog, current.step, facts.grants).verdicts
+    def shelf(self, state: RunState, *, joins: bool = True) -> VisibleTools:
+        """Where the tools of the decision are. Blocks where search has to be asked (rule 3)."""
+        exposed = state.exposed()
+        verdicts = plan_for(self.catalog, state.step, state.facts.grants).verdicts
         held = [
             ShownBundle(
                 as_presented(bundle, chosen.mode),
-                tuple(tool for tool in verdicts.of(chosen.id, facts).tools if tool in exposed),
+                tuple(tool for tool in verdicts.of(chosen.id, state.facts).tools if tool in exposed),
             )
-            for chosen in current.decision.bundles
+            for chosen in state.decided.decision.bundles
             if (bundle := self.catalog.bundle(chosen.id)) is not None
         ]
         unranked = needs_ranking(self.catalog, held)
-        ranked = self._ranking(current, unranked) if unranked else ()
-        placement = place(self.catalog, held, activation, ranked=ranked, max_tokens=current.step.max_tokens)
+        ranked = self._ranking(state.decided, unranked) if unranked else ()
+        placement = place(self.catalog, held, state.activation, ranked=ranked, max_tokens=state.step.max_tokens)
         return VisibleTools(self.catalog, placement, self.exposed, joins)
 
-    def _ranking(self, current: Current, tools: frozenset[str]) -> Sequence[str]:
-        key = (current.decision.decision_id, tools)
+    def _ranking(self, decided: DecidedStep, tools: frozenset[str]) -> Sequence[str]:
+        key = (decided.id, tools)
         known = self._ranked.get(key)
         if known is None:
             from bundle_router.core.search.corpus import (
                 request_of,  # what search reads; a list that fits needs none of it
             )
 
-            known = self._ranked[key] = self.rank(request_of(current.step, ()).text, tools, RANKED)
+            known = self._ranked[key] = self.rank(request_of(decided.step, ()).text, tools, RANKED)
             while len(self._ranked) > KEPT:
                 self._ranked.popitem(last=False)
         return known
 
-    def toolset(self, facts: Facts, current: Current, activation: Activation, view: View) -> Toolset:
+    def toolset(self, state: RunState, how: SurfaceForm) -> Toolset:
         """See `Router.tools`."""
-        form, native = view.form, view.native
-        shelf = self.shelf(facts, current, current.decision.after if view.fixed else activation)
+        form, native = how.form, how.native
+        fixed = how.fixed or state.decided.fixed_list
+        shelf = self.shelf(replace(state, activation=state.decided.decision.after) if fixed else state)
         placement, cards = shelf.placement, self.catalog.cards
         by_provider = native and form in NATIVE
         ours = Placement(placement.direct, (), placement.meta) if by_provider else placement
-        own, at = (NAMES, 0) if view.fixed else _meta_names(ours)
+        own, at = (NAMES, 0) if fixed else _meta_names(ours)
         direct = [cards[row.name] for row in placement.direct]
         listed = listing(direct, self.exposed, form)
         tools = (*listed[:at], *meta_definitions(own, form), *listed[at:])
@@ -123,21 +247,29 @@ class Surface:
             tokens=meta_tokens(own) + sum(card.tokens for card in direct),
             active=tuple(ActiveTool(r.name, self.exposed[r.name], r.bundle, r.tokens) for r in placement.direct),
             cap=self.catalog.settings.activation.max_tools,
-            all_tokens=current.decision.exposure.all_tokens,
-            deferred=tuple(row.name for row in placement.deferred),
+            all_tokens=state.decided.decision.exposure.all_tokens,
+            deferred=tuple(self._definitions(placement, form)),
             meta=tuple(row.name for row in placement.meta),
-            skills=tuple(self._skills(current, shelf.places)),
+            skills=tuple(self._skills(state, shelf.places)),
+            decision_id=state.decided.id,
         )
 
-    def _skills(self, current: Current, places: Mapping[str, str]) -> Iterator[SkillText]:
+    def _definitions(self, placement: Placement, form: Format) -> Iterator[DeferredTool]:
+        """What is deferred, each with the definition it would have in the array, where that is known."""
+        for row in placement.deferred:
+            card = self.catalog.cards.get(row.name)
+            made = listing([card], self.exposed, form)[0] if card is not None else None
+            yield DeferredTool(row.name, self.exposed[row.name], row.bundle, row.tokens, made)
+
+    def _skills(self, state: RunState, places: Mapping[str, str]) -> Iterator[SkillText]:
         """The instructions of shown bundles of which something may be called now, in the decision's order."""
-        told: set[str] = set()
-        for chosen in current.decision.bundles:
+        given: set[str] = set()
+        for chosen in state.decided.decision.bundles:
             bundle = self.catalog.bundle(chosen.id) if chosen.mode is None else None
             for part, skill in self.catalog.skills_of(bundle) if bundle is not None else ():
                 here = [tool for tool in part.tools if tool in places]
-                if here and skill.path not in told:
-                    told.add(skill.path)
+                if here and skill.path not in given:
+                    given.add(skill.path)
                     named = [tool for tool in here if is_named_in(skill, tool)]
                     tools = tuple(self.exposed[tool] for tool in named)
                     yield SkillText(part.id, skill.name, skill.description, tools, skill.text)

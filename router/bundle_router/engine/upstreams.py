@@ -1,7 +1,7 @@
 """Where the tool servers stand: what may be used of each, and why not the rest, between their lists and their pins.
 
 Rules:
-1. One set for all: what `now` calls unavailable or drifted is neither shown, nor found, nor callable.
+1. One set for all: what `availability` calls unavailable or drifted is neither shown, nor found, nor callable.
 2. Routing contacts nobody. It goes by what was learnt before; before a server was contacted, by its pins.
 3. A call rests on a list that the server has not called outdated since: `verify` reads it anew where it has. A list
    that is only old is good for a call while a new one is read.
@@ -32,10 +32,10 @@ DISCOVERY_S: Final = 5.0
 """How long showing tools waits for servers that are asked for the first time. What comes later is shown next time."""
 PATIENCE_S: Final = 1.0
 """The least that those get who are silent when others have answered."""
-MAX_LIT: Final = 100
+MAX_INSPECTED: Final = 100
 """Tools of one list that the warning light looks at before it goes to the log."""
 _MAX_PRINCIPALS: Final = 1_024
-_MAX_TOLD: Final = 4_096
+_MAX_REPORTED: Final = 4_096
 """Lights that are remembered as told of: text that keeps changing is told of again rather than kept for ever."""
 _NEVER: Final = 1 << 63
 
@@ -56,14 +56,14 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _KnownAvailability:
     availability: Availability
     changes: int
     until_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class _NoListing:
     reason: str
     at_ns: int
     until_ns: int
@@ -99,11 +99,11 @@ class Servers:
         for pattern in (pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns):
             self._globs.setdefault(pattern.partition(".")[0], set()).add(pattern)
         self._review()
-        self._held: dict[str, _Held] = {}
-        self._failed: dict[tuple[str, str], _Failed] = {}
+        self._held: dict[str, _KnownAvailability] = {}
+        self._failed: dict[tuple[str, str], _NoListing] = {}
         self._marks = 0
-        self._lit: dict[tuple[str, str], int] = {}
-        self._told: set[tuple[str, ...]] = set()
+        self._inspected: dict[tuple[str, str], int] = {}
+        self._reported: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
 
     def _review(self) -> None:
@@ -125,7 +125,7 @@ class Servers:
 
     # --- what may be used now ----------------------------------------------------------------------------------------
 
-    def now(self, principal: str = "") -> Availability:
+    def availability(self, principal: str = "") -> Availability:
         """As things are known now; contacts nobody. The same object while nothing changed."""
         held = self._held.get(principal)
         changes = self._sessions.changes + self._marks
@@ -138,7 +138,7 @@ class Servers:
             self._held[principal] = held
         return held.availability
 
-    def _made(self, principal: str, changes: int, before: _Held | None) -> _Held:
+    def _made(self, principal: str, changes: int, before: _KnownAvailability | None) -> _KnownAvailability:
         now = self._clock.monotonic_ns()
         scope = Scope(principal=principal)
         status = {row.server: row for row in self._sessions.status(scope=scope)}
@@ -166,7 +166,7 @@ class Servers:
         self._tell(availability.drifted, before.availability.drifted if before is not None else ())
         if before is not None and _same(before.availability, availability):
             availability = before.availability
-        return _Held(availability, changes, until_ns)
+        return _KnownAvailability(availability, changes, until_ns)
 
     def _known(self, name: str, scope: Scope) -> Listing | None:
         """What the server listed last, if that can be held against its pins."""
@@ -218,8 +218,8 @@ class Servers:
     # --- contact -----------------------------------------------------------------------------------------------------
 
     async def verify(self, name: str, scope: Scope, timeout_s: float) -> None:
-        """Before a call: has a list that still holds, so that `now` judges the server as it is. Why it could
-        not be had is in `now`, never raised."""
+        """Before a call: has a list that still holds, so that `availability` judges the server as it is. Why it could
+        not be had is in `availability`, never raised."""
         server = self._catalog.servers[name]
         is_older = self._known(name, scope) is None and self._sessions.known(name, scope=scope) is not None
         listing = await self._list(server, scope, timeout_s, fresh=is_older)
@@ -228,7 +228,7 @@ class Servers:
                 break
             listing = await self._list(server, scope, timeout_s, fresh=True)
         if listing is not None:
-            await self._look(server, listing, scope.principal)
+            await self._inspect(server, listing, scope.principal)
 
     async def discover(self, names: Iterable[str], scope: Scope, wait_s: float = DISCOVERY_S) -> None:
         """Before tools are shown: asks those of the servers that need no pins for their tools, and has lists that grew
@@ -260,7 +260,7 @@ class Servers:
         return next(self._discoverable(names, scope), None) is not None
 
     def _discoverable(self, names: Iterable[str], scope: Scope) -> Iterator[Server]:
-        closed = {name for name, _ in self.now(scope.principal).unavailable}
+        closed = {name for name, _ in self.availability(scope.principal).unavailable}
         for name in sorted({*names} - closed):
             server = self._catalog.servers.get(name)
             if server is None or server not in self._remote:
@@ -294,17 +294,17 @@ class Servers:
             self._marks += 1
         return listing
 
-    async def _look(self, server: Server, listing: Listing, principal: str) -> None:
+    async def _inspect(self, server: Server, listing: Listing, principal: str) -> None:
         """Before a call, and once for each list: what its texts are like goes to the log. Showing tools does not wait
         for that."""
         key = (server.name, principal)
-        if self._lit.get(key) != listing.listed_ns:
-            if len(self._lit) >= _MAX_PRINCIPALS:
-                self._lit.clear()
-            self._lit[key] = listing.listed_ns
-            await asyncio.to_thread(self._light, server, listing.admitted)
+        if self._inspected.get(key) != listing.listed_ns:
+            if len(self._inspected) >= _MAX_PRINCIPALS:
+                self._inspected.clear()
+            self._inspected[key] = listing.listed_ns
+            await asyncio.to_thread(self._inspect_texts, server, listing.admitted)
 
-    def _light(self, server: Server, admitted: Admitted) -> None:
+    def _inspect_texts(self, server: Server, admitted: Admitted) -> None:
         """Says which tools that nobody has reviewed as they are now speak to the model, each once. It takes some
         milliseconds a tool, and decides nothing."""
         from bundle_router.core.tools.pins.lights import lights  # routing loads no warning light
@@ -315,19 +315,19 @@ class Servers:
             return
         there = [*self._catalog.cards.values(), *admitted.cards.values()]
         everyone = Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in there)
-        for light in lights(replace(admitted, tools=admitted.tools[:MAX_LIT]), comparison, everyone):
+        for light in lights(replace(admitted, tools=admitted.tools[:MAX_INSPECTED]), comparison, everyone):
             said = [f"{finding.rule} at {finding.where}: {finding.seen}" for finding in light.verdict.findings[:3]]
-            if (told := (server.name, light.tool, *said)) not in self._told:
-                if len(self._told) >= _MAX_TOLD:
-                    self._told.clear()
-                self._told.add(told)
+            if (told := (server.name, light.tool, *said)) not in self._reported:
+                if len(self._reported) >= _MAX_REPORTED:
+                    self._reported.clear()
+                self._reported.add(told)
                 self._diagnostics.event("warning", "tool.suspicious", server=server.name, tool=light.tool, said=said)
 
     def _mark(self, key: tuple[str, str], reason: str) -> None:
         now = self._clock.monotonic_ns()
         if len(self._failed) >= _MAX_PRINCIPALS:
             self._failed = {known: mark for known, mark in self._failed.items() if now < mark.until_ns}
-        self._failed[key] = _Failed(reason, now, now + int(self._catalog.settings.cache.capabilities_ttl_s * 1e9))
+        self._failed[key] = _NoListing(reason, now, now + int(self._catalog.settings.cache.capabilities_ttl_s * 1e9))
         self._marks += 1
 
 

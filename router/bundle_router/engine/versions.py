@@ -14,16 +14,13 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from bundle_router.core.tools.pins import Pins
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.open_runs import Retired
 from bundle_router.errors import CorruptPins
 from bundle_router.ports import Clock
-
-T = TypeVar("T")
 
 LOOK_S: Final = 1.0
 Renew = Callable[[], tuple[Engine, Mapping[str, Pins]] | None]
@@ -31,7 +28,7 @@ Renew = Callable[[], tuple[Engine, Mapping[str, Pins]] | None]
 and blocks for that long. Raises CorruptPins."""
 
 
-class Generations:
+class EngineVersions:
     """`renew=None`: there is nothing that could change. For many threads and tasks at once."""
 
     def __init__(self, engine: Engine, clock: Clock, renew: Renew | None = None) -> None:
@@ -49,44 +46,20 @@ class Generations:
 
     def of(self, run_id: str) -> Engine:
         """The engine that the run is with, if it is open; else the newest."""
-        self._look()
+        self._look_at_pins()
         if len(self._engines) > 1:
             for engine in self._engines[1:]:
                 if engine.has_open(run_id):
                     return engine
         return self._engines[0]
 
-    def _for_step(self, run_id: str) -> Engine:
+    def for_step(self, run_id: str) -> Engine:
         """As `of`; a run of an older engine with nothing under way is taken from it."""
         engine = self.of(run_id)
         newest = self._engines[0]
-        return newest if engine is newest or engine.let_go(run_id) else engine
+        return newest if engine is newest or engine.close_idle(run_id) else engine
 
-    async def route(self, run_id: str, do: Callable[[Engine], Awaitable[T]]) -> T:
-        """What a step comes to, by the engine it is for."""
-        while True:
-            try:
-                return await do(self._for_step(run_id))
-            except Retired:  # the run was let go of between our look and its opening
-                continue
-
-    def route_sync(self, run_id: str, do: Callable[[Engine], T]) -> T:
-        """As `route`."""
-        while True:
-            try:
-                return do(self._for_step(run_id))
-            except Retired:
-                continue
-
-    async def call(self, run_id: str, do: Callable[[Engine], Awaitable[T]]) -> T:
-        """What a call comes to, by the engine its run is with."""
-        while True:
-            try:
-                return await do(self.of(run_id))
-            except Retired:
-                continue
-
-    def _look(self) -> None:
+    def _look_at_pins(self) -> None:
         now = self._clock.monotonic_ns()
         if self._renew is None or now < self._next_look_ns:
             return
@@ -104,7 +77,7 @@ class Generations:
 
     def _adopt(self, engine: Engine, pins: Mapping[str, Pins]) -> None:
         for older in self._engines:
-            older.retire(pins)
+            older.narrow(pins)
         engine.watch(self._tell)
         kept = (older for older in self._engines if older.has_open_runs)
         self._engines = (engine, *kept)

@@ -7,12 +7,15 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bundle_router.errors import RequestError
 from bundle_router.serving.application import Application
 from bundle_router.serving.keys import Keys, new_key
 from bundle_router.serving.runs import ServedRouter, ServedRuns
+
+if TYPE_CHECKING:
+    from bundle_router.wiring import Router
 
 HOST: Final = "127.0.0.1"
 """Loopback alone: what serves other machines needs more than a token."""
@@ -49,7 +52,7 @@ class Endpoint:
 
 @contextlib.asynccontextmanager
 async def serve_mcp(
-    router: ServedRouter,
+    router: Router | ServedRouter,
     *,
     key: str | None = None,
     port: int = 0,
@@ -69,15 +72,17 @@ async def serve_mcp(
         import_module, "bundle_router.serving.protocol"
     )  # half a second that no request has to wait for
     from bundle_router.serving.listener import Listener
-    from bundle_router.wiring import package_version
+    from bundle_router.wiring import Router, package_version
+
+    access: ServedRouter = router.endpoint if isinstance(router, Router) else router
 
     key = new_key() if key is None else key
     keys = Keys(key)
-    router.keep_secret("endpoint", key)  # those of runs are known by their shape
+    access.keep_secret("endpoint", key)  # those of runs are known by their shape
     listening = _listen(port)
     try:
         port = listening.getsockname()[1]
-        runs = ServedRuns(router, package_version())
+        runs = ServedRuns(access, package_version())
         application = Application(runs, keys, port, body_s)
         listener = Listener(application, listening, head_s)
         listener.start()

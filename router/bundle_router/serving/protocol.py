@@ -26,7 +26,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
 from bundle_router.core.tools.transport.passage import Client
-from bundle_router.engine.outcomes import Result
+from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError
 from bundle_router.serving.client import Context, client_of
 from bundle_router.serving.following import FollowedResources

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.errors import NotInstalled, RequestError
 from bundle_router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore
 
 if TYPE_CHECKING:
-    from bundle_router.engine.reuse import Results
+    from bundle_router.engine.reuse import ResultReuse
 
 
 def open_redactor(catalog: Catalog) -> Redactor:
@@ -25,10 +27,29 @@ def open_redactor(catalog: Catalog) -> Redactor:
     return SecretRedactor(env_values={name: os.environ[name] for name in sorted(names) if os.environ.get(name)})
 
 
-def open_store(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor) -> RunStore:
-    """The writer of a runs directory."""
-    from bundle_router.adapters.artifacts import RunArtifacts
+DATABASES: Final = ("postgresql://", "postgres://")
+
+
+def open_store(
+    runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor, store: str | None = None
+) -> RunStore:
+    """Where runs are kept: a directory, or what `store` names (`postgresql://…`). Raises RequestError, NotInstalled."""
     from bundle_router.adapters.media import describe
+
+    if store is not None:
+        if not store.startswith(DATABASES):
+            scheme = store.partition("://")[0]
+            raise RequestError(
+                f"store={scheme!r}: nothing keeps runs there", advice="use 'postgresql://…', or leave it"
+            )
+        missing = [name for name in ("psycopg", "psycopg_pool") if find_spec(name) is None]
+        if missing:
+            advice = "pip install 'bundle-router[postgres]'"
+            raise NotInstalled(f"a store in PostgreSQL needs {' and '.join(missing)}", advice=advice)
+        from bundle_router.adapters.postgres import PostgresRunStore
+
+        return PostgresRunStore(store, clock=clock, describe=describe, redactor=redactor)
+    from bundle_router.adapters.artifacts import RunArtifacts
     from bundle_router.adapters.run_log import DiskRunStore
 
     durability = catalog.settings.log.durability
@@ -39,11 +60,11 @@ def open_store(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redac
     return DiskRunStore(runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability)
 
 
-def open_results(catalog: Catalog, clock: Clock) -> Results | None:
+def open_results(catalog: Catalog, clock: Clock) -> ResultReuse | None:
     """What uses results again; None where no server's may be."""
-    from bundle_router.engine.reuse import Results
+    from bundle_router.engine.reuse import ResultReuse
 
-    return Results(clock) if any(server.reuse for server in catalog.servers.values()) else None
+    return ResultReuse(clock) if any(server.reuse for server in catalog.servers.values()) else None
 
 
 def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import weakref
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from bundle_router.adapters.loop import Portal, refuse_running_loop
-from bundle_router.core.catalog import Catalog, Feature
+from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Decision, Step
 from bundle_router.core.tools.exposure import Toolset
-from bundle_router.core.tools.transport.passage import Client, ServerReply
-from bundle_router.engine.engine import Engine
-from bundle_router.engine.outcomes import Result
-from bundle_router.engine.run import Deps
-from bundle_router.engine.versions import Generations, Renew
+from bundle_router.engine.engine import Engine, surface_form
+from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.results import Result
+from bundle_router.engine.runs import RunEnd
+from bundle_router.engine.versions import EngineVersions, Renew
+from bundle_router.errors import RequestError, WrongContext
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import (
     LocalServers,
@@ -32,6 +35,7 @@ from bundle_router.wiring.catalogs import (
     with_skills,
 )
 from bundle_router.wiring.effects import open_diagnostics, open_redactor, open_results, open_store, package_version
+from bundle_router.wiring.endpoint_access import EndpointAccess
 from bundle_router.wiring.logins import token_folder
 from bundle_router.wiring.repinning import PinnedFrom
 from bundle_router.wiring.searching import open_selector, open_tool_search
@@ -41,6 +45,9 @@ if TYPE_CHECKING:
     from bundle_router.core.tools.pins import Pins, PinSetting
     from bundle_router.engine.selecting import StagedSelector
     from bundle_router.review.explain import Explanation
+
+T = TypeVar("T")
+MAX_KEY: Final = 200
 
 
 class Router:
@@ -52,9 +59,11 @@ class Router:
     """
 
     def __init__(self, engine: Engine, selector: StagedSelector | None = None, renew: Renew | None = None) -> None:
-        self._engines = Generations(engine, engine.clock, renew)
+        self._versions = EngineVersions(engine, engine.clock, renew)
         self._selector = selector
         self._portal = Portal()
+        self._forked = False
+        _OPEN.add(self)
 
     @classmethod
     def open(
@@ -62,6 +71,7 @@ class Router:
         config: str | Path | None = "config",
         *,
         runs: str | Path = "runs",
+        store: str | None = None,
         workspace: str | Path | None = None,
         development: bool = False,
         pins: PinSetting = "required",
@@ -70,7 +80,8 @@ class Router:
     ) -> Self:
         """Reads the config (None: the shipped one alone) and gets ready; contacts nobody and writes nothing yet.
 
-        `runs` is where run directories go. `workspace` is the root that local tools are confined to (the current
+        `runs` is where run directories go; `store` is where they are kept instead (`postgresql://…`), for workers on
+        several machines. `workspace` is the root that local tools are confined to (the current
         folder by default). `local` adds local tool servers by name, `selector` answers what the mapping can't (None:
         search and the models that the config names, as `[fallback]` orders them).
         `development` permits what a config file can't grant itself: servers that are started as processes (stdio), and
@@ -84,7 +95,6 @@ class Router:
         from bundle_router.adapters.media import describe
         from bundle_router.adapters.patterns import compile_pattern
         from bundle_router.adapters.scratch import ScratchFolder
-        from bundle_router.errors import RequestError
 
         if pins not in ("required", "trusted-may-skip"):
             raise RequestError(f"pins={pins!r} is not known", advice="use 'required' or 'trusted-may-skip'")
@@ -117,7 +127,7 @@ class Router:
         servers = PinnedServers(catalog, pins, clock, diagnostics, redactor, development=development, workspace=root)
         sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:2])
         own = open_selector(catalog, runs, clock, diagnostics, memory) if selector is None else None
-        deps = Deps(
+        ports = EnginePorts(
             clock=clock,
             redactor=redactor,
             diagnostics=diagnostics,
@@ -129,14 +139,14 @@ class Router:
             results=open_results(catalog, clock),
             scratch=ScratchFolder,
         )
-        store = open_store(runs, catalog, clock, redactor)
+        kept = open_store(runs, catalog, clock, redactor, store)
         capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)
 
         def engine_over(catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Engine:
             return Engine(
                 catalog=catalog,
-                deps=deps,
-                store=store,
+                ports=ports,
+                store=kept,
                 capabilities=capabilities,
                 workspace=str(root),
                 servers=servers.behind(catalog, pins, approved),
@@ -145,43 +155,87 @@ class Router:
 
         return cls(engine_over(catalog, pinned.pins), own, lambda: pinned.renew(catalog, engine_over))
 
+    @property
+    def _engines(self) -> EngineVersions:
+        """The engines, for every entry point. Raises RequestError in a process that was forked from the one that opened
+        this router: what it holds (locks, threads, connections) belongs to the parent."""
+        if self._forked:
+            raise RequestError(
+                "this router was opened before the process was forked, and belongs to the parent",
+                advice="open a router of its own in the child: Router.open(...)",
+            )
+        return self._versions
+
+    @property
+    def _on_loop(self) -> EngineVersions:
+        """As `_engines`, for coroutines. Raises WrongContext where no asyncio loop runs them (trio, curio)."""
+        if asyncio._get_running_loop() is None:
+            raise WrongContext(
+                "Bundle Router's coroutines run on asyncio, and this event loop is another (trio?)",
+                advice="use the *_sync methods from a thread: await trio.to_thread.run_sync(router.route_sync, step)",
+            )
+        return self._engines
+
     async def warm_up(self) -> bool:
-        """Makes the search index, and waits (seconds) until models can be asked; gives whether they can be. Contacts
-        nobody but an embedding model that is elsewhere, which is sent the catalog's texts that are new.
+        """Gets search's index and the libraries behind the model ready, and waits for the latter (about a second and a
+        half once per process; an index that has to be made is made meanwhile). Whether models can be. Contacts nobody
+        but an embedding model that is elsewhere, which is sent the catalog's texts that are new.
 
         Without it the first questions of a process are answered by `[fallback]`, with `not_ready` in the record.
         """
-        return self._selector is not None and await self._selector.warm_up(self.catalog) == "ready"
+        catalog = self._on_loop.newest.catalog
+        return self._selector is not None and await self._selector.warm_up(catalog) == "ready"
 
     def warm_up_sync(self) -> bool:
         """As `warm_up`, for engines without an event loop."""
         refuse_running_loop("warm_up_sync()", "await router.warm_up(...)")
-        return self._portal.run(self.warm_up())
+        return self._in_loop(self.warm_up())
 
     @property
     def catalog(self) -> Catalog:
         """The config in force."""
         return self._engines.newest.catalog
 
+    @property
+    def endpoint(self) -> EndpointAccess:
+        """What only an MCP endpoint asks of a router."""
+        return EndpointAccess(self._engines)
+
+    def serve(self, **how: Any) -> AbstractAsyncContextManager[Any]:
+        """Serves the runs over MCP on 127.0.0.1 while the context lasts, which gives the endpoint:
+        `bundle_router.serving.serve_mcp`, with its parameters (`key`, `port`)."""
+        from importlib import import_module
+
+        served: AbstractAsyncContextManager[Any] = import_module("bundle_router.serving").serve_mcp(self, **how)
+        return served
+
+    def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the router's own loop."""
+        try:
+            _ = self._engines
+        except BaseException:
+            work.close()
+            raise
+        return self._portal.run(work)
+
     # --- routing ---------------------------------------------------------------------------------------------------
 
     async def route(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
-        """Decides what the step may see. The decision is in the run directory when this returns.
+        """Decides what the step may see. The decision is in the run's records when this returns.
 
         `messages` is the agent's own history (OpenAI's or Anthropic's shape), for agents that keep it: what the run has
         active is then derived from the calls in it, in place of what the run remembers.
 
-        Raises UnknownRun (the parent has no decision), RequestError, RunInUse, CorruptRun, and StorageError when the
-        decision could not be written; the run is then as it was before.
+        Raises UnknownRun (the parent has no decision), RequestError, KeyConflict (the step's key was used with other
+        contents), RunBusy, CorruptRun, and StorageError when the decision could not be written; the run is then as it
+        was before.
         """
-        return await self._engines.route(_run_id(step), lambda engine: engine.route(step, messages))
+        return await self._on_loop.for_step(_run_id(step)).route(step, messages)
 
     def route_sync(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
         """As `route`, for engines without an event loop. A step that the mapping answers never leaves this thread."""
         refuse_running_loop("route_sync()", "await router.route(...)")
-        return self._engines.route_sync(
-            _run_id(step), lambda engine: engine.route_from_thread(step, self._portal.run, messages)
-        )
+        return self._engines.for_step(_run_id(step)).route_from_thread(step, self._portal.run, messages)
 
     def explain(self, step: Step, target: str) -> Explanation:
         """Why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides nothing, writes nothing.
@@ -197,23 +251,70 @@ class Router:
 
     # --- tools -----------------------------------------------------------------------------------------------------
 
+    @overload
+    async def tools(
+        self,
+        run_id: str,
+        *,
+        format: str = ...,
+        native: bool = ...,
+        decision: str | None = ...,
+        if_changed: None = ...,
+    ) -> Toolset: ...
+
+    @overload
+    async def tools(
+        self,
+        run_id: str,
+        *,
+        format: str = ...,
+        native: bool = ...,
+        decision: str | None = ...,
+        if_changed: str,
+    ) -> Toolset | None: ...
+
     async def tools(
         self,
         run_id: str,
         *,
         format: str = "openai",  # noqa: A002 - the contract's name
         native: bool = False,
-        fixed: bool = False,
-    ) -> Toolset:
-        """What the run's current decision shows, as definitions for `openai`, `anthropic` or `mcp`, and what the model
-        should be told besides.
+        decision: str | None = None,
+        if_changed: str | None = None,
+    ) -> Toolset | None:
+        """What a decision of the run shows, as definitions for `openai`, `anthropic` or `mcp`, and what the model is to
+        be told besides. `decision` is the id of an open one (None: the newest of the run's default branch).
 
         Ask again after a call whose `joined` is not empty. `native` leaves deferred tools to the provider: their
         definitions are in the array with `defer_loading`, beside its own search tool (`openai`: in the form of the
-        Responses API, a namespace for each bundle). `fixed` gives the list as MCP wants it: with all of the router's
-        own tools, and changed by nothing but another `route`. Raises UnknownRun, RequestError.
+        Responses API, a namespace for each bundle). `if_changed` is the `digest` of the list the agent has: None comes
+        back while it is the same. Raises UnknownRun, RequestError.
         """
-        return await self._engines.of(run_id).tools(run_id, format, native=native, fixed=fixed)
+        form = surface_form(format, native=native)
+        toolset = await self._on_loop.of(run_id).tools(run_id, form, decision)
+        return None if if_changed is not None and toolset.digest == if_changed else toolset
+
+    @overload
+    def tools_sync(
+        self,
+        run_id: str,
+        *,
+        format: str = ...,
+        native: bool = ...,
+        decision: str | None = ...,
+        if_changed: None = ...,
+    ) -> Toolset: ...
+
+    @overload
+    def tools_sync(
+        self,
+        run_id: str,
+        *,
+        format: str = ...,
+        native: bool = ...,
+        decision: str | None = ...,
+        if_changed: str,
+    ) -> Toolset | None: ...
 
     def tools_sync(
         self,
@@ -221,14 +322,18 @@ class Router:
         *,
         format: str = "openai",  # noqa: A002 - the contract's name
         native: bool = False,
-        fixed: bool = False,
-    ) -> Toolset:
+        decision: str | None = None,
+        if_changed: str | None = None,
+    ) -> Toolset | None:
         """As `tools`, for engines without an event loop."""
         refuse_running_loop("tools_sync()", "await router.tools(...)")
+        form = surface_form(format, native=native)
         engine = self._engines.of(run_id)
         if engine.needs_discovery(run_id):
-            return self._portal.run(engine.tools(run_id, format, native=native, fixed=fixed))
-        return engine.toolset(run_id, format, native=native, fixed=fixed)
+            toolset = self._portal.run(engine.tools(run_id, form, decision))
+        else:
+            toolset = engine.toolset(run_id, form, decision)
+        return None if if_changed is not None and toolset.digest == if_changed else toolset
 
     async def call(
         self,
@@ -236,60 +341,47 @@ class Router:
         name: str,
         arguments: Mapping[str, Any] | str,
         *,
-        joins: bool = True,
-        client: Client | None = None,
+        decision: str | None = None,
+        key: str = "",
+        whole: bool = False,
     ) -> Result:
-        """Calls a tool by its canonical (`server.tool`) or exposed name, if the run's current decision holds it; or one
-        of the router's own (`search_tools`, `call_tool`, `read_artifact` …), which look no further either.
+        """Calls a tool by its canonical (`server.tool`) or exposed name, if a decision of the run holds it; or one of
+        the router's own (`search_tools`, `call_tool`, `read_artifact` …), which look no further either.
 
-        `arguments` is an object, or the JSON text of one, as some providers hand it over. `joins=False` lets nothing
-        that is found or called join the array: for agents whose list of tools is `fixed`. `client` is the agent's own,
-        which has the answers of servers that pass their `results` on as they came. What the agent can see fail is a
-        `Result` with another outcome than `ok`. Raises UnknownRun, RequestError (no decision yet) and StorageError
-        (the call's record could not be written).
+        `arguments` is an object, or the JSON text of one, as some providers hand it over. `decision` is the id of the
+        open decision that it is judged under (None: the newest of the run's default branch). `key` makes it happen
+        once: the same key again gives the recorded result, whichever process asks; a call that began and has no end,
+        and whose process is gone, has the outcome `unknown`, unless the tool may be called again. `whole` adds the
+        unshaped result. What the agent can see fail is a `Result` with another outcome than `ok`.
+
+        Raises UnknownRun, RequestError, KeyConflict, RunBusy and StorageError (the call's record could not be written).
         """
-        return await self._engines.call(
-            run_id, lambda engine: engine.call(run_id, name, arguments, joins=joins, client=client)
-        )
+        engine = self._on_loop.of(run_id)
+        return await engine.call(run_id, name, arguments, decision, key=_key(engine, key), whole=whole)
 
-    async def passes(self, run_id: str) -> frozenset[Feature]:
-        """What servers of the run's current decision pass on to its agent, besides their tools: what their entries name
-        in `pass_through`. Raises UnknownRun."""
-        return await self._engines.of(run_id).passes(run_id)
-
-    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
-        """Passes a request of an agent's client on: `resources/list`, `resources/templates/list`, `resources/read`,
-        `prompts/list`, `prompts/get` or `completion/complete`, in MCP's words. What came of it is in the answer, and
-        recorded, lists excepted. Raises UnknownRun, StorageError."""
-        return await self._engines.call(run_id, lambda engine: engine.ask(run_id, method, params, client))
-
-    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
-        """Has `updated` called, from any thread, when a resource that is passed on to the run's agent changes. Gives
-        what ends that, or an answer that says why it can't be. Ends with the run. Raises UnknownRun, StorageError."""
-        return await self._engines.call(run_id, lambda engine: engine.follow(run_id, uri, updated))
-
-    def call_sync(self, run_id: str, name: str, arguments: Mapping[str, Any] | str, *, joins: bool = True) -> Result:
+    def call_sync(
+        self,
+        run_id: str,
+        name: str,
+        arguments: Mapping[str, Any] | str,
+        *,
+        decision: str | None = None,
+        key: str = "",
+        whole: bool = False,
+    ) -> Result:
         """As `call`, for engines without an event loop."""
         refuse_running_loop("call_sync()", "await router.call(...)")
-        return self._portal.run(self.call(run_id, name, arguments, joins=joins))
+        return self._in_loop(self.call(run_id, name, arguments, decision=decision, key=key, whole=whole))
 
-    async def decision_id(self, run_id: str) -> str:
-        """The id of the run's current decision. Raises UnknownRun where there is none."""
-        return await self._engines.of(run_id).decision_id(run_id)
+    async def missed(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
+        """Records that the agent asked for a tool by a name that is not in its list, and that a framework refused by
+        itself: reviewers see it as a gap. The result says why it is not there."""
+        return await self._on_loop.of(run_id).missed(run_id, name, decision)
 
-    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
-        """Calls `heard` with the run's id after each decision, on the thread that took it; it must neither block nor
-        raise. Returns what ends it."""
-        return self._engines.watch(heard)
-
-    def report(self, level: str, event: str, **fields: object) -> None:
-        """An event in the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
-        self._engines.newest.diagnostics.event(level, event, **fields)
-
-    def keep_secret(self, name: str, value: str) -> None:
-        """Has a token that the caller made redacted from now on, wherever it turns up in a record or in diagnostics:
-        as `[redacted:token:<name>]`. Values of fewer than 8 characters are not looked for."""
-        self._engines.newest.redactor.keep(name, value)
+    def missed_sync(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
+        """As `missed`, for engines without an event loop."""
+        refuse_running_loop("missed_sync()", "await router.missed(...)")
+        return self._in_loop(self.missed(run_id, name, decision=decision))
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """The bytes behind `artifact:sha256:…`, as they came, checked against their digest.
@@ -310,7 +402,7 @@ class Router:
         Anthropic `image` or `document`, MCP blocks (`link`: a resource link). What a provider does not take, is empty
         or too large, becomes a text part that says so. Raises as `artifact`.
         """
-        return await asyncio.to_thread(self._engines.of(run_id).media, run_id, uri, format, link=link)
+        return await asyncio.to_thread(self._on_loop.of(run_id).media, run_id, uri, surface_form(format), link=link)
 
     def media_sync(
         self,
@@ -322,37 +414,38 @@ class Router:
     ) -> dict[str, Any]:
         """As `media`, for engines without an event loop."""
         refuse_running_loop("media_sync()", "await router.media(...)")
-        return self._engines.of(run_id).media(run_id, uri, format, link=link)
+        return self._engines.of(run_id).media(run_id, uri, surface_form(format), link=link)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
-    async def close_run(self, run_id: str) -> None:
-        """Ends the run: closes what it opened and seals its directory. It may be continued by another `route`."""
-        await self._engines.of(run_id).end_run(run_id)
+    async def close_run(self, run_id: str) -> RunEnd:
+        """Ends the run: closes what was opened for it here, and writes its end, unless other processes have it open;
+        the last of them does that then, and what is returned says who they are. It may be continued by another `route`.
+        """
+        return await self._on_loop.of(run_id).end_run(run_id)
 
-    def close_run_sync(self, run_id: str) -> None:
+    def close_run_sync(self, run_id: str) -> RunEnd:
         """As `close_run`, for engines without an event loop."""
         refuse_running_loop("close_run_sync()", "await router.close_run(...)")
         engine = self._engines.of(run_id)
-        if engine.holds_sessions:
-            self._portal.run(engine.end_run(run_id))
-        else:
-            engine.close_run(run_id)
+        return self._portal.run(engine.end_run(run_id)) if engine.holds_sessions else engine.close_run(run_id)
 
     async def close(self) -> None:
         """Ends every run and lets go of everything. The router can't be used afterwards."""
+        if self._forked:
+            return  # what it holds is the parent's
         await self._end()
         self._portal.close()
 
     async def _end(self) -> None:
-        await self._engines.close()
+        await self._versions.close()
         if self._selector is not None:
             await self._selector.close()
 
     def close_sync(self) -> None:
         """As `close`, for engines without an event loop."""
         refuse_running_loop("close_sync()", "await router.close(...)")
-        if not self._portal.closed:
+        if not self._forked and not self._portal.closed:
             self._portal.run(self._end())
             self._portal.close()
 
@@ -372,6 +465,27 @@ class Router:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close_sync()
+
+
+_OPEN: weakref.WeakSet[Router] = weakref.WeakSet()
+
+
+def _note_fork() -> None:
+    for router in list(_OPEN):
+        router._forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _key(engine: Engine, key: str) -> str:
+    """The key of a call, which records keep as it is. Raises RequestError for what looks like a secret or is no key."""
+    if not isinstance(key, str) or len(key) > MAX_KEY or not engine.redactor.is_clean(key):
+        raise RequestError(
+            f"a call's key is a text of at most {MAX_KEY} characters that does not look like a secret",
+            advice="records keep it as it is: use other words for it",
+        )
+    return key
 
 
 def _run_id(step: object) -> str:

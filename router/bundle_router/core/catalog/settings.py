@@ -262,6 +262,33 @@ class CallLimits:
             le=1_000_000_000,
         ),
     ] = 50
+    calls_per_run: Annotated[int | None, key("Calls that may be made in one run.", ge=1, le=1_000_000_000)] = None
+    result_bytes_per_run: Annotated[
+        int | None, key("Bytes that the results of one run may come to, as they came.", ge=1, le=1024**5)
+    ] = None
+    call_seconds_per_run: Annotated[
+        float | None, key("Seconds that the calls of one run may take, added up.", gt=0, le=31_536_000)
+    ] = None
+    calls_per_tree: Annotated[
+        int | None, key("Calls that may be made in a run and all runs below it (sub-agents).", ge=1, le=1_000_000_000)
+    ] = None
+    result_bytes_per_tree: Annotated[
+        int | None,
+        key("Bytes that the results of a run and all runs below it may come to, as they came.", ge=1, le=1024**5),
+    ] = None
+    call_seconds_per_tree: Annotated[
+        float | None,
+        key("Seconds that the calls of a run and all runs below it may take, added up.", gt=0, le=31_536_000),
+    ] = None
+
+    ADDED: ClassVar[tuple[str, ...]] = (
+        "calls_per_run",
+        "result_bytes_per_run",
+        "call_seconds_per_run",
+        "calls_per_tree",
+        "result_bytes_per_tree",
+        "call_seconds_per_tree",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,14 @@ class Server:
     volatile: Annotated[
         tuple[str, ...], key("Card fields that change at every start and are left out of pins.", Words)
     ] = ()
+    idempotent: Annotated[
+        tuple[str, ...],
+        key(
+            "Tools (names or globs) that may be called again with the same arguments: a keyed call of one that began "
+            "and has no end is made again.",
+            Words,
+        ),
+    ] = ()
     ttl_s: Annotated[float | None, key("Seconds its tool list is kept.", ge=0, le=86_400)] = None
     timeout_s: Annotated[float | None, key("Seconds one call may take.", gt=0, le=3600)] = None
     reuse: Annotated[
@@ -144,6 +152,8 @@ class Server:
     ] = True
     env_names: tuple[str, ...] = ()
     """Environment variables its headers and env refer to; their values are secrets and are redacted everywhere."""
+
+    ADDED: ClassVar[tuple[str, ...]] = ("idempotent",)
 
 
 @dataclass(frozen=True, slots=True)

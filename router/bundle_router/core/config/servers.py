@@ -88,6 +88,7 @@ def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], repo
         include=None if server.include is None else tuple(sorted(server.include)),
         exclude=tuple(sorted(server.exclude)),
         volatile=tuple(sorted(server.volatile)),
+        idempotent=tuple(sorted(server.idempotent)),
         pass_through=tuple(sorted(server.pass_through)),
         env_names=tuple(sorted({name for _, value in (*server.headers, *server.env) for name in references(value)})),
     )

@@ -47,6 +47,11 @@ class Step(Frozen):
     `max_bundles`, `max_tools` and `max_tokens` bound what the decision exposes; what does not fit is left out as
     `over_budget`. `parent_run_id` makes this run a sub-agent of another: it never gets more than the parent's
     current step may have, and starts from the parent's activation when `inherit` is true.
+
+    `key` is unique in the run: the same key again gives the recorded decision, whichever process asks. `branch` orders
+    decisions within a branch; `parent_decision_id` names the decision that a branch begins at or, in a sub-agent's run,
+    the parent's decision that it is held to besides the present one. `fixed_list`: the agent is given its list of tools
+    once, so nothing that is found or called joins it.
     """
 
     run_id: str
@@ -64,6 +69,10 @@ class Step(Frozen):
     max_tokens: int | None = Field(default=None, ge=0)
     labels: Mapping[str, str] = Field(default_factory=dict, max_length=MAX_ITEMS)
     workspace: str | None = Field(default=None, max_length=4096)
+    key: str = Field(default="", max_length=200)
+    branch: str = Field(default="", max_length=200)
+    parent_decision_id: str | None = Field(default=None, max_length=300)
+    fixed_list: bool = False
 
     @field_validator("run_id", "parent_run_id")
     @classmethod

@@ -48,7 +48,16 @@ Recall = Literal["used", "not_heard", "no_embedder", "other_embedder"]
 no vector (see `Hearing`); the others: the config names none, or not the one they were learned with."""
 Verdict = Literal["enough", "union", "ambiguous", "novel"]
 Outcome = Literal[
-    "ok", "tool_error", "denied", "invalid_arguments", "timeout", "unavailable", "busy", "budget", "cancelled"
+    "ok",
+    "tool_error",
+    "denied",
+    "invalid_arguments",
+    "timeout",
+    "unavailable",
+    "busy",
+    "budget",
+    "cancelled",
+    "unknown",
 ]
 Trust = Literal["untrusted", "trusted"]
 Effect = Literal["read", "write", "exec", "network"]

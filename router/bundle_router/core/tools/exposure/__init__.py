@@ -34,13 +34,22 @@ from bundle_router.core.tools.exposure.placing import (
     shown_at_most,
     waits,
 )
-from bundle_router.core.tools.exposure.values import ActiveTool, Place, Placed, Placement, SkillText, Toolset
+from bundle_router.core.tools.exposure.values import (
+    ActiveTool,
+    DeferredTool,
+    Place,
+    Placed,
+    Placement,
+    SkillText,
+    Toolset,
+)
 
 __all__ = [
     "FORMATS",
     "MAX_NAME",
     "RESERVED",
     "ActiveTool",
+    "DeferredTool",
     "Format",
     "Place",
     "Placed",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from bundle_router.core.models.canonical import digest_of
 
 Place = Literal["direct", "deferred", "meta"]
 """Where a permitted tool is: in the array, behind search until it is asked for, or behind `call_tool` for good."""
@@ -49,6 +52,18 @@ class ActiveTool:
 
 
 @dataclass(frozen=True, slots=True)
+class DeferredTool:
+    """One permitted tool that is not in the array and joins it when it is asked for. `definition` is in the provider's
+    form, as the array would hold it; None where only its name is known."""
+
+    name: str
+    exposed: str
+    bundle: str
+    tokens: int
+    definition: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SkillText:
     """Instructions that come with a shown bundle, in an operator's words. `tools` are the exposed names of those tools
     that they name and that are permitted."""
@@ -67,9 +82,9 @@ class Toolset:
     `tools` is the array in the provider's form; `guidance` is the text the model should be told about the surface
     (empty when every permitted tool is in `tools`); `tokens` is what the array costs (cl100k_base, OpenAI form);
     `active` says which tools of the catalog are in it; `cap` is the activation's cap in tools; `all_tokens` is what
-    showing every tool of the catalog would cost. `deferred` and `meta` are the canonical names of permitted tools that
-    are not in the array (`deferred` ones join it when asked for), `skills` the instructions that come with the shown
-    bundles.
+    showing every tool of the catalog would cost. `deferred` are permitted tools that join the array when they are asked
+    for, with their definitions; `meta` the canonical names of those that never do; `skills` the instructions that come
+    with the shown bundles. `decision_id` names the decision that it shows.
     """
 
     tools: tuple[dict[str, Any], ...]
@@ -78,6 +93,32 @@ class Toolset:
     active: tuple[ActiveTool, ...]
     cap: int
     all_tokens: int
-    deferred: tuple[str, ...] = ()
+    deferred: tuple[DeferredTool, ...] = ()
     meta: tuple[str, ...] = ()
     skills: tuple[SkillText, ...] = ()
+    decision_id: str = ""
+
+    @property
+    def digest(self) -> str:
+        """The digest of the array and the guidance: while it is the same, a model has been told nothing new."""
+        return digest_of([self.tools, self.guidance])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as JSON values."""
+        return {**asdict(self), "digest": self.digest}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Toolset:
+        """Return the toolset that `to_json` gave. Raises KeyError or TypeError for what is not one."""
+        return cls(
+            tools=tuple(value["tools"]),
+            guidance=value["guidance"],
+            tokens=value["tokens"],
+            active=tuple(ActiveTool(**row) for row in value["active"]),
+            cap=value["cap"],
+            all_tokens=value["all_tokens"],
+            deferred=tuple(DeferredTool(**row) for row in value["deferred"]),
+            meta=tuple(value["meta"]),
+            skills=tuple(SkillText(**{**row, "tools": tuple(row["tools"])}) for row in value["skills"]),
+            decision_id=value["decision_id"],
+        )

@@ -1,0 +1,131 @@
+"""What the flows of the engine need: the ports, and two drivers for a flow that may have to wait.
+
+A flow is a generator. It yields what it has to wait for, and is given what came of it: work that blocks, or something
+to await. `drive` runs it on an event loop, `drive_from_thread` on a thread without one. So each flow is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from bundle_router.core.tools.meta_tools import Finder
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.engine.reuse import ResultReuse
+from bundle_router.errors import RunBusy
+from bundle_router.ports import Clock, Diagnostics, Redactor, RunStore, Scratch, Selector, Sessions, ToolSearch
+
+T = TypeVar("T")
+
+QUICK_S: Final = 0.005
+"""How long an event loop waits for the store; what takes longer is tried again in a thread."""
+PATIENT_S: Final = 5.0
+"""How long a thread waits for the store."""
+
+
+def no_patterns(pattern: str) -> Finder:
+    """Where there is no engine for regular expressions."""
+    raise ValueError(f"regular expressions such as {pattern[:50]!r} are not searched for here")
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePorts:
+    """The ports the flows use. `sessions` is keyed by transport; `describe` says what bytes are; `patterns` makes a
+    finder of a regular expression (ValueError, in words, where it can't); `tools` is None where there is no search,
+    `results` where no result is used again, `scratch` where no file can be handed to a tool."""
+
+    clock: Clock
+    redactor: Redactor
+    diagnostics: Diagnostics
+    sessions: Mapping[str, Sessions]
+    describe: Callable[[bytes], MediaFacts]
+    selector: Selector | None = None
+    patterns: Callable[[str], Finder] = no_patterns
+    tools: ToolSearch | None = None
+    results: ResultReuse | None = None
+    scratch: Callable[[], Scratch] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """Work that blocks for as long as it takes."""
+
+    work: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OnStore:
+    """Work on the store: `work` is told how long it may wait for it. Mostly microseconds, so it is done where we are;
+    where the store blocks, or is busy, in a thread."""
+
+    work: Callable[[float], Any]
+    store: RunStore
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Something to await, on an event loop."""
+
+    coroutine: Coroutine[Any, Any, Any]
+
+
+Flow = Generator[InThread | OnStore | Awaited, Any, T]
+
+
+async def drive(flow: Flow[T]) -> T:
+    """Run a flow to its end on this event loop."""
+    try:
+        wanted = next(flow)
+        while True:
+            try:
+                found = await _done(wanted)
+            except BaseException as error:  # noqa: BLE001 - the flow it is thrown into decides
+                wanted = flow.throw(error)
+            else:
+                wanted = flow.send(found)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        flow.close()
+
+
+async def _done(wanted: InThread | OnStore | Awaited) -> Any:
+    if isinstance(wanted, OnStore):
+        return await on_store(wanted.store, wanted.work)
+    if isinstance(wanted, InThread):
+        return await asyncio.to_thread(wanted.work)
+    return await wanted.coroutine
+
+
+async def on_store(store: RunStore, work: Callable[[float], T]) -> T:
+    """Do work on the store: at once where that is quick, else in a thread."""
+    if not store.blocks:
+        try:
+            return work(QUICK_S)
+        except RunBusy:  # somebody holds it for longer than it takes: nothing was written
+            pass
+    return await asyncio.to_thread(work, PATIENT_S)
+
+
+def drive_from_thread(flow: Flow[T], wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> T:
+    """Run a flow to its end on this thread; `wait` runs a coroutine to its end elsewhere."""
+    try:
+        wanted = next(flow)
+        while True:
+            try:
+                if isinstance(wanted, Awaited):
+                    found = wait(wanted.coroutine)
+                else:
+                    found = wanted.work(PATIENT_S) if isinstance(wanted, OnStore) else wanted.work()
+            except BaseException as error:  # noqa: BLE001 - the flow it is thrown into decides
+                wanted = flow.throw(error)
+            else:
+                wanted = flow.send(found)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        flow.close()

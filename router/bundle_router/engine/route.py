@@ -1,0 +1,208 @@
+"""The first of the two flows through a run: a step is routed.
+
+Rules:
+1. What is returned stands in the log, once, whoever wrote it. What was decided on an older state of the run is never
+   returned: where others wrote first, their records are taken in and it is decided again.
+2. What a selector said is kept over that: it is asked once for one step. What is recorded is what was decided on, so
+   whatever it says is redacted before it is heard.
+3. The key is looked up before deciding, and again after anything came in. The same key and contents give the recorded
+   decision; other contents an error that names what differs.
+4. Where a decision has to survive power loss and does not get there, the run is opened anew before it is used again.
+5. A caller's mistake, and a log that can't be written, are raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide import activation as sticky_set
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.replies import admitted
+from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply, Step
+from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest
+from bundle_router.core.records.fold import DecidedStep
+from bundle_router.core.records.replay import conclude
+from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
+from bundle_router.engine.runs import MOVED_AT_MOST, OpenRun, RunTable, recorded_decision
+from bundle_router.errors import KeyConflict, RequestError, StorageError
+
+_NOT_COMPARED = frozenset(("run_id", "key", "parent_run_id", "workspace"))
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequest:
+    """A step as it is decided on. `asked` is as the engine gave it, redacted; `step` has its parent and folder filled
+    in. `inherited` is what a first step starts from, `derived` what takes the place of the run's own activation."""
+
+    catalog: Catalog
+    asked: Step
+    step: Step
+    facts: Facts
+    inherited: Activation
+    derived: Activation | None
+    root: str
+    started_ns: int
+
+
+def route(ports: EnginePorts, runs: RunTable, run: OpenRun, request: RouteRequest) -> Flow[Decision]:
+    """Decide, record and return what a step may see."""
+    decision_or_question = yield OnStore(lambda wait_s: _decided(ports, runs, run, request, None, wait_s), runs.store)
+    if isinstance(decision_or_question, Question):
+        question = decision_or_question
+        with run.lock:
+            recent = run.fold.recent(request.step.branch)
+        reply = yield Awaited(ask(ports, question, recent))
+        decision_or_question = yield OnStore(
+            lambda wait_s: _decided(ports, runs, run, request, reply, wait_s), runs.store
+        )
+    if run.durable:
+        try:
+            yield InThread(run.log.sync)
+        except StorageError:
+            runs.discard(run)
+            raise
+    decision: Decision = decision_or_question
+    return decision
+
+
+async def ask(ports: EnginePorts, question: Question, recent: Sequence[RecentStep]) -> Reply:
+    """Put the question, outside the run's lock. An upstream's fault is a failure in the reply, not an exception.
+
+    What comes back is without secrets and can be recorded: what is decided on is what stands in the log.
+    """
+    if ports.selector is None:
+        return Reply(question.key)
+    reply_as_came = await ports.selector.select(question, recent)
+    reply = replace(admitted(reply_as_came, ports.redactor.redact), key=question.key)
+    if reply.failure == "internal" != reply_as_came.failure:
+        ports.diagnostics.event("error", "reply.refused", run_id=question.step.run_id, step=question.step.step)
+    return reply
+
+
+def _decided(
+    ports: EnginePorts, runs: RunTable, run: OpenRun, request: RouteRequest, reply: Reply | None, wait_s: float
+) -> Decision | Question:
+    """Decide and record; or give the question that has to be put first (without a reply)."""
+    with run.lock:
+        runs.keep_catalog(run)
+        for _ in range(MOVED_AT_MOST):
+            if request.step.key or not run.fold.has_branch(request.step.branch):
+                run.read_on()  # what is looked up has to be there; else what came is heard of when we append
+            known = _known(run, request)
+            if known is not None:
+                return known
+            decision = decide(request.catalog, request.facts, _activation(run, request), request.step)
+            facts = request.facts
+            if isinstance(decision, Question):
+                if reply is None:
+                    return decision
+                decision = conclude(decision, reply)
+                facts = replace(facts, revisions=(*facts.revisions, *reply.revisions))
+            record = _record(ports, run, request, facts, decision, reply)
+            seq = run.log.next_seq
+            appended = run.log.append("routing", record.to_json(), only_at=seq, wait_s=wait_s)
+            run.fold.take_all(appended.news)
+            if appended.seq is not None:
+                record = replace(record, decision=replace(record.decision, seq=seq))
+                run.fold.take_own(record)
+                return record.decision
+        raise run.moved_too_often()
+
+
+def _activation(run: OpenRun, request: RouteRequest) -> Activation:
+    """What the step's branch has active: its own, that of the decision it begins at, or what a first step inherits."""
+    step = request.step
+    if request.derived is not None:
+        return request.derived
+    if run.fold.has_branch(step.branch):
+        return run.fold.activation(step.branch)
+    if not run.fold.has_decided:
+        return request.inherited
+    begins_at = _begins_at(run, step)
+    if begins_at is None:
+        return run.fold.activation(run.fold.current_branch)
+    decided = run.fold.decided(begins_at.branch)
+    is_newest = decided is not None and decided.id == begins_at.id
+    return run.fold.activation(begins_at.branch) if is_newest else begins_at.decision.after
+
+
+def _begins_at(run: OpenRun, step: Step) -> DecidedStep | None:
+    """The decision of this run that the step names for its branch to begin at; None where it names none of this run."""
+    id_ = step.parent_decision_id
+    if not id_:
+        return None
+    if run.fold.branch_of(id_) is None:
+        if run.parent_id is not None:
+            return None  # one of the parent's, which bounds what the step may have
+        raise RequestError(f"run {run.id!r} has no decision {id_!r}", advice="name one that route() returned for it")
+    return recorded_decision(run, id_)
+
+
+def _known(run: OpenRun, request: RouteRequest) -> Decision | None:
+    """The decision that carries the step's key; None where none does. Raises KeyConflict."""
+    key = request.step.key
+    seq = run.fold.keyed_decision(key) if key else None
+    if seq is None:
+        return None
+    record = DecisionRecord.from_json(run.log.record(seq))
+    wanted, was = _contents(request.asked, request.step), _contents(record.step, record.step)
+    was |= {"branch": record.branch, "parent_decision_id": record.parent_decision_id or None}
+    was |= {"fixed_list": record.fixed_list}
+    differing = [name for name, value in wanted.items() if was.get(name) != value]
+    if differing:
+        raise KeyConflict(
+            f"run {run.id!r}: key {key!r} was used for decision {record.decision_id!r} with another "
+            f"{', '.join(differing)}",
+            advice="use a new key for another step, or the same step with this key",
+        )
+    return record.decision
+
+
+def _contents(asked: Step, step: Step) -> dict[str, Any]:
+    """What is compared of two steps of one key: all that the engine said; a parent or folder where it named one."""
+    contents = {name: getattr(step, name) for name in Step.model_fields if name not in _NOT_COMPARED}
+    contents["labels"] = dict(contents["labels"])
+    if asked.workspace is not None:
+        contents["workspace"] = step.workspace
+    if asked.parent_run_id is not None:
+        contents["parent_run_id"] = step.parent_run_id
+    return contents
+
+
+def _record(
+    ports: EnginePorts, run: OpenRun, request: RouteRequest, facts: Facts, decision: Decision, reply: Reply | None
+) -> DecisionRecord:
+    """The record of a decision, with the ids it will have. The caller holds the run's lock."""
+    step, catalog = request.step, request.catalog
+    now_ns = ports.clock.monotonic_ns()
+    workspace = run.log.header.get("workspace")
+    stamped = replace(
+        decision,
+        run_id=run.id,
+        seq=-1,
+        decision_id=run.next_id(),
+        catalog_revision=catalog.revision,
+        input_digest=decided_inputs_digest(catalog.revision, step, facts, decision.before, reply),
+    )
+    return DecisionRecord(
+        decision=stamped,
+        step=step,
+        facts=facts,
+        reply=reply,
+        time=ports.clock.now(),
+        elapsed_us=(now_ns - request.started_ns) // 1000,
+        monotonic_ns=now_ns,
+        key=step.key,
+        branch=step.branch,
+        parent_decision_id=step.parent_decision_id or "",
+        root=request.root if request.root != workspace else "",
+        fixed_list=step.fixed_list,
+    )
+
+
+def inherited_by(step: Step, parent: Activation) -> Activation:
+    """Return what a sub-agent's first step starts from."""
+    return sticky_set.inherit(parent) if step.inherit else Activation()

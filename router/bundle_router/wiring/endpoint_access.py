@@ -1,0 +1,91 @@
+"""What only an MCP endpoint asks of a router, apart from what engines use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bundle_router.core.catalog import Catalog, Feature
+from bundle_router.core.tools.exposure import Toolset
+from bundle_router.core.tools.transport.passage import Client, ServerReply
+from bundle_router.engine.engine import surface_form
+from bundle_router.engine.results import Result
+from bundle_router.engine.versions import EngineVersions
+
+
+class EndpointAccess:
+    """A router as its endpoint sees it: lists that only another decision changes, calls that change no list, and what
+    servers pass on to an agent's client besides their tools."""
+
+    def __init__(self, engines: EngineVersions) -> None:
+        self._engines = engines
+
+    @property
+    def catalog(self) -> Catalog:
+        """The config in force."""
+        return self._engines.newest.catalog
+
+    async def decision_id(self, run_id: str, decision: str | None = None) -> str:
+        """The id of the run's current decision; of the named one, while it is open. Raises UnknownRun, RequestError."""
+        return (await self._engines.of(run_id).state_async(run_id, decision)).decided.id
+
+    async def tools(
+        self,
+        run_id: str,
+        *,
+        format: str = "mcp",  # noqa: A002 - the contract's name
+        fixed: bool = True,
+        decision: str | None = None,
+    ) -> Toolset:
+        """As `Router.tools`. `fixed`: with all of the router's own tools, changed by nothing but another `route`."""
+        return await self._engines.of(run_id).tools(run_id, surface_form(format, fixed=fixed), decision)
+
+    async def call(
+        self,
+        run_id: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        joins: bool = False,
+        client: Client | None = None,
+        decision: str | None = None,
+    ) -> Result:
+        """As `Router.call`. `joins`: whether what is found or called joins the list; `client` is the agent's own, which
+        has the answers of servers that pass their `results` on as they came."""
+        engine = self._engines.of(run_id)
+        return await engine.call(run_id, name, arguments, decision, joins=joins, client=client)
+
+    async def media(self, run_id: str, uri: str, *, format: str = "mcp", link: bool = False) -> dict[str, Any]:  # noqa: A002
+        """As `Router.media`."""
+        return await asyncio.to_thread(self._engines.of(run_id).media, run_id, uri, surface_form(format), link=link)
+
+    async def passes(self, run_id: str, decision: str | None = None) -> frozenset[Feature]:
+        """What servers of the run's current decision pass on to its agent, besides their tools: what their entries name
+        in `pass_through`. Raises UnknownRun."""
+        return await self._engines.of(run_id).passes(run_id, decision)
+
+    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
+        """Passes a request of an agent's client on: `resources/list`, `resources/templates/list`, `resources/read`,
+        `prompts/list`, `prompts/get` or `completion/complete`, in MCP's words. What came of it is in the answer, and
+        recorded, lists excepted. Raises UnknownRun, StorageError."""
+        return await self._engines.of(run_id).ask(run_id, method, params, client)
+
+    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
+        """Has `updated` called, from any thread, when a resource that is passed on to the run's agent changes. Gives
+        what ends that, or an answer that says why it can't be. Ends with the run. Raises UnknownRun, StorageError."""
+        return await self._engines.of(run_id).follow(run_id, uri, updated)
+
+    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
+        """Calls `heard` with the run's id after each decision, on the thread that took it; it must neither block nor
+        raise. Returns what ends it."""
+        return self._engines.watch(heard)
+
+    def report(self, level: str, event: str, **fields: object) -> None:
+        """An event in the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
+        self._engines.newest.diagnostics.event(level, event, **fields)
+
+    def keep_secret(self, name: str, value: str) -> None:
+        """Has a token that the caller made redacted from now on, wherever it turns up in a record or in diagnostics:
+        as `[redacted:token:<name>]`. Values of fewer than 8 characters are not looked for."""
+        self._engines.newest.redactor.keep(name, value)
