@@ -2,8 +2,8 @@
 
     python tests/benchmarks/store.py postgresql://… [--records 2000]
 
-Prints, for 3 KB records: appends a second and microseconds (median, 99th) of the floor, of the store alone, and of two
-handles that take turns on one run. A directory's floor is one write() of the same bytes.
+Prints, for 3 KB records, microseconds (median, 99th) of the floor, of the store alone, and of two handles that take
+turns on one run. A directory's floor is one write() of the same bytes. All take turns, in one process.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ HEADER = {"catalog_revision": "sha256:" + "0" * 64}
 RECORD: dict[str, Any] = {"type": "route.decided", "justification": "x" * 3000}
 
 
-def timed(what: str, each: Callable[[int], object], count: int) -> float:
-    """Prints the line of a measurement; returns its median in microseconds."""
-    for number in range(50):
-        each(number)
-    took = []
-    for number in range(50, 50 + count):
-        began = time.perf_counter_ns()
-        each(number)
-        took.append((time.perf_counter_ns() - began) / 1000)
-    took.sort()
-    median = statistics.median(took)
-    print(
-        f"{what:44} {1e6 / (sum(took) / count):8,.0f}/s  median {median:8.1f} us  p99 {took[int(count * 0.99)]:8.1f} us"
-    )
-    return median
+def timed(ways: dict[str, Callable[[int], object]], count: int) -> dict[str, float]:
+    """Runs every way once in each of `count` rounds, so that a noisy machine moves them all; prints a line of each and
+    returns their medians in microseconds."""
+    took: dict[str, list[float]] = {what: [] for what in ways}
+    for number in range(count + 50):
+        for what, each in ways.items():
+            began = time.perf_counter_ns()
+            each(number)
+            took[what].append((time.perf_counter_ns() - began) / 1000)
+    medians = {}
+    for what, all_of_it in took.items():
+        kept = sorted(all_of_it[50:])
+        medians[what] = statistics.median(kept)
+        print(f"{what:40} median {medians[what]:8.1f} us  p99 {kept[int(count * 0.99)]:9.1f} us")
+    return medians
 
 
 def sealed() -> Iterator[bytes]:
@@ -69,27 +69,26 @@ def main() -> None:
 
 
 def measure(url: str, count: int) -> None:
-    store = PostgresRunStore(url, clock=SystemClock(), describe=describe)
-    log = store.create("alone", header=HEADER, catalog=CATALOG)
+    stores = [PostgresRunStore(url, clock=SystemClock(), describe=describe) for _ in range(2)]
+    alone = stores[0].create("alone", header=HEADER, catalog=CATALOG)
+    turns = [stores[0].create("turns", header=HEADER, catalog=CATALOG), stores[1].open("turns")]
     lines = sealed()
-    with store.pool.lent(float("inf")) as connection:
+    insert = "insert into floor values ('floor', %s, %s)"
+    with stores[0].pool.lent(float("inf")) as connection, tempfile.NamedTemporaryFile() as file:
         connection.execute("create table floor (run_id text, seq bigint, line text, primary key (run_id, seq))")
-        insert = "insert into floor values ('floor', %s, %s)"
-        floor = timed(
-            "floor: INSERT and commit", lambda at: connection.execute(insert, (at, next(lines).decode())), count
+        found = timed(
+            {
+                "floor: INSERT and commit": lambda at: connection.execute(insert, (at, next(lines).decode())),
+                "PostgreSQL: append": lambda _: append_to(alone),
+                "PostgreSQL: append, two take turns": lambda at: append_to(turns[at % 2]),
+                "floor of a directory: write()": lambda _: os.write(file.fileno(), next(lines)),
+            },
+            count,
         )
-    alone = timed("PostgreSQL: append", lambda _: log.append("routing", dict(RECORD)), count)
-    log.close()
-    others = [PostgresRunStore(url, clock=SystemClock(), describe=describe) for _ in range(2)]
-    created = others[0].create("turns", header=HEADER, catalog=CATALOG)
-    handles = [created, others[1].open("turns")]
-    turns = timed("PostgreSQL: append, two take turns", lambda at: append_to(handles[at % 2]), count)
-    print(f"{'against the floor':44} alone {alone / floor:.2f}, in turns {turns / floor:.2f}")
-    for other in (store, *others):
-        other.close()
-    with tempfile.NamedTemporaryFile() as file:
-        fd = file.fileno()
-        timed("floor of a directory: write()", lambda _: os.write(fd, next(lines)), count)
+    floor, own, shared, _ = found.values()
+    print(f"{'against the floor':40} alone {own / floor:.2f}, in turns {shared / floor:.2f}")
+    for store in stores:
+        store.close()
 
 
 def append_to(log: Any) -> None:
