@@ -43,7 +43,8 @@ INLINE_STEPS: Final = 2_000
 KEPT: Final = 512
 BYTES_TIMES_INSTRUCTIONS: Final = 100
 """What RE2 does at its slowest (5 ns each, measured) in the time that one step takes (about 0.5 µs)."""
-COMPILE_STEPS: Final = 200
+COMPILE_STEPS: Final = 2_500
+"""For making a pattern ready: up to 3 ms, so never on the event loop."""
 TEXT_PER_STEP: Final = 64
 """Characters of canonical text that one step pays for."""
 CLOCK_EVERY: Final = 1_024

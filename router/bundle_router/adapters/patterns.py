@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_PROGRAM_BYTES: Final = 8 * 1024 * 1024
-SCHEMA_PROGRAM_BYTES: Final = 1024 * 1024
+SCHEMA_PROGRAM_BYTES: Final = 256 * 1024
 """For a pattern of a schema: there may be thousands of them, and each takes this much at most to be made."""
 
 
