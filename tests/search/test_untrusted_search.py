@@ -130,6 +130,17 @@ def test_pinned_text_of_a_server_that_is_not_trusted_changes_no_score_of_any_bun
         assert attacked.rank_bundles(Request(query), permitted) == clean.rank_bundles(Request(query), permitted)
 
 
+def test_a_word_that_only_pinned_text_knows_is_as_misspelt_as_before(build: Any) -> None:
+    named = (*BUNDLES, BundleText("evil", "Do things", (), ("evil.0",)))
+    permitted = frozenset((*SERVERS, "evil"))
+    request = Request("show the isue")
+    one, other = (
+        build(named, (*HONEST, ToolText("evil.0", "evil", "do_things", said, standing="pinned")))
+        for said in ("an isue", "Does things.")
+    )
+    assert one.rank_bundles(request, permitted) == other.rank_bundles(request, permitted)
+
+
 @given(st.text(max_size=300), st.lists(st.text(max_size=40), max_size=5), st.sampled_from(GOLDEN))
 def test_no_pinned_text_at_all_changes_a_bundle(
     build: Any, text: str, names: list[str], row: tuple[str, dict[str, int]]

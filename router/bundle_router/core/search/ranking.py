@@ -199,12 +199,15 @@ class Search:
     def _find(self, request: Request, scope: Scope, *, tools: bool) -> _Found:
         w = self.weights
         wish, quoted = split_quotes(request.text)
-        terms = self._respelt(self.analyzer.terms(wish))
+        terms = self._respelt(self.analyzer.terms(wish), tools)
         need = w.coverage * min(1.0, w.short_request / max(len(terms.stems), 1)) ** 2
         context = "\n".join((request.context, quoted, *(step.goal for step in request.recent[:1])))
         hints = self.analyzer.terms(context) if context.strip() else Terms(())
         full = self._passes.of(terms, hints, need, scope, tools)
-        parts = [self._passes.of(self._respelt(clause), Terms(()), 0.0, scope, tools) for clause in self._clauses(wish)]
+        parts = [
+            self._passes.of(self._respelt(clause, tools), Terms(()), 0.0, scope, tools)
+            for clause in self._clauses(wish)
+        ]
         if parts:
             bundles = blend(full.bundles, add_up(((p.bundles, p.strength) for p in parts), w.bundle_sharpness), w.whole)
             of_tools = blend(full.tools, add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
@@ -218,21 +221,23 @@ class Search:
         self._add_history(bundles, request, scope)
         return _Found(bundles, of_tools, full, coherence, meant)
 
-    def _respelt(self, terms: Terms) -> Terms:
-        """The terms with what an unknown word may stand for in its place. A name is no misspelt word."""
+    def _respelt(self, terms: Terms, tools: bool = False) -> Terms:
+        """The terms with what an unknown word may stand for in its place. A name is no misspelt word. Which words are
+        known is for bundles a matter of what ranks these alone; `tools`: for tools."""
         unspelt = terms.named | terms.proper
         guessed: set[str] = set()
         stems: list[str] = []
         for stem in terms.stems:
-            others = self._like(stem) if len(stem) >= MIN_RESPELT - 1 and stem not in unspelt else (stem,)
+            others = self._like(stem, tools) if len(stem) >= MIN_RESPELT - 1 and stem not in unspelt else (stem,)
             guessed.update(other for other in others if other not in terms.stems)
             stems += others
         if not guessed:
             return terms
         return replace(terms, stems=tuple(dict.fromkeys(stems)), named=terms.named | guessed)
 
-    def _like(self, stem: str) -> Sequence[str]:
-        known = any(self.index.knows(name, stem) for name in ("bundles", "tools", self.corpus.ranks_tools))
+    def _like(self, stem: str, tools: bool) -> Sequence[str]:
+        known = self.index.knows("bundles", stem) or self.index.knows("tools", stem)
+        known = known or (tools and self.index.knows(self.corpus.ranks_tools, stem))
         if known or not stem.isascii() or not stem.isalpha():
             return (stem,)
         return self.index.like("bundles", stem) or (stem,)
