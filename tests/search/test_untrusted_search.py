@@ -133,10 +133,10 @@ def test_pinned_text_of_a_server_that_is_not_trusted_changes_no_score_of_any_bun
 def test_a_word_that_only_pinned_text_knows_is_as_misspelt_as_before(build: Any) -> None:
     named = (*BUNDLES, BundleText("evil", "Do things", (), ("evil.0",)))
     permitted = frozenset((*SERVERS, "evil"))
-    request = Request("show the isue")
+    request = Request("clone the repostory")
     one, other = (
         build(named, (*HONEST, ToolText("evil.0", "evil", "do_things", said, standing="pinned")))
-        for said in ("an isue", "Does things.")
+        for said in ("a repostory", "Does things.")
     )
     assert one.rank_bundles(request, permitted) == other.rank_bundles(request, permitted)
 

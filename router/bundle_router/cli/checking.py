@@ -18,6 +18,7 @@ from bundle_router.core.config.source import ConfigFile
 from bundle_router.core.tools.pins import Pins
 from bundle_router.errors import Problem
 from bundle_router.review.lint import unused_local
+from bundle_router.review.unrouted import unpickable_line
 from bundle_router.review.vendor import drifted_wrappers, module_name
 
 _EXCERPT: Final = 110
@@ -123,6 +124,9 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
         f"valid: {len(catalog.bundles)} bundles, {len(catalog.routes)} routes, {len(catalog.policies)} "
         f"policies, {len(catalog.servers)} servers; revision {catalog.revision}"
     )
+    only_routed = unpickable_line(catalog)
+    if only_routed:
+        say(only_routed)
     if config_folder(arguments) is None:
         say("this is the shipped config alone: there is no config folder here (`bundle-router init` writes one)")
     if checked.unpinned:

@@ -17,6 +17,7 @@ from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.tools.pins import Pins, approve
 from bundle_router.errors import RequestError
 from bundle_router.review.imports import bundle_text
+from bundle_router.review.unrouted import unpickable_line
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         not arguments.yes and not sys.stdin.isatty() and any(row.admitted is not None and not row.clean for row in rows)
     ):
         say("nothing was approved: there is no terminal to ask on; --yes approves what you have read")
+    if written and not arguments.json and (only_routed := unpickable_line(catalog)):
+        say(only_routed)
     if any(row.admitted is None for row in rows):
         return 4
     return 0 if all(row.clean or row.server.name in written for row in rows) else 1

@@ -1,0 +1,40 @@
+"""What no route, search or model can bring in, in one line for `check` and `pin`."""
+
+from __future__ import annotations
+
+from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.models.patterns import first_match
+from bundle_router.core.tools.exposure import may_be_offered
+
+
+def unpickable_line(catalog: Catalog) -> str:
+    """Say how many bundles can only be picked by a route, why, and which of them no route names; empty for none."""
+    order = catalog.settings.fallback.order
+    asks_model = "model" in order and bool(catalog.settings.model.names)
+    searches = "search" in order or "shortlist" in order
+    enabled = [bundle for bundle in catalog.bundles.values() if bundle.enabled and not bundle.always]
+
+    def is_unpickable(bundle: Bundle) -> bool:
+        if not bundle.selectable:
+            return True
+        return not asks_model and not (searches and may_be_offered(catalog, bundle))
+
+    bundles = [bundle for bundle in enabled if is_unpickable(bundle)]
+    if not bundles:
+        return ""
+    reasons = {
+        "it is not selectable": any(not bundle.selectable for bundle in bundles),
+        "[search] offer withholds it": searches and any(not may_be_offered(catalog, bundle) for bundle in bundles),
+        "[fallback] order has no search": not searches,
+        "no model is configured": not asks_model and any(bundle.selectable for bundle in bundles),
+    }
+    why = " or ".join(reason for reason, holds in reasons.items() if holds)
+    routed = {id_ for route in catalog.routes for id_ in route.bundles} | {*catalog.settings.fallback.default}
+    lost = [b.id for b in bundles if b.id not in routed and not _is_part(catalog, b, routed)]
+    text = f"{len(bundles)} of {len(enabled)} bundles can only be picked by a route: {why}"
+    return f"{text}; no route names {', '.join(lost[:5])}{' …' if len(lost) > 5 else ''}" if lost else text
+
+
+def _is_part(catalog: Catalog, bundle: Bundle, routed: set[str]) -> bool:
+    """Whether a routed bundle is made of this one."""
+    return any(first_match(catalog.bundles[id_].bundles, bundle.id) for id_ in routed if id_ in catalog.bundles)
