@@ -38,9 +38,24 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported and collected stays: no later collection of garbage looks through it."""
+    freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    if len(sys.modules) > FROZEN[-1] + 300:  # a test imported something heavy
+        freeze()
+
+
+FROZEN = [0]
+"""How many modules there were at each freeze."""
+
+
+def freeze() -> None:
+    """Have what has been imported and collected stay: no later collection of garbage looks through it."""
     gc.collect()
     gc.freeze()
+    FROZEN.append(len(sys.modules))
 
 
 @pytest.fixture(autouse=True, scope="session")
