@@ -316,6 +316,19 @@ def test_settings_beat_the_environment_and_the_project_beats_the_user(
     assert finding["where"].endswith("settings.local.json: env.ENABLE_TOOL_SEARCH")
 
 
+def test_a_setting_that_the_project_overrides_is_no_finding(
+    recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = home.transcript(recordings / "transcripts/captured/2.1.329__user-false-project-true.jsonl")
+    cwd = next(r["cwd"] for r in records(path) if "cwd" in r)
+    (Path(cwd) / ".claude").mkdir(parents=True)
+    (Path(cwd) / ".claude/settings.json").write_text('{"env": {"ENABLE_TOOL_SEARCH": "true"}}')
+    (home.claude / "settings.json").write_text('{"env": {"ENABLE_TOOL_SEARCH": "false"}}')
+    assert run_json(capsys, "audit")[0] == 0
+    path.unlink()
+    assert run_json(capsys, "audit")[1]["findings"][0]["cause"] == "env-off"
+
+
 def test_a_mixed_window_gives_counts_by_cause(recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("unset-baseurl", "ets-auto-24tools", "resume-after-refusal", "no-exp-betas"):
         home.transcript(recordings / f"transcripts/captured/2.1.329__{name}.jsonl")

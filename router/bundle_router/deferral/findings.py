@@ -159,6 +159,8 @@ class Audit:
         self.groups: dict[tuple[str, str], Group] = {}
         self.pinned: defaultdict[str, Pinned] = defaultdict(Pinned)
         self._calls: Counter[str] = Counter()
+        self._in_force: set[str] = set()
+        """Where the settings stand that hold in a project of which a request was seen."""
         self._files: dict[str, SettingsFile] = {}
         self._always: dict[tuple[str, tuple[str, ...]], AlwaysLoad] = {}
 
@@ -173,6 +175,8 @@ class Audit:
         if request.outcome != "served":
             return judgement
         self.served += 1
+        self._in_force.update(setting.where for setting in settings.variables.values())
+        self._in_force.add(settings.denied)
         self.states[judgement.state, judgement.evidence] += 1
         self._calls.update(request.calls)
         if judgement.state == "off":
@@ -279,7 +283,8 @@ class Audit:
         return found
 
     def _only_set(self) -> list[Finding]:
-        """Settings that switch deferral off, of which no request has shown it yet."""
+        """Settings that switch deferral off, of which no request has shown it yet. One that another file overrides in
+        every project that was seen is not among them."""
         seen = {where for _cause, where in self.groups}
         found = []
         for file in self._files.values():
@@ -289,12 +294,15 @@ class Audit:
                 cause = {"off": "env-off", "auto-100": "auto-100"}.get(mode) if name == SWITCH else None
                 if name == NO_BETAS and truthy(value):
                     cause = "experimental-betas-disabled"
-                if cause is not None and where not in seen:
+                if cause is not None and where not in seen and self._holds(where):
                     found.append(self._set(cause, where, f"{name}={value}"))
             where = f"{file.path}: permissions.deny"
-            if file.denies_search and where not in seen:
+            if file.denies_search and where not in seen and self._holds(where):
                 found.append(self._set("toolsearch-denied", where, ""))
         return found
+
+    def _holds(self, where: str) -> bool:
+        return not self.served or where in self._in_force
 
     def _set(self, cause: str, where: str, detail: str, value: str = "") -> Finding:
         """A finding of the config alone."""

@@ -62,6 +62,8 @@ def read_settings(path: str, scope: Scope, data: bytes) -> SettingsFile:
     try:
         value = _load(data)
     except (ValueError, RecursionError) as wrong:
+        if scope == "user-local":
+            return SettingsFile(path, scope, ignored="the agent does not read this file")
         place = f"line {wrong.lineno}" if isinstance(wrong, json.JSONDecodeError) else str(wrong)
         return SettingsFile(path, scope, ignored=f"the agent can't parse it ({place}) and ignores all of it")
     if scope == "user-local":
