@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive, FolderHeads, prune
 from bundle_router.adapters.archive.heads import HeadKeepingStore
 from bundle_router.cli import main
@@ -127,6 +128,25 @@ def test_a_head_that_was_changed_or_taken_away_is_a_fault(kept: tuple[Path, Fold
 
 def parse_hash(path: Path, at: int) -> str:
     return str(parse(path.read_bytes().splitlines()[at])["hash"])
+
+
+def test_a_router_keeps_the_heads_of_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECORDS_KEY", KEY.decode())
+    root, config = tmp_path / "runs", tmp_path / "config"
+    config.mkdir()
+    (config / "router.toml").write_text('[records]\nkey = "${RECORDS_KEY}"\n')
+    with Router.open(config, runs=root, workspace=tmp_path) as router:
+        for step in ("plan", "look-up"):
+            router.route_sync(Step(run_id="r", workflow="feature", role="planner", step=step))
+    words = ["runs", "verify", "r", "--runs", str(root), "--config", str(config)]
+    assert main(words) == 0
+    header = json.loads((root / "r" / "run.json").read_text())
+    for name in ("closed", "head", "count", "seal"):  # as if it had been left open
+        header.pop(name, None)
+    (root / "r" / "run.json").write_text(json.dumps(header))
+    assert main(words) == 0
+    cut(root / "r" / FILES["routing"])
+    assert main(words) == 5
 
 
 def test_a_head_never_goes_back(tmp_path: Path) -> None:

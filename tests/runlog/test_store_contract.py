@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.core.records.chain import FILES, check
 from bundle_router.core.tools.shaping import MediaFacts
@@ -24,11 +25,19 @@ HEADER = {"catalog_revision": "sha256:" + "0" * 64}
 Make = Callable[[], RunStore]
 
 
-@pytest.fixture(params=["memory", "directory"])
+POSTGRESQL = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "")
+NO_SERVER = "BUNDLE_ROUTER_TEST_POSTGRESQL does not name a server; .ci/run starts one"
+DATABASE = pytest.param("postgresql", marks=pytest.mark.skipif(not POSTGRESQL, reason=NO_SERVER))
+
+
+@pytest.fixture(params=["memory", "directory", DATABASE])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Makes stores as processes would have them, over one place."""
     made: list[RunStore] = []
     shared = MemoryRuns()
+    database = f"contract_{os.getpid()}"
+    if request.param == "postgresql":
+        execute(f"drop schema if exists {database} cascade", f"create schema {database}")
 
     def make() -> RunStore:
         def artifacts(path: str) -> RunArtifacts:
@@ -36,6 +45,10 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]
 
         if request.param == "memory":
             made.append(MemoryRunStore(FakeRedactor(), shared))
+        elif request.param == "postgresql":
+            url = f"{POSTGRESQL}{'&' if '?' in POSTGRESQL else '?'}options=-csearch_path%3D{database}"
+            described = PostgresRunStore(url, clock=FakeClock(), describe=lambda data: MediaFacts("text/plain"))
+            made.append(described)
         else:
             made.append(DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=artifacts))
         return made[-1]
@@ -43,6 +56,18 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]
     yield make
     for store in made:
         store.close()
+    if request.param == "postgresql":
+        execute(f"drop schema {database} cascade")
+
+
+def execute(*statements: str) -> None:
+    import psycopg
+
+    with psycopg.connect(
+        POSTGRESQL.replace("postgresql+psycopg://", "postgresql://", 1), autocommit=True
+    ) as connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
 def begun(store: RunStore, run_id: str = "r") -> RunLog:
@@ -179,6 +204,7 @@ def test_a_catalog_is_kept_once(make_store: Make) -> None:
 
 KILLED = """
 import sys, time
+from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.testing import FakeClock
 store = DiskRunStore(sys.argv[1], clock=FakeClock(), artifacts=None)

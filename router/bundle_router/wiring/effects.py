@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.errors import NotInstalled, RequestError
+from bundle_router.errors import needs_extra
 from bundle_router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore
 
 if TYPE_CHECKING:
@@ -33,23 +32,21 @@ DATABASES: Final = ("postgresql://", "postgres://")
 def open_store(
     runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor, store: str | None = None
 ) -> RunStore:
-    """Where runs are kept: a directory, or what `store` names (`postgresql://…`). Raises RequestError, NotInstalled."""
-    from bundle_router.adapters.media import describe
+    """Where runs are kept: a directory (`store=None`) or a database, with their heads beside where `[records]` says so.
 
-    if store is not None:
-        if not store.startswith(DATABASES):
-            scheme = store.partition("://")[0]
-            raise RequestError(
-                f"store={scheme!r}: nothing keeps runs there", advice="use 'postgresql://…', or leave it"
-            )
-        missing = [name for name in ("psycopg", "psycopg_pool") if find_spec(name) is None]
-        if missing:
-            advice = "pip install 'bundle-router[postgres]'"
-            raise NotInstalled(f"a store in PostgreSQL needs {' and '.join(missing)}", advice=advice)
-        from bundle_router.adapters.postgres import PostgresRunStore
+    Raises RequestError for a place that nothing here speaks, and for a key of `[records]` that is not set.
+    """
+    from bundle_router.adapters.archive import kept_heads
+    from bundle_router.adapters.archive.heads import HeadKeepingStore
 
-        return PostgresRunStore(store, clock=clock, describe=describe, redactor=redactor)
+    kept = _open_directory(runs, catalog, clock, redactor) if store is None else _open_database(store, clock, redactor)
+    heads = kept_heads(catalog.settings.records, runs)
+    return kept if heads is None else cast("RunStore", HeadKeepingStore(kept, heads))
+
+
+def _open_directory(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor) -> RunStore:
     from bundle_router.adapters.artifacts import RunArtifacts
+    from bundle_router.adapters.media import describe
     from bundle_router.adapters.run_log import DiskRunStore
 
     durability = catalog.settings.log.durability
@@ -58,6 +55,15 @@ def open_store(
         return RunArtifacts(run_dir, describe=describe, durable=durability == "disk")
 
     return DiskRunStore(runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability)
+
+
+def _open_database(store: str, clock: Clock, redactor: Redactor) -> RunStore:
+    from bundle_router.adapters.media import describe
+
+    with needs_extra("a PostgreSQL store", "postgresql"):
+        from bundle_router.adapters.postgres import PostgresRunStore
+
+    return PostgresRunStore(store, clock=clock, describe=describe, redactor=redactor)
 
 
 def open_results(catalog: Catalog, clock: Clock) -> ResultReuse | None:
