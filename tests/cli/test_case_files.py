@@ -41,8 +41,8 @@ def test_everything_wrong_in_a_case_file_is_said_with_line_key_and_nearest_name(
         "cases.toml:1: cases[0].bundles: is missing (add bundles = ...)",
         "cases.toml:6: cases[0].capabilites: unknown key 'capabilites' (did you mean 'capabilities'?)",
         "cases.toml:7: cases[0].bundls: unknown key 'bundls' (did you mean 'bundles'?)",
-        "cases.toml:17: cases[1].steps[0].source: must be one of 'mapping', 'search', 'model', 'default' or 'none', "
-        "not 'maping' (did you mean 'mapping'?)",
+        "cases.toml:17: cases[1].steps[0].source: must be one of 'mapping', 'search', 'model', 'shortlist', "
+        "'default' or 'none', not 'maping' (did you mean 'mapping'?)",
         "cases.toml:21: cases[1].steps[1].role: must be text in quotes, not the number 7",
     ):
         assert line in said
