@@ -24,7 +24,7 @@ def test_nothing_of_a_server_all_of_whose_tools_drifted_is_passed_on(project: An
         async def read(run_id: str) -> Any:
             async with project.open() as router:
                 await router.route(project.step(run_id))
-                return await router.ask(run_id, "resources/read", {"uri": "a://b"}, Client())
+                return await router.endpoint.ask(run_id, "resources/read", {"uri": "a://b"}, Client())
 
         assert asyncio.run(read("before")).result == READ
         server.answers["tools/list"] = tool("Another one by now.")

@@ -385,7 +385,7 @@ def test_a_key_that_an_agent_or_a_tool_repeats_is_redacted(
                 for text in (each, f"Authorization: Bearer {each}", told, f"http://127.0.0.1/?x={each}&y"):
                     assert not (await connected.call_tool("kit__echo", {"text": text})).is_error
         await router.route(site.step(goal=f"use {keys[0]} and {keys[1]}"))
-        router.report("warning", "token.seen", keys=keys)
+        router.endpoint.report("warning", "token.seen", keys=keys)
         return keys
 
     keys = site.serve(work, key=key)

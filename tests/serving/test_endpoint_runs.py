@@ -304,7 +304,8 @@ def test_a_defect_is_told_to_the_client_as_ours_and_to_the_operator_by_name(
     class Broken:
         """A router whose calls fail in a way that nobody foresaw."""
 
-        def __init__(self, router: Any) -> None:
+        def __init__(self, whole: Any) -> None:
+            router = whole.endpoint
             self.decision_id, self.tools = router.decision_id, router.tools
             self.watch, self.report, self.keep_secret = router.watch, router.report, router.keep_secret
             self.media, self.catalog = router.media, router.catalog
@@ -354,6 +355,7 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
         """A router that knows who watches it."""
 
         def __init__(self, router: Any) -> None:
+            router = router.endpoint
             self.watchers: set[Any] = set()
             self.decision_id, self.tools = router.decision_id, router.tools
             self.call, self.report, self.keep_secret = router.call, router.report, router.keep_secret

@@ -473,7 +473,7 @@ def test_a_listener_of_the_modern_era_hears_of_the_resources_it_named_while_the_
             assert upstream.followed == ["test://watched-resource"]
             narrow = StepPolicy(deny=("bundle:every.*",))
             await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s", policy=narrow))
-            assert "resources" not in (await relay.router.passes("r"))
+            assert "resources" not in (await relay.router.endpoint.passes("r"))
             async with site.client(relay.endpoint) as other:
                 await other.list_tools()  # the decision is known to the endpoint by now
             while upstream.followed:  # noqa: ASYNC110 - what is waited for is on another thread
@@ -489,7 +489,7 @@ def test_what_leaves_no_record_is_not_followed(site: Any, tmp_path: Path) -> Non
         log.unlink(missing_ok=True)
         log.mkdir()
         with pytest.raises(StorageError):
-            await relay.router.follow("r", "test://watched-resource", lambda: None)
+            await relay.router.endpoint.follow("r", "test://watched-resource", lambda: None)
         while upstream.followed:  # noqa: ASYNC110 - what is waited for is on another thread
             await asyncio.sleep(0.01)
         log.rmdir()
