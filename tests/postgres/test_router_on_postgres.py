@@ -1,0 +1,68 @@
+"""A whole router over PostgreSQL: what it routes and calls is read by another machine and by every verb."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from bundle_router import Router, Step
+from bundle_router.cli import main
+from bundle_router.errors import StorageError
+
+
+def step(name: str, key: str = "") -> Step:
+    return Step(run_id="r", workflow="feature", role="planner", step=name, key=key)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "README.md").write_text("# Long\n" + "a line of the file\n" * 20_000)
+    return tmp_path
+
+
+def test_a_run_goes_on_on_another_machine(url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Router.open(None, store=url, workspace=workspace) as one:
+        first = one.route_sync(step("plan", "k1"))
+        result = one.call_sync("r", "repo.read_file", {"path": "README.md"}, key="c1")
+        assert result.ok
+        with Router.open(None, store=url, workspace=workspace) as other:
+            assert other.route_sync(step("plan", "k1")).decision_id == first.decision_id
+            again = other.call_sync("r", "repo.read_file", {"path": "README.md"}, key="c1")
+            assert (again.cached_from, again.text) == (result.call_id, result.text)
+            second = other.route_sync(step("look-up", "k2"))
+            assert second.seq > first.seq
+        assert one.route_sync(step("look-up", "k2")).decision_id == second.decision_id
+        one.close_run_sync("r")
+    for words in (["runs", "verify"], ["replay"], ["runs", "list"]):
+        assert main([*words, "--store", url, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [(run["run_id"], run["state"], run["records"]) for run in listed] == [("r", "closed", 4)]
+    assert not (workspace / "runs").exists(), "nothing is written beside the database"
+
+
+def test_one_key_from_many_threads_of_two_machines_is_one_decision(url: str, workspace: Path) -> None:
+    found: list[str] = []
+    with (
+        Router.open(None, store=url, workspace=workspace) as one,
+        Router.open(None, store=url, workspace=workspace) as other,
+    ):
+
+        def work(router: Router) -> None:
+            found.extend(router.route_sync(step("plan", f"k{number}")).decision_id for number in range(5))
+
+        threads = [threading.Thread(target=work, args=(router,)) for router in (one, other) * 3]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 30
+    assert len(set(found)) == 5
+
+
+def test_a_database_that_is_away_is_a_typed_error_of_the_router(workspace: Path, tmp_path: Path) -> None:
+    with Router.open(None, store=f"postgresql://tests@/none?host={tmp_path}", workspace=workspace) as router:
+        with pytest.raises(StorageError) as raised:
+            router.route_sync(step("plan"))
+        assert raised.value.kind == "unreachable"
