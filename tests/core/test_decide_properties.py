@@ -41,9 +41,8 @@ from bundle_router.core.models import (
     StepPolicy,
 )
 from bundle_router.core.models.canonical import encode
-from bundle_router.core.records.records import (
+from bundle_router.core.records.decision_record import (
     activation_json,
-    catalog_from,
     decision_from,
     facts_from,
     facts_json,
@@ -52,6 +51,7 @@ from bundle_router.core.records.records import (
     step_from,
     step_json,
 )
+from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.core.records.replay import conclude, replay
 from bundle_router.testing import small_catalog
 from hypothesis import given, settings

@@ -18,14 +18,8 @@ from bundle_router.core.models import (
     SearchUse,
     Step,
 )
-from bundle_router.core.records.records import (
-    catalog_from,
-    decision_from,
-    facts_from,
-    input_digest,
-    reply_from,
-    step_from,
-)
+from bundle_router.core.records.decision_record import decision_from, facts_from, input_digest, reply_from, step_from
+from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.core.records.replay import replay
 from bundle_router.testing import fake_router, small_catalog
 

@@ -19,7 +19,7 @@ from bundle_router.core.decide.asking.prompt import user_part
 from bundle_router.core.decide.decide import Question, settle
 from bundle_router.core.models import FAILURES, Failure, Reply, Step
 from bundle_router.core.models.canonical import encode
-from bundle_router.core.records.records import outcome_json
+from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.core.records.replay import conclude, replay
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.engine.asking.flights import Flights

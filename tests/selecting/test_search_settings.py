@@ -15,14 +15,8 @@ from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.models import FAILURES, Activation, Answer, Candidate, Facts, ModelUse, Reply, SearchUse, Step
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.records.records import (
-    catalog_from,
-    decision_from,
-    facts_json,
-    outcome_json,
-    reply_json,
-    step_json,
-)
+from bundle_router.core.records.decision_record import decision_from, facts_json, outcome_json, reply_json, step_json
+from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.core.records.replay import conclude, replay
 from bundle_router.review.lint import check
 from hypothesis import given

@@ -22,7 +22,7 @@ from bundle_router.cli.arguments import (
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.cli.wording import heard
 from bundle_router.core.models import Decision, Step
-from bundle_router.core.records.records import outcome_json
+from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.errors import RequestError
 
 if TYPE_CHECKING:

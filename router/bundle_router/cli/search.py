@@ -98,7 +98,7 @@ def _bundles(
     step: Step,
     limit: int,
 ) -> dict[str, Any]:
-    from bundle_router.core.records.records import search_json
+    from bundle_router.core.records.decision_record import search_json
     from bundle_router.core.search.sufficiency import judge
 
     ranking = search.rank_bundles(request, permitted, memory)
