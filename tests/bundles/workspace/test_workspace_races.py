@@ -12,7 +12,7 @@ from bundle_router.core.models import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.workspace.writing import WriteFileArguments, write_file
 
-TRIES = 200
+TRIES = 60
 
 
 @contextmanager
