@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bundle_router.adapters.tokens import token_counter
 from bundle_router.cli.output import heading, print_json, progress, say, table
-from bundle_router.deferral.causes import AgentSettings, Judgement
+from bundle_router.deferral.causes import AgentSettings, RequestJudgement
 from bundle_router.deferral.files import AgentFiles, TranscriptReader, cause_table, router_savings, total_bytes
 from bundle_router.deferral.findings import Audit, Finding, RouterSavings, command_for, sum_servers
 from bundle_router.deferral.transcript import BYTES_PER_TOKEN, RequestFacts
@@ -65,7 +65,7 @@ class AuditRun:
         self.reader = TranscriptReader(self.table, count)
         self.counted = count is not None
 
-    def judged(self) -> Iterator[tuple[RequestFacts, Judgement]]:
+    def judged(self) -> Iterator[tuple[RequestFacts, RequestJudgement]]:
         """Read everything once, and yield each request with its judgement."""
         self.audit.add_config(*self.files.config(""))
         projects: set[str] = set()
@@ -103,7 +103,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
     return 1 if findings else 0
 
 
-def request_row(request: RequestFacts, judgement: Judgement) -> dict[str, Any]:
+def request_row(request: RequestFacts, judgement: RequestJudgement) -> dict[str, Any]:
     return {
         "session": request.session,
         "time": request.time,

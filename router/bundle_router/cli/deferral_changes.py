@@ -17,7 +17,7 @@ from bundle_router.deferral.comparison import Effect, effect_of
 from bundle_router.deferral.files import AgentFiles
 from bundle_router.deferral.findings import Finding
 from bundle_router.deferral.journal import Journal, state_folder
-from bundle_router.deferral.plans import FileEdit, Plan, make_plan, show_diff
+from bundle_router.deferral.plans import ChangePlan, FileEdit, make_plan, show_diff
 from bundle_router.errors import RequestError
 
 
@@ -77,7 +77,7 @@ def _read(path: str) -> bytes | None:
         return None
 
 
-def _about(plan: Plan, files: AgentFiles, found: Sequence[Finding]) -> dict[str, Any]:
+def _about(plan: ChangePlan, files: AgentFiles, found: Sequence[Finding]) -> dict[str, Any]:
     """What the journal says of a change: the findings behind it, and the audit's figures as the baseline."""
     causes = sorted({finding.cause for finding in plan.done})
     projects = {_project_of(edit.path, files) for edit in plan.edits}
@@ -101,7 +101,7 @@ def _project_of(path: str, files: AgentFiles) -> str:
     return str(file.parent if file.name == ".mcp.json" else file.parent.parent)
 
 
-def _print_plan(plan: Plan, entry: dict[str, Any] | None, arguments: argparse.Namespace) -> None:
+def _print_plan(plan: ChangePlan, entry: dict[str, Any] | None, arguments: argparse.Namespace) -> None:
     diffs = [show_diff(edit) for edit in plan.edits]
     if arguments.json:
         print_json(

@@ -172,7 +172,7 @@ class AgentSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class RequestJudgement:
     """A request's state, the evidence for it, and for one that is off why and where that is set."""
 
     state: State
@@ -182,17 +182,17 @@ class Judgement:
     detail: str = ""
 
 
-def judge(request: RequestFacts, settings: AgentSettings, table: CauseTable) -> Judgement:
+def judge(request: RequestFacts, settings: AgentSettings, table: CauseTable) -> RequestJudgement:
     """Return the state of a request and, where it is off, the cause."""
     state, evidence = request.state, request.evidence
     if state == "unknown":
         state, evidence = _by_inventory(request, settings)
     if state != "off":
-        return Judgement(state, evidence)
+        return RequestJudgement(state, evidence)
     for cause, where, detail in _causes(request, settings):
         if table[cause].exists_in(request.version):
-            return Judgement("off", evidence, cause, where, detail)
-    return Judgement("off", evidence, "unexplained")
+            return RequestJudgement("off", evidence, cause, where, detail)
+    return RequestJudgement("off", evidence, "unexplained")
 
 
 def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State, Evidence]:

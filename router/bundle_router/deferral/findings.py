@@ -17,7 +17,7 @@ from bundle_router.deferral.causes import (
     WINDOW_TOKENS,
     AgentSettings,
     CauseTable,
-    Judgement,
+    RequestJudgement,
     judge,
     search_mode,
     truthy,
@@ -82,7 +82,7 @@ class Group:
     servers: dict[str, Share] = field(default_factory=dict)
     largest: int = 0
 
-    def add(self, request: RequestFacts, judgement: Judgement) -> None:
+    def add(self, request: RequestFacts, judgement: RequestJudgement) -> None:
         self.requests += 1
         self.sessions.add(hash(request.session))
         if not self.first or request.time < self.first:
@@ -168,7 +168,7 @@ class Audit:
         self._files.update({file.path: file for file in files})
         self._always.update({(mark.path, mark.keys): mark for mark in always})
 
-    def add(self, request: RequestFacts, settings: AgentSettings) -> Judgement:
+    def add(self, request: RequestFacts, settings: AgentSettings) -> RequestJudgement:
         """Count one request, and return how it was judged."""
         judgement = judge(request, settings, self.table)
         self.outcomes[request.outcome] += 1

@@ -30,7 +30,7 @@ class FileEdit:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChangePlan:
     """What would be changed, what was refused (with the reason), and what only a person can do."""
 
     edits: tuple[FileEdit, ...]
@@ -45,7 +45,7 @@ def make_plan(
     profiles: Sequence[ProfileLine],
     probe_age_days: Mapping[str, float],
     user_settings: str,
-) -> Plan:
+) -> ChangePlan:
     """Return the edits that undo what was found.
 
     `read` gives a file's bytes; `probe_age_days` says how old the last probe of a host is that passed."""
@@ -79,7 +79,7 @@ def make_plan(
         after[path] = changed
         done.append(finding)
     edits = tuple(FileEdit(path, before[path], data) for path, data in after.items() if data != before[path])
-    return Plan(edits, tuple(done), tuple(dict.fromkeys(refused)), tuple(dict.fromkeys(manual)))
+    return ChangePlan(edits, tuple(done), tuple(dict.fromkeys(refused)), tuple(dict.fromkeys(manual)))
 
 
 def _edit_of(finding: Finding, user_settings: str) -> tuple[str, Callable[[str], str] | None]:
