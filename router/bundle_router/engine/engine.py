@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -505,8 +506,8 @@ def _digest(run: OpenRun, arguments: Mapping[str, Any] | str, key: str | None) -
     if not key:
         return ""
     try:
-        text = arguments if isinstance(arguments, str) else encode(dict(arguments))
-    except (TypeError, ValueError, RecursionError):
+        text = encode(json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments))
+    except (TypeError, ValueError, RecursionError):  # refused later on, and a refused call binds no key
         text = repr(arguments)
     nonce = str(run.log.header.get("nonce") or run.id)
     return hmac.new(nonce.encode("utf-8"), text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()

@@ -1,0 +1,350 @@
+"""Retries, branches, sub-agents and several workers over one run: what happens once, and what is judged under what."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from bundle_router import Step
+from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Route, Server, Settings
+from bundle_router.core.models import StepPolicy
+from bundle_router.core.records.chain import check
+from bundle_router.engine.calls import UNKNOWN_TEXT
+from bundle_router.errors import KeyConflict, RequestError, StorageError
+from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
+
+Made = Callable[[Mapping[str, Any]], Any]
+
+
+def catalog(**limits: Any) -> Catalog:
+    """Two roles of two bundles each: `wide` has both, `narrow` only the reader's. `s.again` may be repeated."""
+    made = {
+        "read": Bundle("read", "reads", ("s.look",), effects=("read",)),
+        "write": Bundle("write", "writes", ("s.again", "s.once"), effects=("write",)),
+    }
+    routes = [Route("wide", role=("wide",), bundles=("write", "read")), Route("narrow", bundles=("read",))]
+    servers = [Server("s", "local", "trusted", idempotent=("again",))]
+    return small_catalog(made, routes=routes, servers=servers, settings=Settings(limits=CallLimits(**limits)))
+
+
+def step(run_id: str = "r", role: str = "wide", **more: Any) -> Step:
+    return Step(run_id=run_id, workflow="w", role=role, step="s", **more)
+
+
+def worker(runs: MemoryRuns, results: Mapping[str, Any] | None = None, **limits: Any) -> FakeRouter:
+    return fake_router(catalog(**limits), results=results or {}, runs=runs)
+
+
+def records(router: FakeRouter, type_: str, run_id: str = "r") -> list[dict[str, Any]]:
+    return [record for record in router.fakes.records(run_id) if record["type"] == type_]
+
+
+# --- keys ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_routed_again_with_its_key_gives_the_recorded_decision_whichever_worker_asks() -> None:
+    runs = MemoryRuns()
+    with worker(runs) as one, worker(runs) as other:
+        first = one.route_sync(step(key="k"))
+        one.route_sync(step(role="narrow"))
+        assert other.route_sync(step(key="k")) == first
+        assert len(records(one, "route.decided")) == 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"role": "narrow"}, {"goal": "another"}, {"branch": "b"}, {"policy": StepPolicy(deny=("read",))}]
+)
+def test_a_key_with_another_step_is_an_error_that_names_what_differs(change: dict[str, Any]) -> None:
+    with worker(MemoryRuns()) as router:
+        router.route_sync(step(key="k"))
+        with pytest.raises(KeyConflict, match=next(iter(change))):
+            router.route_sync(step(key="k", **change))
+        assert len(records(router, "route.decided")) == 1
+
+
+def test_a_call_made_again_with_its_key_gives_the_recorded_result() -> None:
+    runs, made = MemoryRuns(), list[int]()
+
+    def once(arguments: Mapping[str, Any]) -> str:
+        made.append(1)
+        return f"made {len(made)} times"
+
+    with worker(runs, {"s.once": once}) as one, worker(runs, {"s.once": once}) as other:
+        one.route_sync(step())
+        first = one.call_sync("r", "s.once", {"x": 1}, key="k")
+        again = other.call_sync("r", "s__once", '{"x": 1}', key="k")
+        assert (again.text, again.cached_from, again.call_id) == ("made 1 times", first.call_id, first.call_id)
+        assert len(made) == 1
+        for name, arguments, what in (("s.once", {"x": 2}, "arguments"), ("s.again", {"x": 1}, "tool")):
+            with pytest.raises(KeyConflict, match=what):
+                other.call_sync("r", name, arguments, key="k")
+        assert [record["outcome"] for record in records(one, "call.finished")] == ["ok"]
+
+
+@pytest.mark.parametrize(("tool", "outcome", "times"), [("s.once", "unknown", 1), ("s.again", "ok", 2)])
+def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_made_again(
+    tool: str, outcome: str, times: int
+) -> None:
+    runs, made = MemoryRuns(), list[int]()
+    entered, killed = threading.Event(), threading.Event()
+
+    def first(arguments: Mapping[str, Any]) -> str:
+        made.append(1)
+        entered.set()
+        assert killed.wait(20)
+        return "never heard"
+
+    def second(arguments: Mapping[str, Any]) -> str:
+        made.append(1)
+        return "done"
+
+    dying, living = worker(runs, {tool: first}), worker(runs, {tool: second})
+    dying.route_sync(step())
+
+    def calling() -> None:
+        with pytest.raises(StorageError):
+            dying.call_sync("r", tool, {}, key="k")
+
+    call = threading.Thread(target=calling)
+    call.start()
+    assert entered.wait(20)
+    dying.fakes.store.kill()
+    result = living.call_sync("r", tool, {}, key="k")
+    assert (result.outcome, len(made)) == (outcome, times)
+    assert (result.text == UNKNOWN_TEXT) == (outcome == "unknown")
+    assert living.call_sync("r", tool, {}, key="k").text == result.text
+    attempts = [record.get("attempt", 1) for record in records(living, "call.started")]
+    assert attempts == list(range(1, times + 1))
+    dying.fakes.store.before = _dead
+    killed.set()
+    call.join(20)
+    living.close_sync()
+
+
+def _dead(operation: str, run_id: str) -> None:
+    raise StorageError("this process is dead", kind="io_error")
+
+
+def test_who_asks_for_a_call_that_is_under_way_waits_for_it() -> None:
+    runs, entered, go_on = MemoryRuns(), threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def slow(arguments: Mapping[str, Any]) -> str:
+        made.append(1)
+        entered.set()
+        assert go_on.wait(20)
+        return "slow"
+
+    with worker(runs, {"s.once": slow}) as one, worker(runs, {"s.once": slow}) as other:
+        one.route_sync(step())
+        results: list[Any] = []
+        callers = [
+            threading.Thread(target=lambda router=router: results.append(router.call_sync("r", "s.once", {}, key="k")))
+            for router in (one, other, one)
+        ]
+        callers[0].start()
+        assert entered.wait(20)
+        for caller in callers[1:]:
+            caller.start()
+        go_on.set()
+        for caller in callers:
+            caller.join(20)
+        assert [result.text for result in results] == ["slow"] * 3
+        assert len(made) == 1
+
+
+def test_a_refused_call_binds_no_key() -> None:
+    with worker(MemoryRuns()) as router:
+        router.route_sync(step(role="narrow"))
+        assert router.call_sync("r", "s.once", {}, key="k").outcome == "denied"
+        router.route_sync(step())
+        assert router.call_sync("r", "s.once", {}, key="k").ok
+
+
+# --- decisions that are named, and branches ------------------------------------------------------------------------
+
+
+def test_branches_are_judged_each_under_its_own_decision() -> None:
+    with worker(MemoryRuns()) as router:
+        router.route_sync(step())
+        a = router.route_sync(step(branch="a", role="wide"))
+        b = router.route_sync(step(branch="b", role="narrow", policy=StepPolicy(deny=("write",))))
+        assert router.call_sync("r", "s.once", {}, decision=a.decision_id).ok
+        assert router.call_sync("r", "s.once", {}, decision=b.decision_id).outcome == "denied"
+        assert router.call_sync("r", "s.once", {}).ok, "the default branch did not move"
+        assert {tool.name for tool in router.tools_sync("r", decision=b.decision_id).active} == {"s.look"}
+        assert router.tools_sync("r", decision=a.decision_id).decision_id == a.decision_id
+
+
+def test_a_decision_that_its_branch_superseded_is_not_open_any_more() -> None:
+    with worker(MemoryRuns()) as router:
+        first = router.route_sync(step())
+        second = router.route_sync(step())
+        result = router.call_sync("r", "s.once", {}, decision=first.decision_id)
+        assert (result.outcome, result.code) == ("denied", "not_mapped")
+        assert "not open any more" in result.text
+        with pytest.raises(RequestError, match="not open any more"):
+            router.tools_sync("r", decision=first.decision_id)
+        with pytest.raises(RequestError, match="has no decision"):
+            router.call_sync("r", "s.once", {}, decision="r.99")
+        assert router.call_sync("r", "s.once", {}, decision=second.decision_id).ok
+
+
+def test_a_branch_begins_at_the_decision_it_names() -> None:
+    with worker(MemoryRuns()) as router:
+        first = router.route_sync(step())
+        router.route_sync(step(role="narrow"))
+        branch = router.route_sync(step(role="narrow", branch="b", parent_decision_id=first.decision_id))
+        assert branch.before == first.after
+        with pytest.raises(RequestError, match="has no decision"):
+            router.route_sync(step(branch="c", parent_decision_id="r.77"))
+
+
+def test_a_sub_agent_keeps_the_decision_it_names_and_never_gets_more_than_its_parent_has_now() -> None:
+    with worker(MemoryRuns()) as router:
+        parent = router.route_sync(step("top", branch="a"))
+        router.route_sync(step("top", role="narrow", branch="b"))
+        router.route_sync(step("leaf", parent_run_id="top", parent_decision_id=parent.decision_id))
+        assert router.call_sync("leaf", "s.once", {}).ok, "branch b is none of its business"
+        router.route_sync(step("top", branch="a", policy=StepPolicy(deny=("tool:s.once",))))
+        assert router.call_sync("leaf", "s.once", {}).outcome == "denied"
+        assert router.call_sync("leaf", "s.again", {}).ok, "both decisions of the parent allow it"
+
+
+# --- budgets -------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_step_has_spent_stays_spent_when_it_is_routed_again() -> None:
+    with worker(MemoryRuns(), calls_per_step=3) as router:
+        outcomes = []
+        for _ in range(5):
+            router.route_sync(step())
+            outcomes.append(router.call_sync("r", "s.once", {}).outcome)
+        assert outcomes == ["ok"] * 3 + ["budget"] * 2
+        router.route_sync(step(role="narrow"))
+        assert router.call_sync("r", "s.look", {}).ok, "another role has its own"
+        router.route_sync(step(key="next"))
+        assert router.call_sync("r", "s.once", {}).ok, "another key, too"
+
+
+def test_equal_calls_are_refused_although_the_step_is_routed_before_each() -> None:
+    with worker(MemoryRuns(), {"s.look": "the same"}, repeated_calls=3) as router:
+        outcomes = []
+        for _ in range(8):
+            router.route_sync(step())
+            outcomes.append(router.call_sync("r", "s.look", {}).outcome)
+        assert outcomes == ["ok"] * 4 + ["budget"] * 4
+
+
+def test_a_run_and_a_tree_of_runs_have_budgets_of_their_own() -> None:
+    runs = MemoryRuns()
+    with worker(runs, calls_per_run=3) as router:
+        for role in ("wide", "narrow", "wide", "narrow"):
+            router.route_sync(step(role=role))
+            last = router.call_sync("r", "s.look", {})
+        assert (last.outcome, last.code) == ("budget", "calls_per_run")
+    with worker(MemoryRuns(), calls_per_tree=50) as router:
+        router.route_sync(step("top"))
+        made = 0
+        for number in range(50):
+            router.route_sync(step(f"leaf-{number}", parent_run_id="top"))
+            for _ in range(2):
+                made += router.call_sync(f"leaf-{number}", "s.look", {}).ok
+        assert made == 50
+        assert router.call_sync("top", "s.look", {}).code == "calls_per_tree"
+
+
+# --- what else an engine needs --------------------------------------------------------------------------------------
+
+
+def test_a_name_that_a_framework_refused_is_recorded_as_a_gap_and_costs_no_budget() -> None:
+    with worker(MemoryRuns(), calls_per_step=1) as router:
+        router.route_sync(step(role="narrow"))
+        for _ in range(3):
+            result = router.missed_sync("r", "s.once")
+        assert (result.outcome, result.code) == ("denied", "not_mapped")
+        gaps = records(router, "call.finished")
+        assert [(gap["tool"], gap["via"]) for gap in gaps] == [("once", "missed")] * 3
+        assert router.call_sync("r", "s.look", {}).ok
+
+
+def test_a_list_is_handed_out_again_only_where_it_changed() -> None:
+    with worker(MemoryRuns()) as router:
+        router.route_sync(step())
+        first = router.tools_sync("r")
+        assert router.tools_sync("r", if_changed=first.digest) is None
+        router.route_sync(step(role="narrow", policy=StepPolicy(deny=("write",))))
+        changed = router.tools_sync("r", if_changed=first.digest)
+        assert changed is not None
+        assert type(changed).from_json(changed.to_json()) == changed
+
+
+def test_the_whole_result_is_had_on_request_and_results_say_whether_to_try_again() -> None:
+    from bundle_router.engine.results import Result
+    from bundle_router.ports import RawResult
+
+    busy = RawResult((), "busy", "busy")
+    with worker(MemoryRuns(), {"s.look": "x" * 50_000, "s.once": busy}) as router:
+        router.route_sync(step())
+        result = router.call_sync("r", "s.look", {}, whole=True)
+        assert result.whole is not None
+        assert len(result.whole[0].text) == 50_000  # type: ignore[union-attr]  # it is text
+        assert len(result.text) < 50_000
+        assert not result.retryable
+        again = Result.from_json(result.to_json())
+        assert again == replace(result, whole=None, parts=())
+        assert router.call_sync("r", "s.once", {}).retryable
+
+
+def test_a_forked_process_is_told_to_open_a_router_of_its_own() -> None:
+    with worker(MemoryRuns()) as router:
+        router.route_sync(step())
+        entries: list[Callable[[], Any]] = [
+            lambda: router.route_sync(step()),
+            lambda: router.tools_sync("r"),
+            lambda: router.call_sync("r", "s.look", {}),
+            lambda: router.missed_sync("r", "x"),
+            lambda: router.close_run_sync("r"),
+            lambda: router.artifact("r", "artifact:sha256:00"),
+            lambda: asyncio.run(router.route(step())),
+            lambda: router.catalog,
+        ]
+        child = os.fork()
+        if child == 0:  # pragma: no cover (in the child)
+            said = 0
+            for entry in entries:
+                try:
+                    entry()
+                except RequestError as error:
+                    said += "forked" in error.message
+            router.close_sync()
+            os._exit(0 if said == len(entries) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert router.route_sync(step()).seq == 1
+
+
+def test_a_coroutine_on_another_event_loop_gets_a_sentence() -> None:
+    with worker(MemoryRuns()) as router, pytest.raises(RequestError, match="asyncio"):
+        router.route(step()).send(None)
+
+
+def test_the_chain_of_a_run_that_many_workers_wrote_is_whole() -> None:
+    runs = MemoryRuns()
+    workers = [worker(runs) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda router=router: [router.route_sync(step()) for _ in range(25)])
+        for router in workers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    checked = check(runs.runs["r"].files(), "r", None)
+    assert (checked.count, checked.broken) == (100, None)
+    for router in workers:
+        router.close_sync()
