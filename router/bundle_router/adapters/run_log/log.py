@@ -18,6 +18,7 @@ from typing import Any, Final
 from bundle_router.adapters.file_locks import holders
 from bundle_router.adapters.run_log.directory import (
     CLOSED,
+    DIRECTORY,
     LOCK,
     PRESENCE,
     identity,
@@ -40,6 +41,7 @@ from bundle_router.ports import Appended, ArtifactStore, Clock, Healed, Record, 
 HEADER_FILE: Final = "run.json"
 WAIT_S: Final = 5.0
 """How long an append waits for the run's lock, which others hold for microseconds."""
+_LOCKING: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 ALONE_S: Final = 0.01
 """How long who closes a run looks whether others have it open: a reader that asks the same holds it for an instant."""
 ID_DIGITS: Final = 8
@@ -221,35 +223,55 @@ class DiskRunLog:
     def _append(self, file: File, text: str, only_at: int | None, until_s: float) -> Appended:
         if not self._writing:
             self.begin_writing(until_s)
-        with self._locked(until_s) as (folder, was_closed):
-            news = self._take_in(folder)
-            if only_at is not None and (news or only_at != self.next_seq):
-                return Appended(news, None)
-            if was_closed:
-                self._reopen(folder)
-            if self._uncommitted:
-                with translated("read", self.path):
-                    self._chain.write_again(folder)
-                self._uncommitted, self._committed = False, self.next_seq
-            segment = self._segments[file]
-            if self._setting.durable:
-                self._settle_other_files(segment)
-            if self.next_seq == 0:
-                text = f'{text[:-1]},"run_json":"{opening_digest(self._header)}"}}'  # so the chain covers the opening
-            line, hash_ = seal_text(text, self.next_seq, self.head)
-            self._write(segment, line, folder)
-            seq = self.next_seq
-            segment.size += len(line)
-            segment.end = self._chain.next_seq = seq + 1
-            self._chain.head = hash_
-            return Appended(news, seq, hash_)
+        folder = lock = -1
+        try:  # what `_locked` does, at a part of the price: every decision and call passes here
+            folder = self._storage.open(self.path, DIRECTORY | os.O_NOFOLLOW)
+            if identity(self._storage.fstat(folder)) != self._folder:
+                raise self._refuse_from_now_on(self._gone(""))
+            lock = self._storage.open(LOCK, _LOCKING, 0o600, dir_fd=folder)
+            if not try_lock(self._storage, lock, fcntl.LOCK_EX, until_s):
+                raise self._busy(lock, "holds its lock")
+            return self._append_locked(file, text, only_at, folder, was_closed=self._storage.fstat(lock).st_size > 0)
+        except FileNotFoundError:
+            raise self._refuse_from_now_on(self._gone("")) from None
+        finally:
+            for fd in (lock, folder):
+                if fd >= 0:
+                    with contextlib.suppress(OSError):
+                        self._storage.close(fd)
+
+    def _append_locked(self, file: File, text: str, only_at: int | None, folder: int, *, was_closed: bool) -> Appended:
+        news = self._take_in(folder)
+        if only_at is not None and (news or only_at != self.next_seq):
+            return Appended(news, None)
+        if was_closed:
+            self._reopen(folder)
+        if self._uncommitted:
+            with translated("read", self.path):
+                self._chain.write_again(folder)
+            self._uncommitted, self._committed = False, self.next_seq
+        segment = self._segments[file]
+        if self._setting.durable:
+            self._settle_other_files(segment)
+        if self.next_seq == 0:
+            text = f'{text[:-1]},"run_json":"{opening_digest(self._header)}"}}'  # so the chain covers the opening
+        line, hash_ = seal_text(text, self.next_seq, self.head)
+        self._write(segment, line, folder)
+        seq = self.next_seq
+        segment.size += len(line)
+        segment.end = self._chain.next_seq = seq + 1
+        self._chain.head = hash_
+        return Appended(news, seq, hash_)
 
     def _take_in(self, folder: int) -> tuple[Record, ...]:
         """What others wrote; a torn end behind it is cut off. The caller holds the lock, so nobody is writing."""
+        try:
+            if not self._chain.grown(folder):
+                return ()
+        except OSError:
+            pass  # looked at once more below, where it is explained
         with self._explained(folder):
             sizes = self._chain.grown(folder)
-            if not sizes:
-                return ()
             news = tuple(self._chain.take(folder, sizes))
             left = self._chain.grown(folder)
         if left:
