@@ -88,21 +88,23 @@ def tables() -> dict[str, Any]:
 
 def open_engine(url: str) -> Engine:
     """A SQLAlchemy engine for SQLite or PostgreSQL. Raises RequestError for a URL that is neither or has no driver."""
-    from sqlalchemy import event
+    from sqlalchemy import event, make_url
     from sqlalchemy.exc import ArgumentError
     from sqlmodel import create_engine
 
     try:
-        engine = create_engine(url)
+        backend = make_url(url).get_backend_name()
     except ArgumentError:
         raise RequestError(
             "the index URL is not an SQLAlchemy URL", advice="e.g. sqlite:///runs/index.sqlite"
         ) from None
+    if backend not in ("sqlite", "postgresql"):
+        raise RequestError(f"the index speaks SQLite and PostgreSQL, not {backend}")
+    try:
+        engine = create_engine(url)
     except ImportError:
         advice = "pip install 'bundle-router[postgresql]' for postgresql:// URLs"
         raise NotInstalled("the database driver is not installed", advice=advice) from None
-    if engine.dialect.name not in ("sqlite", "postgresql"):
-        raise RequestError(f"the index speaks SQLite and PostgreSQL, not {engine.dialect.name}")
     if engine.dialect.name == "sqlite":
         if engine.url.database not in (None, "", ":memory:"):
             # As private as the records it repeats, whatever the umask.
