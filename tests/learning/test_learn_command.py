@@ -108,7 +108,8 @@ def test_a_reviewers_word_is_a_file_of_the_run_and_counts(place: Path) -> None:
     said = json_of(
         place, "learn", "label", "r-03", "0", "--needed", "docs.fetch", "--not-needed", "files.find", "--by", "me"
     )
-    assert (said["decision_id"], said["needed"], said["by"]) == ("r-03.0", ["docs.fetch"], "me")
+    assert (said["needed"], said["by"]) == (["docs.fetch"], "me")
+    assert (said["decision_id"][:5], said["decision_id"][-2:]) == ("r-03.", ".0")
     assert (place / "runs" / "r-03" / "labels.jsonl").exists()
     assert json_of(place, "learn")["labels"]["by_kind"][0]["labels"] == before + 1
     run(place, "runs", "verify", "r-03")

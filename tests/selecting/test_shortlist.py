@@ -65,11 +65,18 @@ def test_the_best_ranked_comes_first_and_no_more_than_allowed() -> None:
     assert (none.source, none.bundle_ids) == ("none", [])
 
 
-@pytest.mark.parametrize(("goal", "source"), [(SURE, "search"), (EITHER, "search")])
+@pytest.mark.parametrize(("goal", "source"), [(SURE, "search")])
 def test_what_search_is_sure_of_is_shown_as_it_is(goal: str, source: str) -> None:
     _, decision = settled(offering(), goal)
     assert decision.source == source
     assert set(modes(decision).values()) == {None}
+
+
+def test_without_a_calibration_several_are_offered_and_not_shown_together() -> None:
+    _, decision = settled(offering(), EITHER)
+    assert decision.source == "shortlist"
+    _, before = settled(catalog(), EITHER)
+    assert (before.source, {row.reason for row in before.bundles}) == ("search", {"union"})
 
 
 @pytest.mark.parametrize(

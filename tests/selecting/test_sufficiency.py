@@ -63,9 +63,9 @@ def test_an_empty_ranking_is_novel() -> None:
     ("evidence", "enough"),
     [
         (GOOD, True),
-        (replace(GOOD, margin=0.25, coverage=0.5), True),
-        (replace(GOOD, margin=0.24), False),
-        (replace(GOOD, coverage=0.49), False),
+        (replace(GOOD, margin=0.4, coverage=0.7), True),
+        (replace(GOOD, margin=0.39), False),
+        (replace(GOOD, coverage=0.69), False),
         (replace(GOOD, agreement=0.5), False),
     ],
 )
