@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -271,6 +272,14 @@ def test_a_name_that_a_framework_refused_is_recorded_as_a_gap_and_costs_no_budge
         gaps = records(router, "call.finished")
         assert [(gap["tool"], gap["via"]) for gap in gaps] == [("once", "missed")] * 3
         assert router.call_sync("r", "s.look", {}).ok
+
+
+def test_a_step_and_its_decision_go_through_json() -> None:
+    with worker(MemoryRuns()) as router:
+        asked = step(key="k", labels={"a": "b"}, policy=StepPolicy(deny=("read",)))
+        decision = router.route_sync(asked)
+        assert Step.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+        assert type(decision).from_json(json.loads(json.dumps(decision.to_json()))) == decision
 
 
 def test_a_list_is_handed_out_again_only_where_it_changed() -> None:

@@ -186,13 +186,11 @@ def test_runs_are_continued_from_disk_and_unknown_ones_are_not_there(site: Any, 
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_run_that_another_process_writes_is_refused_in_words(site: Any, era: str) -> None:
+def test_a_run_that_another_process_writes_is_served_here_too(site: Any, era: str) -> None:
     async def work(_router: Any, _endpoint: Any) -> None:
         async with site.open() as other, serve_mcp(other) as second, site.client(second, era) as connected:
             assert await names(connected) == SOME
-            with pytest.raises(Exception, match=r"in use|written by") as refused:
-                await connected.call_tool("kit__echo", {"text": "x"})
-            assert type(refused.value).__name__ == "MCPError"
+            assert text(await connected.call_tool("kit__echo", {"text": "x"})) == "said x"
 
     site.serve(work)
 

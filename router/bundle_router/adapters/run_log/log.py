@@ -542,6 +542,10 @@ class DiskRunLog:
         try:
             with translated("end", self.path):
                 return self._leave() if self._writing and self._refusal is None else ()
+        except StorageError as error:
+            if error.kind != "deleted":  # a run that is gone has no end to be written
+                raise
+            return ()
         finally:
             self.release()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.models.words import Code, Failure, Hearing, Mode, Reason, Recall, Source, Verdict
@@ -195,6 +198,15 @@ class Decision:
     @property
     def bundle_ids(self) -> list[str]:
         return [chosen.id for chosen in self.bundles]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Decision:
+        """Return the decision that `to_json` gave. Raises pydantic's ValidationError for what is not one."""
+        return TypeAdapter(cls).validate_python(dict(value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field, field_validator
 
@@ -94,6 +94,15 @@ class Step(Frozen):
         if any(len(name) > 200 or len(text) > 4096 for name, text in value.items()):
             raise ValueError("a label is too long (name 200 characters, value 4,096)")
         return value
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as JSON values."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Step:
+        """Return the step that `to_json` gave. Raises pydantic's ValidationError for what is not one."""
+        return cls.model_validate(value)
 
 
 @dataclass(frozen=True, slots=True)
