@@ -138,6 +138,17 @@ def test_install_writes_a_launcher_and_uninstall_leaves_nothing(
     assert deferral("uninstall", "robot") == 3
 
 
+def test_installing_the_proxy_is_a_plan_that_apply_carries_out_and_undo_takes_back(home: Home, agent: Path) -> None:
+    before = everything(home.folder)
+    assert deferral("apply", "proxy:robot") == 0
+    assert everything(home.folder) == before
+    assert deferral("apply", "proxy:robot", "--yes") == 0
+    assert (home.folder / "state/bundle-router/deferral/bin/robot").exists()
+    assert deferral("apply", "proxy:robot", "env-off", "--yes") == 3
+    assert deferral("undo") == 0
+    assert everything(home.folder) == before
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_launcher_starts_the_agent_whatever_became_of_this_program(home: Home, agent: Path, broken: bool) -> None:
     assert deferral("install", "robot", "--yes") == 0

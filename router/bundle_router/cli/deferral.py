@@ -20,6 +20,7 @@ from bundle_router.cli.deferral_proxy import (
     run_status,
     run_uninstall,
 )
+from bundle_router.errors import RequestError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +30,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     audit.add_argument("--requests", action="store_true", help="list every request too")
     add_runs(audit)
 
-    apply = _verb(verbs, "apply", "undo what the audit found: a dry run, unless --yes", run_apply)
-    apply.add_argument("causes", nargs="*", metavar="finding", help="what to undo, e.g. env-off (default: all found)")
+    apply = _verb(verbs, "apply", "undo what the audit found: a dry run, unless --yes", _run_apply)
+    apply.add_argument(
+        "causes",
+        nargs="*",
+        metavar="finding",
+        help="what to undo, e.g. env-off (default: all found); proxy:AGENT, alone, installs the proxy for an agent",
+    )
     _add_yes(apply, "carry it out")
     add_sources(apply, positional=False)
 
@@ -73,3 +79,12 @@ def _add_yes(parser: argparse.ArgumentParser, what: str) -> None:
 def run(arguments: argparse.Namespace) -> int:
     handler: Callable[[argparse.Namespace], int] = arguments.deferral
     return handler(arguments)
+
+
+def _run_apply(arguments: argparse.Namespace) -> int:
+    agents = [cause.removeprefix("proxy:") for cause in arguments.causes if cause.startswith("proxy:")]
+    if not agents:
+        return run_apply(arguments)
+    if len(arguments.causes) > 1:
+        raise RequestError("proxy:AGENT stands alone", advice="apply the findings in a call of their own")
+    return run_install(argparse.Namespace(agent=agents[0], yes=arguments.yes, json=arguments.json))
