@@ -11,7 +11,7 @@ from bundle_router.errors import ToolFailure
 from bundle_router.tools.docs.indexes import (
     KINDS,
     MAX_INDEX,
-    Entry,
+    IndexEntry,
     read_inventory,
     read_llms,
     read_mkdocs,
@@ -23,7 +23,7 @@ from bundle_router.tools.docs.urls import parse_url
 from hypothesis import given
 from hypothesis import strategies as st
 
-Reader = Callable[[bytes], list[Entry] | None]
+Reader = Callable[[bytes], list[IndexEntry] | None]
 
 
 def inventory(lines: str, *, version: int = 2) -> bytes:
@@ -40,9 +40,9 @@ def test_a_sphinx_inventory_gives_pages_sections_and_symbols() -> None:
         "x py:function one y.html -\n"
     )
     assert read_inventory(body) == [
-        Entry("tinycache.Store.put", "api.html#tinycache.Store.put", "py:method"),
-        Entry("How values expire", "guide/expiry.html"),
-        Entry("A name", "x.html#a-name"),
+        IndexEntry("tinycache.Store.put", "api.html#tinycache.Store.put", "py:method"),
+        IndexEntry("How values expire", "guide/expiry.html"),
+        IndexEntry("A name", "x.html#a-name"),
     ]
 
 
@@ -54,7 +54,7 @@ def test_a_mkdocs_index_gives_sections_with_their_text() -> None:
         {"location": 3, "title": "bad"},
     ]
     body = json.dumps({"config": {}, "docs": docs}).encode()
-    assert read_mkdocs(body) == [Entry("Every key", "config/#every-key", "", "All & sundry")]
+    assert read_mkdocs(body) == [IndexEntry("Every key", "config/#every-key", "", "All & sundry")]
 
 
 @pytest.mark.parametrize("quote", ['"', ""], ids=["as JSON", "as JavaScript"])
@@ -67,9 +67,9 @@ def test_a_sphinx_search_index_gives_pages_and_sections_in_both_spellings(quote:
     }
     inner = ",".join(f"{quote}{key}{quote}:{json.dumps(value)}" for key, value in keys.items())
     assert read_sphinx_search(f"Search.setIndex({{{inner}}})".encode()) == [
-        Entry("Welcome", "index.html"),
-        Entry("The store", "api/store.html"),
-        Entry("Back ends", "api/store.html#back-ends"),
+        IndexEntry("Welcome", "index.html"),
+        IndexEntry("The store", "api/store.html"),
+        IndexEntry("Back ends", "api/store.html#back-ends"),
     ]
 
 
@@ -78,8 +78,8 @@ def test_llms_txt_gives_its_links_with_remarks() -> None:
         b"# Harbor\n> Docs\n\n## \n- [Retries](https://h.example/retries.md): How to retry\n* [Backoff](backoff.md)\n"
     )
     assert read_llms(body) == [
-        Entry("Retries", "https://h.example/retries.md", "", "How to retry"),
-        Entry("Backoff", "backoff.md"),
+        IndexEntry("Retries", "https://h.example/retries.md", "", "How to retry"),
+        IndexEntry("Backoff", "backoff.md"),
     ]
 
 
@@ -88,10 +88,10 @@ def test_a_sitemap_gives_urls_titled_by_their_words() -> None:
     <url><loc> https://h.example/en/rate-limits.html </loc></url><url><loc><![CDATA[https://h.example/a/?b=1&c]]></loc></url>
     <url><loc>https://h.example/</loc></url><url><loc>&e;</loc></url></urlset>"""
     assert read_sitemap(body) == [
-        Entry("en rate limits", "https://h.example/en/rate-limits.html"),
-        Entry("a b 1 c", "https://h.example/a/?b=1&c"),
-        Entry("start page", "https://h.example/"),
-        Entry("start page", "&e;"),
+        IndexEntry("en rate limits", "https://h.example/en/rate-limits.html"),
+        IndexEntry("a b 1 c", "https://h.example/a/?b=1&c"),
+        IndexEntry("start page", "https://h.example/"),
+        IndexEntry("start page", "&e;"),
     ]
 
 
@@ -137,13 +137,13 @@ def test_an_inventory_bomb_inflates_no_further_than_the_cap() -> None:
 
 
 SITE = [
-    Entry("json", "library/json.html", "py:module"),
-    Entry("json.JSONEncoder", "library/json.html#json.JSONEncoder", "py:class"),
-    Entry("json.JSONEncoder.default", "library/json.html#json.JSONEncoder.default", "py:method"),
-    Entry("json — JSON encoder and decoder", "library/json.html"),
-    Entry("The default behaviour of everything", "howto/default.html"),
-    Entry("Retry with back-off", "howto/retry.html", "", "wait longer after each failure"),
-    Entry("socket.socket.connect_ex", "library/socket.html#x", "py:method"),
+    IndexEntry("json", "library/json.html", "py:module"),
+    IndexEntry("json.JSONEncoder", "library/json.html#json.JSONEncoder", "py:class"),
+    IndexEntry("json.JSONEncoder.default", "library/json.html#json.JSONEncoder.default", "py:method"),
+    IndexEntry("json — JSON encoder and decoder", "library/json.html"),
+    IndexEntry("The default behaviour of everything", "howto/default.html"),
+    IndexEntry("Retry with back-off", "howto/retry.html", "", "wait longer after each failure"),
+    IndexEntry("socket.socket.connect_ex", "library/socket.html#x", "py:method"),
 ]
 
 
@@ -167,7 +167,7 @@ def test_the_best_match_comes_first(query: str, first: str) -> None:
 
 
 @given(st.permutations(SITE), st.sampled_from(["json", "default", "json encoder default", "howto library"]))
-def test_the_order_does_not_depend_on_the_order_of_the_index(entries: list[Entry], query: str) -> None:
+def test_the_order_does_not_depend_on_the_order_of_the_index(entries: list[IndexEntry], query: str) -> None:
     assert rank(entries, query) == rank(SITE, query)
 
 
@@ -180,7 +180,12 @@ def test_entries_without_any_word_of_the_query_are_left_out() -> None:
 def test_each_url_is_named_once_with_its_fragment() -> None:
     root = parse_url("https://docs.example.org/")
     index = SiteIndex("x", root, root, [], cut=False)
-    entries = [Entry("a", "x.html#1"), Entry("b", "x.html#1"), Entry("c", "x.html#2"), Entry("d", "a b.html")]
+    entries = [
+        IndexEntry("a", "x.html#1"),
+        IndexEntry("b", "x.html#1"),
+        IndexEntry("c", "x.html#2"),
+        IndexEntry("d", "a b.html"),
+    ]
     assert [hit.url for hit in resolve_hits(index, entries, 10)] == [
         "https://docs.example.org/x.html#1",
         "https://docs.example.org/x.html#2",

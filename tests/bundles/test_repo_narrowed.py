@@ -24,7 +24,7 @@ from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_openat
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.gitview import repository
 from bundle_router.tools.repo.history import GitLog, git_log
-from bundle_router.tools.repo.hits import Engine, Ripgrep
+from bundle_router.tools.repo.hits import Ripgrep, TextSearch
 from bundle_router.tools.repo.searching import ripgrep
 from bundle_router.tools.workspace import TOOLS as WORKSPACE
 
@@ -384,7 +384,7 @@ def test_a_listing_says_that_a_folder_is_hidden(records: ToolContext) -> None:
 
 
 @pytest.fixture(params=["rg", "re2"])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(request: pytest.FixtureRequest) -> TextSearch:
     if request.param == "re2":
         return scanning.search
     if shutil.which("rg") is None:
@@ -392,7 +392,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return partial(rg.search, os.path.realpath(str(shutil.which("rg"))))
 
 
-def found(engine: Engine, where: ToolContext, **arguments: Any) -> tuple[str, list[str]]:
+def found(engine: TextSearch, where: ToolContext, **arguments: Any) -> tuple[str, list[str]]:
     (block,) = ripgrep(Ripgrep(pattern="record of", **arguments), where, engine=engine).blocks
     assert isinstance(block, Text)
     head, *lines = block.text.splitlines()
@@ -402,7 +402,7 @@ def found(engine: Engine, where: ToolContext, **arguments: Any) -> tuple[str, li
 HIDDEN_NOTE = " 1 folder hidden: the router's own records."
 
 
-def test_a_search_leaves_hidden_folders_out_and_says_so(engine: Engine, records: ToolContext) -> None:
+def test_a_search_leaves_hidden_folders_out_and_says_so(engine: TextSearch, records: ToolContext) -> None:
     head, files = found(engine, records)
     assert files == ["job/runs/r1/routing.jsonl", "runs-old/r1/routing.jsonl"]
     assert head.endswith(HIDDEN_NOTE)
@@ -412,7 +412,9 @@ def test_a_search_leaves_hidden_folders_out_and_says_so(engine: Engine, records:
 
 
 @pytest.mark.parametrize("pattern", ["record of runs$", "nowhere to be found"])
-def test_a_search_that_finds_nothing_says_what_was_hidden(engine: Engine, records: ToolContext, pattern: str) -> None:
+def test_a_search_that_finds_nothing_says_what_was_hidden(
+    engine: TextSearch, records: ToolContext, pattern: str
+) -> None:
     (block,) = ripgrep(Ripgrep(pattern=pattern), records, engine=engine).blocks
     assert isinstance(block, Text)
     assert block.text.startswith("No match")
@@ -421,7 +423,7 @@ def test_a_search_that_finds_nothing_says_what_was_hidden(engine: Engine, record
     assert ripgrep(Ripgrep(pattern=pattern), by_link, engine=engine).blocks == (block,)
 
 
-def test_a_search_knows_a_hidden_folder_by_what_it_is(engine: Engine, tree: Path, records: ToolContext) -> None:
+def test_a_search_knows_a_hidden_folder_by_what_it_is(engine: TextSearch, tree: Path, records: ToolContext) -> None:
     """The router's name for it may be a link by now, and another name may be a link to it."""
     (tree / "alias-of-runs").symlink_to("runs")
     (tree / "runs").rename(tree / "innocent")
@@ -486,7 +488,7 @@ def test_a_bind_mount_of_a_hidden_folder_is_hidden_too(tree: Path, records: Tool
         assert "record of runs" not in text
 
 
-def test_names_with_glob_characters_hide_only_themselves(engine: Engine, tree: Path) -> None:
+def test_names_with_glob_characters_hide_only_themselves(engine: TextSearch, tree: Path) -> None:
     for name in ("r[u]n?{a,b}*!s", "run", "rux", "runxa!s"):
         (tree / name).mkdir()
         (tree / name / "f").write_text("record of\n")

@@ -15,7 +15,7 @@ from bundle_router.core.models import LocalSettings, Text, ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo import rg, scanning
 from bundle_router.tools.repo.children import find_binary
-from bundle_router.tools.repo.hits import Engine, Ripgrep
+from bundle_router.tools.repo.hits import Ripgrep, TextSearch
 from bundle_router.tools.repo.searching import ripgrep
 
 PATTERNS = json.loads((Path(__file__).parents[1] / "data" / "redos" / "patterns.json").read_text("utf-8"))
@@ -23,7 +23,7 @@ RG = shutil.which("rg")
 
 
 @pytest.fixture(params=["rg", "re2"])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(request: pytest.FixtureRequest) -> TextSearch:
     if request.param == "re2":
         return scanning.search
     if RG is None:
@@ -37,7 +37,7 @@ def context_for(workspace: Path, **changes: Any) -> ToolContext:
 
 
 def find(
-    engine: Engine, workspace: Path, pattern: str, *, limits: dict[str, Any] | None = None, **arguments: Any
+    engine: TextSearch, workspace: Path, pattern: str, *, limits: dict[str, Any] | None = None, **arguments: Any
 ) -> list[str]:
     query = Ripgrep(pattern=pattern, **arguments)
     (block,) = ripgrep(query, context_for(workspace, **(limits or {})), engine=engine).blocks
@@ -86,7 +86,7 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_search_goes_where_it_should_and_nowhere_else(engine: Engine, project: Path) -> None:
+def test_a_search_goes_where_it_should_and_nowhere_else(engine: TextSearch, project: Path) -> None:
     shown = find(engine, project, "alpha")
     assert shown == [
         "13 matching lines in 12 files.",
@@ -145,13 +145,13 @@ def test_a_search_goes_where_it_should_and_nowhere_else(engine: Engine, project:
     ],
 )
 def test_path_and_glob_narrow_the_search(
-    engine: Engine, project: Path, arguments: dict[str, Any], files: list[str]
+    engine: TextSearch, project: Path, arguments: dict[str, Any], files: list[str]
 ) -> None:
     shown = find(engine, project, **arguments)
     assert [line for line in shown[1:] if not line.startswith("  ")] == files
 
 
-def test_only_gitignore_files_count_and_they_do_without_a_repository(engine: Engine, tmp_path: Path) -> None:
+def test_only_gitignore_files_count_and_they_do_without_a_repository(engine: TextSearch, tmp_path: Path) -> None:
     (tmp_path / ".git" / "info").mkdir(parents=True)
     for name, content in ((".gitignore", "a\n"), (".ignore", "b\n"), (".git/info/exclude", "c\n")):
         (tmp_path / name).write_text(content)
@@ -162,16 +162,16 @@ def test_only_gitignore_files_count_and_they_do_without_a_repository(engine: Eng
     assert [line for line in find(engine, tmp_path, "hit")[1:] if line[0] != " "] == ["b", "c"]
 
 
-def test_empty_lines_are_found_and_the_end_of_a_file_is_none(engine: Engine, project: Path) -> None:
+def test_empty_lines_are_found_and_the_end_of_a_file_is_none(engine: TextSearch, project: Path) -> None:
     assert find(engine, project, "^$", path="blank.txt")[1:] == ["blank.txt", "  1: ", "  2: "]
 
 
-def test_case_is_ignored_when_asked(engine: Engine, project: Path) -> None:
+def test_case_is_ignored_when_asked(engine: TextSearch, project: Path) -> None:
     assert find(engine, project, "aLPHa", path="b.txt", ignore_case=True)[0] == "3 matching lines in 1 file."
     assert find(engine, project, "aLPHa", path="b.txt")[0].startswith("No match in b.txt.")
 
 
-def test_context_lines_stand_round_matches_and_gaps_are_marked(engine: Engine, tmp_path: Path) -> None:
+def test_context_lines_stand_round_matches_and_gaps_are_marked(engine: TextSearch, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("".join(f"{n}{' hit' if n in (3, 4, 9) else ''}\n" for n in range(1, 12)))
     assert find(engine, tmp_path, "hit", context=1)[2:] == [
         "  2- 2",
@@ -186,7 +186,9 @@ def test_context_lines_stand_round_matches_and_gaps_are_marked(engine: Engine, t
 
 
 @pytest.mark.parametrize("context", [0, 2])
-def test_the_match_limit_holds_over_files_and_says_there_is_more(engine: Engine, tmp_path: Path, context: int) -> None:
+def test_the_match_limit_holds_over_files_and_says_there_is_more(
+    engine: TextSearch, tmp_path: Path, context: int
+) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("hit\nhit\nmiss\nhit\n")
     shown = find(engine, tmp_path, "hit", max_matches=2, context=context)
@@ -195,14 +197,14 @@ def test_the_match_limit_holds_over_files_and_says_there_is_more(engine: Engine,
     assert find(engine, tmp_path, "hit", max_matches=6)[0] == "6 matching lines in 2 files."
 
 
-def test_the_byte_bound_holds(engine: Engine, tmp_path: Path) -> None:
+def test_the_byte_bound_holds(engine: TextSearch, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("hit and some more text\n" * 1000)
     shown = find(engine, tmp_path, "hit", max_matches=2000, limits={"max_bytes": 2000})
     assert len("\n".join(shown)) <= 2000
     assert "stopped at 2,000 bytes" in shown[0]
 
 
-def test_a_long_line_is_shown_round_its_match(engine: Engine, tmp_path: Path) -> None:
+def test_a_long_line_is_shown_round_its_match(engine: TextSearch, tmp_path: Path) -> None:
     (tmp_path / "min.js").write_text("x" * 50_000 + "needle" + "y" * 50_000)
     line = find(engine, tmp_path, "needle")[2]
     assert "needle" in line
@@ -210,7 +212,7 @@ def test_a_long_line_is_shown_round_its_match(engine: Engine, tmp_path: Path) ->
     assert "(100,006 bytes)" in line
 
 
-def test_files_over_the_size_bound_are_skipped(engine: Engine, tmp_path: Path) -> None:
+def test_files_over_the_size_bound_are_skipped(engine: TextSearch, tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b"hit\n" + b"x" * (10 * 1024 * 1024))
     assert find(engine, tmp_path, "hit")[0].startswith("No match")
 
@@ -231,7 +233,7 @@ def test_files_over_the_size_bound_are_skipped(engine: Engine, tmp_path: Path) -
     ],
 )
 def test_what_can_not_be_searched_is_refused_with_its_code(
-    engine: Engine, project: Path, arguments: dict[str, Any], code: str
+    engine: TextSearch, project: Path, arguments: dict[str, Any], code: str
 ) -> None:
     os.mkfifo(project / "fifo")
     with pytest.raises(ToolFailure) as caught:
@@ -239,12 +241,12 @@ def test_what_can_not_be_searched_is_refused_with_its_code(
     assert caught.value.code == code
 
 
-def test_a_fifo_in_a_searched_folder_does_not_hang(engine: Engine, project: Path) -> None:
+def test_a_fifo_in_a_searched_folder_does_not_hang(engine: TextSearch, project: Path) -> None:
     os.mkfifo(project / "src" / "fifo")
     assert find(engine, project, "alpha", path="src")[0] == "1 matching line in 1 file."
 
 
-def test_file_names_are_shown_on_one_line(engine: Engine, tmp_path: Path) -> None:
+def test_file_names_are_shown_on_one_line(engine: TextSearch, tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"bad\xff\nname")).write_text("hit\n")
     assert find(engine, tmp_path, "hit")[1] == "bad\\xff\\x0aname"
 
@@ -253,7 +255,9 @@ def test_file_names_are_shown_on_one_line(engine: Engine, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("row", PATTERNS, ids=[row["name"] for row in PATTERNS])
-def test_no_pattern_blows_up_and_none_is_half_supported(engine: Engine, tmp_path: Path, row: dict[str, Any]) -> None:
+def test_no_pattern_blows_up_and_none_is_half_supported(
+    engine: TextSearch, tmp_path: Path, row: dict[str, Any]
+) -> None:
     (tmp_path / "f").write_text((row["fill"] * 5000 + "!\n") * 20)
     if row["supported"]:
         assert find(engine, tmp_path, row["pattern"], limits={"timeout_s": 20.0})
@@ -264,13 +268,13 @@ def test_no_pattern_blows_up_and_none_is_half_supported(engine: Engine, tmp_path
     assert "back-references and look-around are not supported" in caught.value.advice
 
 
-def test_ten_thousand_alternatives_are_searched(engine: Engine, tmp_path: Path) -> None:
+def test_ten_thousand_alternatives_are_searched(engine: TextSearch, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("word99 word9999x word\n" * 5000)
     pattern = "|".join(f"word{number}x" for number in range(10_000))
     assert find(engine, tmp_path, pattern, max_matches=3)[0].startswith("3 matching lines in 1 file, stopped")
 
 
-def test_a_gitignore_of_stars_does_not_blow_up(engine: Engine, tmp_path: Path) -> None:
+def test_a_gitignore_of_stars_does_not_blow_up(engine: TextSearch, tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*a" * 60 + "*b\n" + "[\n" + "x" * 5000 + "\n")
     (tmp_path / ("a" * 200)).write_text("hit\n")
     assert find(engine, tmp_path, "hit")[0] == "1 matching line in 1 file."
@@ -279,13 +283,13 @@ def test_a_gitignore_of_stars_does_not_blow_up(engine: Engine, tmp_path: Path) -
 # --- time, engines --------------------------------------------------------------------------------------------------
 
 
-def test_a_search_out_of_time_says_so(engine: Engine, project: Path) -> None:
+def test_a_search_out_of_time_says_so(engine: TextSearch, project: Path) -> None:
     with pytest.raises(ToolFailure) as caught:
         find(engine, project, "alpha", limits={"timeout_s": 0.0})
     assert caught.value.code == "timeout"
 
 
-def test_a_search_whose_caller_went_away_stops(engine: Engine, project: Path) -> None:
+def test_a_search_whose_caller_went_away_stops(engine: TextSearch, project: Path) -> None:
     with pytest.raises(ToolFailure) as caught:
         find(engine, project, "alpha", limits={"cancelled": lambda: True})
     assert caught.value.code == "cancelled"

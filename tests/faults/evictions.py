@@ -27,7 +27,7 @@ import fault_server
 from bundle_router.adapters.mcp import open_mcp_sessions
 from bundle_router.core.catalog import Server
 from bundle_router.core.models import Text
-from bundle_router.core.models.breaker import Terms
+from bundle_router.core.models.breaker import BreakerTerms
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.ports import Scope
 from bundle_router.testing import FakeClock, FakeDiagnostics
@@ -51,7 +51,7 @@ class Evictions(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.held: dict[str, asyncio.Task[Any]] = {}
         self.count = 0
-        bounds = Bounds(max_open=KEPT, idle_s=IDLE_S, breaker=Terms(errors_in_a_row=1_000_000))
+        bounds = Bounds(max_open=KEPT, idle_s=IDLE_S, breaker=BreakerTerms(errors_in_a_row=1_000_000))
         self.sessions = open_mcp_sessions(
             {"s": Server(name="s", transport="streamable-http", url=self.server.url)},
             clock=self.clock,

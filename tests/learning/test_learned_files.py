@@ -17,7 +17,7 @@ from bundle_router.core.search.memory import Memory
 from bundle_router.errors import ConfigError, CorruptRun, StorageError
 from bundle_router.review.learning.calibration import calibration_version
 from bundle_router.review.learning.learned import NOTHING, Learned
-from bundle_router.review.learning.steps import Correction
+from bundle_router.review.learning.steps import StepLabel
 
 WEIGHTS = (("coverage", 1.5), ("margin", 4.0))
 CALIBRATION = Calibration(calibration_version(-2.0, WEIGHTS, 412), 412, -2.0, WEIGHTS)
@@ -104,7 +104,7 @@ def test_a_folder_that_can_not_be_written_is_a_storage_error(tmp_path: Path) -> 
 
 
 def test_labels_are_appended_privately_and_read_in_their_order(tmp_path: Path) -> None:
-    said = [Correction(decision_id=f"r.{n}", needed=("mail",), by="me", time="2026-01-01T00:00:00Z") for n in range(3)]
+    said = [StepLabel(decision_id=f"r.{n}", needed=("mail",), by="me", time="2026-01-01T00:00:00Z") for n in range(3)]
     for correction in said:
         append_label(tmp_path, correction)
     assert read_labels(tmp_path) == said
@@ -115,19 +115,17 @@ def test_labels_are_appended_privately_and_read_in_their_order(tmp_path: Path) -
 
 
 def test_a_torn_end_never_counted_and_does_not_swallow_the_next_label(tmp_path: Path) -> None:
-    append_label(tmp_path, Correction(decision_id="r.0", needed=("mail",)))
+    append_label(tmp_path, StepLabel(decision_id="r.0", needed=("mail",)))
     with (tmp_path / FILE).open("a") as file:
         file.write('{"schema": "bundle-rou')
     assert [label.decision_id for label in read_labels(tmp_path)] == ["r.0"]
-    append_label(tmp_path, Correction(decision_id="r.1", needed=("mail",)))
+    append_label(tmp_path, StepLabel(decision_id="r.1", needed=("mail",)))
     assert [label.decision_id for label in read_labels(tmp_path)] == ["r.0", "r.1"]
 
 
 def test_many_reviewers_label_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(
-            pool.map(lambda n: append_label(tmp_path, Correction(decision_id=f"r.{n}", needed=("x" * 90,))), range(64))
-        )
+        list(pool.map(lambda n: append_label(tmp_path, StepLabel(decision_id=f"r.{n}", needed=("x" * 90,))), range(64)))
     assert sorted(label.decision_id for label in read_labels(tmp_path)) == sorted(f"r.{n}" for n in range(64))
 
 
@@ -135,7 +133,7 @@ def test_many_reviewers_label_at_once(tmp_path: Path) -> None:
     "line", ["nonsense", "{}", '{"decision_id": "r.0", "more": 1}', '{"schema": "x/1", "decision_id": "r"}']
 )
 def test_a_line_that_is_no_label_is_reported_with_its_number(tmp_path: Path, line: str) -> None:
-    append_label(tmp_path, Correction(decision_id="r.0", needed=("mail",)))
+    append_label(tmp_path, StepLabel(decision_id="r.0", needed=("mail",)))
     with (tmp_path / FILE).open("a") as file:
         file.write(line + "\n")
     with pytest.raises(CorruptRun, match=r"labels\.jsonl:2: is no label"):
@@ -147,7 +145,7 @@ def test_a_link_in_place_of_the_labels_is_not_followed(tmp_path: Path) -> None:
     elsewhere.write_text("")
     (tmp_path / FILE).symlink_to(elsewhere)
     with pytest.raises(StorageError):
-        append_label(tmp_path, Correction(decision_id="r.0", needed=("mail",)))
+        append_label(tmp_path, StepLabel(decision_id="r.0", needed=("mail",)))
     with pytest.raises(StorageError):
         read_labels(tmp_path)
     assert elsewhere.read_text() == ""

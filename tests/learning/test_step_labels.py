@@ -9,7 +9,7 @@ import pytest
 from bundle_router.core.catalog import Policy, Route
 from bundle_router.review.learning.fitting import base_scores
 from bundle_router.review.learning.labels import QUOTAS, RUN_STEPS, label_steps
-from bundle_router.review.learning.steps import Correction
+from bundle_router.review.learning.steps import StepLabel
 from bundle_router.wiring import make_search
 
 HERE = ("support", "agent", "act")
@@ -53,8 +53,8 @@ def test_a_reviewer_adds_and_takes_away_and_the_last_word_counts(kit: Any) -> No
         {"r": [kit.Turn("find it", ("repo.readonly", "weather"), ("repo.grep", "weather.forecast"))]}
     )
     said = [
-        Correction(decision_id="r.0", needed=("mail", "docs.web")),
-        Correction(decision_id="r.0", not_needed=("mail", "weather")),
+        StepLabel(decision_id="r.0", needed=("mail", "docs.web")),
+        StepLabel(decision_id="r.0", not_needed=("mail", "weather")),
     ]
     (step,) = labelled(deployment, r=said).steps
     assert step.needed == {"docs.web": "corrected", "repo.readonly": "used"}
@@ -107,7 +107,7 @@ def test_a_long_run_counts_with_so_many_steps_spread_over_it(kit: Any) -> None:
 
 def test_a_reviewers_word_is_forgotten_when_any_of_the_bundles_tools_changed(kit: Any) -> None:
     deployment = kit.Deployment(kit.workshop()).play({"r": [kit.Turn("find it", ("weather",))]})
-    said = [Correction(decision_id="r.0", needed=("repo.readonly",))]
+    said = [StepLabel(decision_id="r.0", needed=("repo.readonly",))]
     assert len(labelled(deployment, r=said).steps) == 1
     more = changed(deployment.catalog, "repo.readonly", tools=("repo.grep", "repo.read", "mail.send"))
     assert labelled(deployment, more, r=said).obsolete == 1

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.core.models import Data, Media, Text
-from bundle_router.core.models.breaker import Terms
+from bundle_router.core.models.breaker import BreakerTerms
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import Client, RawResult, Scope
@@ -316,7 +316,7 @@ def test_a_thousand_calls_with_some_hung_and_half_cancelled_never_mix_up_answers
         if kind == "stdio":
             assert bench.descriptors() <= before, "fewer where something of before was collected meanwhile"
 
-    bounds = Bounds(queue_per_server=2_000, queue_in_total=2_000, breaker=Terms(errors_in_a_row=10_000))
+    bounds = Bounds(queue_per_server=2_000, queue_in_total=2_000, breaker=BreakerTerms(errors_in_a_row=10_000))
     with bench.faults.serving() as server:
         bench.run(main, bench.stdio() if kind == "stdio" else bench.http(server), bounds=bounds)
 

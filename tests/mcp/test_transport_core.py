@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.models import Data, Media, Text
-from bundle_router.core.models.breaker import Breaker, End, Terms, Ticket
+from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
 from bundle_router.core.tools.transport.blocks import blocks_of
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for, lifetime_s
 from bundle_router.core.tools.transport.definitions import Pages
@@ -78,7 +78,7 @@ def test_a_probe_nobody_waited_for_is_free_again() -> None:
 
 
 def test_it_stays_open_longer_with_every_failed_probe_up_to_a_limit_and_as_asked_up_to_another() -> None:
-    terms = Terms(errors_in_a_row=1, base_s=10, growth=2.0, max_open_s=35, max_asked_s=50)
+    terms = BreakerTerms(errors_in_a_row=1, base_s=10, growth=2.0, max_open_s=35, max_asked_s=50)
     breaker, now, waits = Breaker(terms), 0, []
     for asked in (None, None, None, 40.0, 1e9):
         breaker, ticket = breaker.admit(now)

@@ -24,7 +24,7 @@ from bundle_router.core.records.replay import conclude, replay
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.engine.asking.flights import Flights
 from bundle_router.engine.asking.loop import LoopThread
-from bundle_router.engine.asking.memory import MAX_ANSWERS, AnswerMemory, Kept
+from bundle_router.engine.asking.memory import MAX_ANSWERS, AnswerMemory, CachedAnswer
 from bundle_router.ports import Readiness
 from bundle_router.testing import FakeClock, FakeDiagnostics, fake_router, small_catalog
 from bundle_router.testing.upstream import choice
@@ -114,7 +114,7 @@ def test_another_question_is_asked(opened: Opened, ask: Ask, question: Put) -> N
 
 def test_only_the_last_answers_are_remembered() -> None:
     memory = AnswerMemory(FakeClock(), 60.0)
-    kept = Kept(("a.one",), (), "", "m", "1", None)
+    kept = CachedAnswer(("a.one",), (), "", "m", "1", None)
     for number in range(MAX_ANSWERS + 1):
         memory.put(str(number), kept)
     assert (memory.get("0"), memory.get("1"), memory.get(str(MAX_ANSWERS))) == (None, kept, kept)

@@ -10,7 +10,7 @@ import pytest
 from bundle_router.adapters.archive import open_archive
 from bundle_router.adapters.archive.labels import append_label
 from bundle_router.cli import main
-from bundle_router.review.learning.steps import Correction
+from bundle_router.review.learning.steps import StepLabel
 
 RECORDED = Path(__file__).parent.parent / "data" / "runs" / "0.1.0-first-layout"
 RUN = sorted(path.name for path in RECORDED.iterdir())[0]
@@ -104,7 +104,7 @@ def test_labels_go_with_a_run(url: str, tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(RECORDED / RUN, tmp_path / "runs" / RUN)
-    label = Correction(decision_id=f"{RUN}.0", needed=("docs.fetch",))
+    label = StepLabel(decision_id=f"{RUN}.0", needed=("docs.fetch",))
     append_label(tmp_path / "runs" / RUN, label)
     assert main(["runs", "import", "--from", str(tmp_path / "runs"), "--store", url]) == 0
     archive = open_archive(url)

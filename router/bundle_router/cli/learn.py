@@ -19,7 +19,7 @@ from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import CorruptRun, NotInstalled, RequestError, RouterError
 from bundle_router.review.learning.labels import MAX_STEPS
 from bundle_router.review.learning.proposals import AFTER
-from bundle_router.review.learning.steps import Correction, PastStep, past_steps
+from bundle_router.review.learning.steps import PastStep, StepLabel, past_steps
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
@@ -297,7 +297,7 @@ def _label(arguments: argparse.Namespace) -> int:
     archive = archive_of(arguments)
     record = _decision(archive, arguments.run_id, arguments.seq)
     _check_ids(archive, record, (*needed, *not_needed))
-    correction = Correction(
+    correction = StepLabel(
         decision_id=record.decision_id,
         needed=needed,
         not_needed=not_needed,

@@ -27,7 +27,7 @@ BOUND_S: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Request:
+class ReceivedRequest:
     """One request as it came in."""
 
     path: str
@@ -50,7 +50,7 @@ class Exchange:
 
     socket: socket.socket
     server: ScriptedServer
-    request: Request
+    request: ReceivedRequest
 
     def send(self, data: bytes) -> None:
         """Sends, or notes that the client has gone. Counts what was sent."""
@@ -77,7 +77,7 @@ class ScriptedServer:
     """Listens on 127.0.0.1 while it is entered. `key`, when set, has to be in the Authorization header."""
 
     script: Sequence[Act]
-    requests: list[Request] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     bytes_sent: int = 0
     asked: threading.Event = field(default_factory=threading.Event)
     """Set when the first request has come in."""
@@ -146,7 +146,7 @@ class ScriptedServer:
                 connection.close()
 
 
-def _read(connection: socket.socket) -> Request | None:
+def _read(connection: socket.socket) -> ReceivedRequest | None:
     data = b""
     while b"\r\n\r\n" not in data:
         more = connection.recv(65_536)
@@ -161,7 +161,7 @@ def _read(connection: socket.socket) -> Request | None:
         if not more:
             return None
         body += more
-    return Request(first.split(" ")[1], headers, body)
+    return ReceivedRequest(first.split(" ")[1], headers, body)
 
 
 # --- what a model says ---------------------------------------------------------------------------------------------

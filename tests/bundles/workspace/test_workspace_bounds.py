@@ -119,9 +119,9 @@ def test_what_children_that_have_ended_wrote_counts(run: Any) -> None:
 
 
 def test_the_number_of_files_is_bounded(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bundle_router.tools.sandbox.plan import Plan
+    from bundle_router.tools.sandbox.plan import SandboxPlan
     from bundle_router.tools.workspace import execution
 
-    monkeypatch.setattr(execution, "Plan", lambda **fields: Plan(**fields, max_new_files=2000))
+    monkeypatch.setattr(execution, "SandboxPlan", lambda **fields: SandboxPlan(**fields, max_new_files=2000))
     ran = run("for n in range(10_000_000): open(f'f{n}', 'w').close()")
     assert "it made more than 2,000 files" in ran.text

@@ -15,7 +15,7 @@ import pytest
 from bundle_router.core.models import BinaryForm, BinaryRule, LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.confinement import Root
-from bundle_router.tools.sandbox.plan import FACILITIES, Place, Plan
+from bundle_router.tools.sandbox.plan import FACILITIES, Place, SandboxPlan
 from bundle_router.tools.workspace import confine
 from bundle_router.tools.workspace.binary import opened
 from bundle_router.tools.workspace.execution import ExecArguments, execute
@@ -197,12 +197,12 @@ def test_a_kept_folder_is_not_moved_away_with_the_folder_above_it(run: Any, work
 
 
 @contextmanager
-def plan_for(folder: Path, source: str, **changes: Any) -> Iterator[Plan]:
+def plan_for(folder: Path, source: str, **changes: Any) -> Iterator[SandboxPlan]:
     """A plan as `exec` makes it, for a program in a folder that may be swapped before it is started."""
     rule = BinaryRule(name="python", path="@python", forms=(BinaryForm(words=("-c",)),))
     with Root(str(folder)) as root, opened(rule, workspace=str(folder)) as binary, private_folder() as private:
         yield replace(
-            Plan(
+            SandboxPlan(
                 argv=(binary.path, "-c", source),
                 env=(),
                 binary_fd=binary.fd,
@@ -218,7 +218,7 @@ def plan_for(folder: Path, source: str, **changes: Any) -> Iterator[Plan]:
         )
 
 
-def finish(plan: Plan) -> Finished:
+def finish(plan: SandboxPlan) -> Finished:
     return run_plan(plan, stdin=None, timeout_s=30, cancelled=lambda: False, max_bytes=10_000)
 
 

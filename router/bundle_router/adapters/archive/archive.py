@@ -21,7 +21,7 @@ from bundle_router.core.records.header import faults
 from bundle_router.core.records.heads import faults_of_head, missing_runs
 from bundle_router.core.records.receipt import make_receipt
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
-from bundle_router.review.learning.steps import Correction
+from bundle_router.review.learning.steps import StepLabel
 
 UNKEYED: Final = "the chain has no key: it finds accidents and careless hands, not a patient forger"
 """The note of a run without a kept head."""
@@ -134,11 +134,11 @@ class RunArchive(ABC):
     def artifacts(self, run_id: str) -> KeptArtifacts: ...
 
     @abstractmethod
-    def labels(self, run_id: str) -> list[Correction]:
+    def labels(self, run_id: str) -> list[StepLabel]:
         """Return the reviewers' labels, in the order they were given. Raises CorruptRun, StorageError."""
 
     @abstractmethod
-    def add_label(self, run_id: str, correction: Correction) -> str:
+    def add_label(self, run_id: str, correction: StepLabel) -> str:
         """Adds one label; returns where it is kept, for people. Raises StorageError."""
 
     @abstractmethod

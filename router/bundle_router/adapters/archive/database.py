@@ -20,7 +20,7 @@ from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.chain import FILES, File, genesis, parse
 from bundle_router.errors import CorruptRun, RequestError
-from bundle_router.review.learning.steps import Correction
+from bundle_router.review.learning.steps import StepLabel
 
 BATCH: Final = 1000
 LONG_S: Final = 3600.0
@@ -125,11 +125,11 @@ class PostgresArchive(RunArchive):
         query = "select line from router_labels where run_id = %s order by position"
         return [line for (line,) in self._pool.fetch(query, (run_id,))]
 
-    def labels(self, run_id: str) -> list[Correction]:
+    def labels(self, run_id: str) -> list[StepLabel]:
         place = self.path_text(run_id)
         return [correction_from(f"{place}:label {at}", line) for at, line in enumerate(self.label_lines(run_id), 1)]
 
-    def add_label(self, run_id: str, correction: Correction) -> str:
+    def add_label(self, run_id: str, correction: StepLabel) -> str:
         place = self.path_text(run_id)
         try:
             with self._pool.lent() as connection:

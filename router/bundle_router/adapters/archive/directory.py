@@ -22,7 +22,7 @@ from bundle_router.adapters.artifacts import ArtifactPool, ArtifactReader, free_
 from bundle_router.adapters.file_locks import holders
 from bundle_router.core.records.chain import FILES, MAX_LINE, BadLine, Read, boundary, lines_backward, unseal
 from bundle_router.errors import CorruptRun, StorageError, storage_error
-from bundle_router.review.learning.steps import Correction
+from bundle_router.review.learning.steps import StepLabel
 
 _MAX_JSON: Final = 64 * 1024 * 1024
 _BLOCK: Final = 1024 * 1024
@@ -106,10 +106,10 @@ class Archive(RunArchive):
     def artifacts(self, run_id: str) -> ArtifactReader:
         return ArtifactReader(self.path(run_id))
 
-    def labels(self, run_id: str) -> list[Correction]:
+    def labels(self, run_id: str) -> list[StepLabel]:
         return read_labels(self.path(run_id))
 
-    def add_label(self, run_id: str, correction: Correction) -> str:
+    def add_label(self, run_id: str, correction: StepLabel) -> str:
         return str(append_label(self.path(run_id), correction))
 
     def texts(self, run_id: str) -> Iterator[tuple[str, Iterable[str]]]:

@@ -20,13 +20,13 @@ from pydantic import ValidationError
 
 from bundle_router.core.models.canonical import encode
 from bundle_router.errors import STORAGE_KINDS, CorruptRun, StorageError
-from bundle_router.review.learning.steps import Correction
+from bundle_router.review.learning.steps import StepLabel
 
 FILE: Final = "labels.jsonl"
 MAX_BYTES: Final = 16 * 1024 * 1024
 
 
-def read_labels(run_dir: Path) -> list[Correction]:
+def read_labels(run_dir: Path) -> list[StepLabel]:
     """The reviewers' labels of a run, in the order they were given. Raises CorruptRun, StorageError."""
     path = run_dir / FILE
     try:
@@ -46,7 +46,7 @@ def read_labels(run_dir: Path) -> list[Correction]:
     return [correction_from(f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
-def append_label(run_dir: Path, correction: Correction) -> Path:
+def append_label(run_dir: Path, correction: StepLabel) -> Path:
     """Adds one label to a run. Raises StorageError."""
     path = run_dir / FILE
     line = (label_line(correction) + "\n").encode("ascii")
@@ -76,15 +76,15 @@ def _cut_torn_end(descriptor: int) -> None:
         os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
 
 
-def label_line(correction: Correction) -> str:
+def label_line(correction: StepLabel) -> str:
     """Return the line of a label, without its newline."""
     return encode(correction.model_dump(mode="json", by_alias=True))
 
 
-def correction_from(where: str, line: str | bytes) -> Correction:
+def correction_from(where: str, line: str | bytes) -> StepLabel:
     """Return the label of a line. Raises CorruptRun, which says `where`."""
     try:
-        return Correction.model_validate(json.loads(line))
+        return StepLabel.model_validate(json.loads(line))
     except (ValidationError, ValueError, RecursionError) as wrong:
         said = "; ".join(error["msg"] for error in wrong.errors()) if isinstance(wrong, ValidationError) else str(wrong)
         raise CorruptRun(f"{where}: is no label: {said}", advice="mend or remove the line") from None

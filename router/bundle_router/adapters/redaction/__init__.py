@@ -16,7 +16,7 @@ from typing import Any, Final
 from bundle_router.adapters.redaction import values
 from bundle_router.adapters.redaction.encodings import unescaped
 from bundle_router.adapters.redaction.environment import label_of
-from bundle_router.adapters.redaction.rules import Hit, RuleBook
+from bundle_router.adapters.redaction.rules import RuleBook, SecretHit
 
 __all__ = ["SecretRedactor"]
 
@@ -124,12 +124,12 @@ class SecretRedactor:
         return match is not None and match[1] in self._labels
 
 
-def _merged(hits: list[Hit], data: bytes) -> list[Hit]:
+def _merged(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
     """Overlapping hits as one, named by the one of the lowest rank.
 
     Widened to whole characters: the rules work on bytes, and half a character could not be decoded again.
     """
-    merged: list[Hit] = []
+    merged: list[SecretHit] = []
     for hit in sorted(hits):
         start, end = hit.start, hit.end
         while start > 0 and data[start] & 0xC0 == 0x80:
@@ -139,17 +139,17 @@ def _merged(hits: list[Hit], data: bytes) -> list[Hit]:
         if merged and start < merged[-1].end:
             last = merged[-1]
             rank, label = min((last.rank, last.label), (hit.rank, hit.label))
-            merged[-1] = Hit(last.start, max(last.end, end), rank, label)
+            merged[-1] = SecretHit(last.start, max(last.end, end), rank, label)
         else:
-            merged.append(Hit(start, end, hit.rank, hit.label))
+            merged.append(SecretHit(start, end, hit.rank, hit.label))
     return merged
 
 
-def _outside(hits: list[Hit], placeholders: list[tuple[int, int]]) -> list[Hit]:
+def _outside(hits: list[SecretHit], placeholders: list[tuple[int, int]]) -> list[SecretHit]:
     """The parts of the hits that no placeholder covers. Both lists are ordered and free of overlaps."""
     if not placeholders:
         return hits
-    parts: list[Hit] = []
+    parts: list[SecretHit] = []
     index = 0
     for hit in hits:
         start = hit.start
@@ -158,15 +158,15 @@ def _outside(hits: list[Hit], placeholders: list[tuple[int, int]]) -> list[Hit]:
         at = index
         while at < len(placeholders) and placeholders[at][0] < hit.end:
             if start < placeholders[at][0]:
-                parts.append(Hit(start, placeholders[at][0], hit.rank, hit.label))
+                parts.append(SecretHit(start, placeholders[at][0], hit.rank, hit.label))
             start = placeholders[at][1]
             at += 1
         if start < hit.end:
-            parts.append(Hit(start, hit.end, hit.rank, hit.label))
+            parts.append(SecretHit(start, hit.end, hit.rank, hit.label))
     return parts
 
 
-def _cut(data: bytes, hits: list[Hit]) -> bytes:
+def _cut(data: bytes, hits: list[SecretHit]) -> bytes:
     pieces: list[bytes] = []
     last = 0
     for hit in hits:

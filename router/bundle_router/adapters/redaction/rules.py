@@ -30,7 +30,7 @@ NAMED_STRUCTURE: Final = rf'''(?i)"{IN_TEXT}"\s*(?::\s*[\[0-9-]|[,}}])'''
 """A JSON text in which a secret's name is followed by what only `redact_value` takes out: numbers, lists, pairs."""
 
 
-class Hit(NamedTuple):
+class SecretHit(NamedTuple):
     """A secret: its span in bytes, the rank of its rule (the lowest names it where hits overlap), and its label."""
 
     start: int
@@ -53,7 +53,7 @@ class Keywords:
         return frozenset(self._words[index] for index in self._set.matching(data.lower()) or ())
 
 
-class Text:
+class ProbedText:
     """One text that some probe matched."""
 
     def __init__(self, data: bytes, keywords: Keywords) -> None:
@@ -66,7 +66,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class SecretAllowance:
     """What a rule lets pass: a whole secret or a part of the match that fits a regex, a secret with a stop word."""
 
     target: str
@@ -90,10 +90,10 @@ class GitleaksRule:
     group: int | None
     entropy: float
     keywords: frozenset[str]
-    allow: tuple[Allowance, ...]
+    allow: tuple[SecretAllowance, ...]
     rank: int
 
-    def hits(self, text: Text) -> Iterator[Hit]:
+    def hits(self, text: ProbedText) -> Iterator[SecretHit]:
         if self.keywords.isdisjoint(text.keywords):
             return
         data = text.data
@@ -102,7 +102,7 @@ class GitleaksRule:
             while end - start > 1 and data[start] in QUOTES and data[start] == data[end - 1]:
                 start, end = start + 1, end - 1
             if start < end and self._stands(data[start:end], data[spans[0][0] : spans[0][1]]):
-                yield Hit(start, end, self.rank, self.id)
+                yield SecretHit(start, end, self.rank, self.id)
 
     def _secret(self, spans: tuple[tuple[int, int], ...]) -> tuple[int, int]:
         if self.group is not None:
@@ -122,7 +122,7 @@ class ShapeRule:
     shape: Shape
     rank: int
 
-    def hits(self, text: Text) -> Iterator[Hit]:
+    def hits(self, text: ProbedText) -> Iterator[SecretHit]:
         shape, data = self.shape, text.data
         for spans in pattern(shape.regex).spans(data):
             name = spans[shape.name]
@@ -133,7 +133,7 @@ class ShapeRule:
                     continue
                 for first, last in self._secrets(data, start, end):
                     if shape.check(data[first:last]):
-                        yield Hit(first, last, self.rank, shape.id)
+                        yield SecretHit(first, last, self.rank, shape.id)
 
     def _secrets(self, data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
         if not self.shape.inner:
@@ -153,9 +153,9 @@ class KnownRule:
         self.regex = values.regex
         self.labels = values.labels
 
-    def hits(self, text: Text) -> Iterator[Hit]:
+    def hits(self, text: ProbedText) -> Iterator[SecretHit]:
         for start, end, label in self._values.found(text.data):
-            yield Hit(start, end, 0, label)
+            yield SecretHit(start, end, 0, label)
 
 
 def entropy(secret: bytes) -> float:
@@ -169,14 +169,14 @@ def _loaded() -> dict[str, Any]:
     return loaded
 
 
-def _allowances(entries: list[dict[str, Any]]) -> tuple[Allowance, ...]:
+def _allowances(entries: list[dict[str, Any]]) -> tuple[SecretAllowance, ...]:
     return tuple(
-        Allowance(entry["target"], tuple(entry["regexes"]), "|".join(map(literal, entry["stopwords"])))
+        SecretAllowance(entry["target"], tuple(entry["regexes"]), "|".join(map(literal, entry["stopwords"])))
         for entry in entries
     )
 
 
-Finder = Callable[[Text], Iterator[Hit]]
+Finder = Callable[[ProbedText], Iterator[SecretHit]]
 
 
 @dataclass(frozen=True)
@@ -245,15 +245,15 @@ class RuleBook:
         """Whether any probe matches. False: there is nothing to redact. True: there may be."""
         return self._set.matching(data) is not None
 
-    def hits(self, data: bytes) -> list[Hit]:
+    def hits(self, data: bytes) -> list[SecretHit]:
         """Every secret in the text, in no order; they may overlap."""
         return list(self._search(data, MAX_LAYERS, _Budget(16 * len(data) + 65_536)))
 
-    def _search(self, data: bytes, layers: int, budget: _Budget) -> Iterator[Hit]:
+    def _search(self, data: bytes, layers: int, budget: _Budget) -> Iterator[SecretHit]:
         candidates = self._set.matching(data)
         if candidates is None:
             return
-        text = Text(data, self._keywords)
+        text = ProbedText(data, self._keywords)
         for probe in candidates:
             for finder in self._finders.get(probe, ()):
                 yield from finder(text)
@@ -263,7 +263,7 @@ class RuleBook:
                     return
                 for hit in self._search(view.data, layers - 1, budget):
                     start, end = view.origin(hit.start, hit.end)
-                    yield Hit(start, end, hit.rank, hit.label)
+                    yield SecretHit(start, end, hit.rank, hit.label)
 
     def _views(self, data: bytes, candidates: list[int]) -> Iterator[encodings.View]:
         if self._escaped in candidates:

@@ -22,7 +22,7 @@ End = Literal["answered", "blameless", "failed", "grave"]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class BreakerTerms:
     """When a breaker opens and for how long, in seconds."""
 
     errors_in_a_row: int = 5
@@ -32,7 +32,7 @@ class Terms:
     max_asked_s: float = 900.0
 
 
-DEFAULT_TERMS: Final = Terms()
+DEFAULT_TERMS: Final = BreakerTerms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Ticket:
 class Breaker:
     """`open_until_ns` is None while closed; `openings` counts how often it opened since it was last closed."""
 
-    terms: Terms = DEFAULT_TERMS
+    terms: BreakerTerms = DEFAULT_TERMS
     epoch: int = 0
     errors: int = 0
     openings: int = 0

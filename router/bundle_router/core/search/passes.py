@@ -12,7 +12,7 @@ from bundle_router.core.search.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class SearchScope:
     """Who may be ranked: `None` is everyone."""
 
     bundles: frozenset[str] | None
@@ -44,7 +44,7 @@ class Passes:
     bundles_of: Mapping[str, tuple[str, ...]]
     ranks_tools: Collection = "tools"
 
-    def of(self, terms: Terms, hints: Terms, need: float, scope: Scope, tools: bool) -> Pass:
+    def of(self, terms: Terms, hints: Terms, need: float, scope: SearchScope, tools: bool) -> Pass:
         w, analyzer = self.weights, self.analyzer
         for_bundles = analyzer.weigh(terms, w.bundle_scale)
         known = self._known("bundles", terms, for_bundles)

@@ -29,7 +29,7 @@ from bundle_router.core.search.fusion import Scored, add_up, best_is_one, blend,
 from bundle_router.core.search.index import MIN_RESPELT, Index, Vectors
 from bundle_router.core.search.meaning import best_of_tools, likeness
 from bundle_router.core.search.memory import Memory, count_features
-from bundle_router.core.search.passes import Pass, Passes, Scope, coherence_of
+from bundle_router.core.search.passes import Pass, Passes, SearchScope, coherence_of
 from bundle_router.core.search.recall import NEIGHBOURS, Recollection
 from bundle_router.core.search.request import Request, marks_of
 from bundle_router.core.search.text import Analyzer, Terms, split_quotes
@@ -185,7 +185,7 @@ class Search:
             self._read_of[tools] = known
         return known
 
-    def _scope(self, bundles: frozenset[str], tools: frozenset[str] | None = None) -> Scope:
+    def _scope(self, bundles: frozenset[str], tools: frozenset[str] | None = None) -> SearchScope:
         if tools is None:
             tools = self._members.get(bundles)
         if tools is None:
@@ -194,9 +194,11 @@ class Search:
                 self._members.clear()
             self._members[bundles] = tools
         everyone = len(bundles) == len(self.corpus.members)
-        return Scope(None if everyone else bundles, None if len(tools) == self.corpus.count("reviewed") else tools)
+        return SearchScope(
+            None if everyone else bundles, None if len(tools) == self.corpus.count("reviewed") else tools
+        )
 
-    def _find(self, request: Request, scope: Scope, *, tools: bool) -> _Found:
+    def _find(self, request: Request, scope: SearchScope, *, tools: bool) -> _Found:
         w = self.weights
         wish, quoted = split_quotes(request.text)
         terms = self._respelt(self.analyzer.terms(wish), tools)
@@ -242,7 +244,7 @@ class Search:
             return (stem,)
         return self.index.like("bundles", stem) or (stem,)
 
-    def _meant(self, request: Request, scope: Scope, tools: bool) -> _Meant:
+    def _meant(self, request: Request, scope: SearchScope, tools: bool) -> _Meant:
         vector = request.vector or self.understood.get(request.text)
         if vector is None or self.vectors is None:
             return WORDS_ALONE
@@ -263,7 +265,7 @@ class Search:
         clauses = self.analyzer.clauses(text)
         return clauses if len(clauses) > 1 else []
 
-    def _add_history(self, scores: dict[str, float], request: Request, scope: Scope) -> None:
+    def _add_history(self, scores: dict[str, float], request: Request, scope: SearchScope) -> None:
         """What the run's last steps had is likely wanted again: latest first, shared among a step's bundles."""
         weight = self.weights.history * (max(scores.values(), default=0.0) or 1.0)
         for step in request.recent:

@@ -19,7 +19,7 @@ MAX_ANSWERS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedAnswer:
     """An answer worth hearing again: what was picked, what was over the cap, and which model said it in what words."""
 
     ids: tuple[str, ...]
@@ -30,7 +30,7 @@ class Kept:
     raw: str | None
 
 
-_READER = TypeAdapter(Kept)
+_READER = TypeAdapter(CachedAnswer)
 
 
 class AnswerMemory:
@@ -41,13 +41,13 @@ class AnswerMemory:
         self._ttl_s = ttl_s
         self._store = store if ttl_s > 0 else None
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[int, Kept]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[int, CachedAnswer]] = OrderedDict()
 
     @property
     def has_store(self) -> bool:
         return self._store is not None
 
-    def get(self, key: str) -> Kept | None:
+    def get(self, key: str) -> CachedAnswer | None:
         """The answer in memory, if it is young enough. Never waits."""
         with self._lock:
             found = self._kept.get(key)
@@ -60,7 +60,7 @@ class AnswerMemory:
             self._kept.move_to_end(key)
             return kept
 
-    def fetch(self, key: str) -> Kept | None:
+    def fetch(self, key: str) -> CachedAnswer | None:
         """The answer in the store, which is then in memory too. Blocks: for a thread."""
         text = self._store.get(key) if self._store is not None else None
         if text is None:
@@ -72,12 +72,12 @@ class AnswerMemory:
         self._remember(key, kept)
         return kept
 
-    def put(self, key: str, kept: Kept) -> None:
+    def put(self, key: str, kept: CachedAnswer) -> None:
         """Keeps an answer in memory. Never waits."""
         if self._ttl_s > 0:
             self._remember(key, kept)
 
-    def store(self, key: str, kept: Kept) -> None:
+    def store(self, key: str, kept: CachedAnswer) -> None:
         """Keeps an answer in the store. Blocks: for a thread."""
         if self._store is not None:
             self._store.put(key, json.dumps(asdict(kept)), self._ttl_s)
@@ -86,7 +86,7 @@ class AnswerMemory:
         if self._store is not None:
             self._store.close()
 
-    def _remember(self, key: str, kept: Kept) -> None:
+    def _remember(self, key: str, kept: CachedAnswer) -> None:
         until = self._clock.monotonic_ns() + int(self._ttl_s * 1e9)
         with self._lock:
             self._kept[key] = (until, kept)

@@ -28,7 +28,7 @@ from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Failure, ModelUse, RecentStep, Reply
 from bundle_router.engine.asking.flights import Flights
 from bundle_router.engine.asking.loop import CLOSE_S, LoopThread
-from bundle_router.engine.asking.memory import AnswerMemory, Kept
+from bundle_router.engine.asking.memory import AnswerMemory, CachedAnswer
 from bundle_router.engine.asking.turns import Turn, Turns
 from bundle_router.ports import AnswerStore, Clock, Diagnostics, ModelClient, Readiness
 
@@ -216,7 +216,7 @@ class ModelSelector:
         return reply, choice
 
     async def _succeeded(self, put: _Put, use: ModelUse, choice: Picked) -> Reply:
-        kept = Kept(choice.ids, choice.dropped, choice.justification, use.name, use.prompt_version, use.answer)
+        kept = CachedAnswer(choice.ids, choice.dropped, choice.justification, use.name, use.prompt_version, use.answer)
         self._memory.put(put.key, kept)
         if self._memory.has_store:
             # Nobody waits for it: an answer that is not kept is asked for again.
@@ -244,7 +244,7 @@ def _added(use: ModelUse, turn: Turn, reply: ModelReply) -> ModelUse:
     )
 
 
-def _from_kept(kept: Kept, key: str) -> Reply:
+def _from_kept(kept: CachedAnswer, key: str) -> Reply:
     use = ModelUse(kept.model, kept.prompt_version, key, cached=True, answer=kept.raw)
     answer = Answer(kept.ids, "model", "model_cached", kept.justification, model=use, dropped=kept.dropped)
     return Reply(answer=answer, model=use)

@@ -19,13 +19,13 @@ from typing import Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models import Failure, Hearing
-from bundle_router.core.models.breaker import Breaker, End, Terms, Ticket
+from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
 from bundle_router.core.search.index import Vectors
 from bundle_router.ports import Clock, Diagnostics, Embedder, Embedding
 
 KEPT_GOALS: Final = 512
 KEPT_REVISIONS: Final = 2
-TERMS: Final = Terms(errors_in_a_row=3, base_s=30.0, growth=2.0, max_open_s=600.0)
+TERMS: Final = BreakerTerms(errors_in_a_row=3, base_s=30.0, growth=2.0, max_open_s=600.0)
 _GRAVE: Final[frozenset[Failure]] = frozenset(("timeout", "rate_limited", "auth"))
 _BLAMELESS: Final[frozenset[Failure]] = frozenset(("not_ready", "bad_request", "context_window"))
 

@@ -26,7 +26,7 @@ RECENT: Final = 5
 """Steps that were taken before, as many as a search looks at by default."""
 
 
-class Correction(Frozen):
+class StepLabel(Frozen):
     """A line of `labels.jsonl`: what a reviewer says about one decision. `needed` and `not_needed` hold bundle ids."""
 
     schema_: str = Field(default=LABEL_SCHEMA, alias="schema", pattern=r"^bundle-router\.label/1$")
@@ -83,7 +83,7 @@ class _Open:
     missed: dict[str, None] = field(default_factory=dict)
 
 
-def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[Correction] = ()) -> list[PastStep]:
+def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[StepLabel] = ()) -> list[PastStep]:
     """The steps of one run, from its records in the order of their `seq`. Later corrections overrule earlier ones.
 
     Raises KeyError, TypeError or ValueError on a record that is not what its type says.
@@ -109,7 +109,7 @@ def _add_call(entry: _Open, record: CallFinished) -> None:
         entry.missed[record.name] = None
 
 
-def _spoken(corrections: Sequence[Correction]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+def _spoken(corrections: Sequence[StepLabel]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     said: dict[str, dict[str, bool]] = {}
     for correction in corrections:
         row = said.setdefault(correction.decision_id, {})

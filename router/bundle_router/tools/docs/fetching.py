@@ -9,7 +9,7 @@ from typing import Final
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.docs.deadline import Deadline
 from bundle_router.tools.docs.network import Network
-from bundle_router.tools.docs.transfer import BodyLimit, Head, Reply, get
+from bundle_router.tools.docs.transfer import BodyLimit, HttpReply, ResponseHead, get
 from bundle_router.tools.docs.urls import HostList, Url, join_url
 
 MAX_REDIRECTS: Final = 5
@@ -61,7 +61,7 @@ class Fetcher:
                 raise ToolFailure(message, code=failure.code, advice=failure.advice) from None
 
 
-def media_type(head: Head) -> tuple[str, str]:
+def media_type(head: ResponseHead) -> tuple[str, str]:
     """Media type and charset of a reply, both lower case and "" where absent."""
     kind, _, parameters = head.first("content-type").partition(";")
     for parameter in parameters.split(";"):
@@ -71,7 +71,7 @@ def media_type(head: Head) -> tuple[str, str]:
     return kind.strip().lower(), ""
 
 
-def _page(hops: list[Url], reply: Reply) -> Page:
+def _page(hops: list[Url], reply: HttpReply) -> Page:
     status = reply.head.status
     if status in (404, 410):
         raise ToolFailure(f"{hops[-1]}: there is no such page (HTTP {status})", code="not_found")
@@ -81,7 +81,7 @@ def _page(hops: list[Url], reply: Reply) -> Page:
     return Page(hops[-1], tuple(hops), kind, charset, reply.body, reply.cut)
 
 
-def _location(here: Url, head: Head) -> str:
+def _location(here: Url, head: ResponseHead) -> str:
     locations = head.all("location")
     if len(locations) != 1:
         raise ToolFailure(f"{here}: a redirect with {len(locations)} targets", code="bad_response")

@@ -30,7 +30,7 @@ _LLMS_LINK: Final = re.compile(r"\[([^\[\]]{1,300})\]\(([^()\s]{1,2048})\)(?::[ 
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """One page, section or symbol. `location` is as the index says, to be joined to the index's folder.
 
     `kind` is the index's own word for it (`py:function`), or ""; `text` is some of the page's text, or "".
@@ -48,10 +48,10 @@ class IndexKind:
 
     name: str
     path: str
-    read: Callable[[bytes], list[Entry] | None]
+    read: Callable[[bytes], list[IndexEntry] | None]
 
 
-def read_inventory(body: bytes) -> list[Entry] | None:
+def read_inventory(body: bytes) -> list[IndexEntry] | None:
     """Sphinx `objects.inv`, version 2: pages, sections and symbols."""
     lines = body.split(b"\n", 4)
     if len(lines) < 5 or lines[0].rstrip() != b"# Sphinx inventory version 2":
@@ -64,7 +64,7 @@ def read_inventory(body: bytes) -> list[Entry] | None:
     return _bounded(entry for entry in entries if entry)
 
 
-def _inventory_entry(line: str) -> Entry | None:
+def _inventory_entry(line: str) -> IndexEntry | None:
     # "name domain:role priority location title"; the name may hold spaces, so the role is found by its shape.
     words = line[:_MAX_FIELD].split(" ")
     for at in range(1, len(words) - 3):
@@ -73,24 +73,24 @@ def _inventory_entry(line: str) -> Entry | None:
             title = " ".join(words[at + 3 :]).strip()
             if location.endswith("$"):
                 location = location[:-1] + name
-            return Entry(name if title in ("", "-") else title, location, "" if role.startswith("std:") else role)
+            return IndexEntry(name if title in ("", "-") else title, location, "" if role.startswith("std:") else role)
     return None
 
 
-def read_mkdocs(body: bytes) -> list[Entry] | None:
+def read_mkdocs(body: bytes) -> list[IndexEntry] | None:
     """MkDocs `search/search_index.json`: pages and sections with their text."""
     value = _json(body)
     docs = value.get("docs") if isinstance(value, dict) else None
     if not isinstance(docs, list):
         return None
     return _bounded(
-        Entry(_prose(doc["title"]), doc["location"], "", _prose(str(doc.get("text", ""))[:20_000]))
+        IndexEntry(_prose(doc["title"]), doc["location"], "", _prose(str(doc.get("text", ""))[:20_000]))
         for doc in docs
         if isinstance(doc, dict) and isinstance(doc.get("title"), str) and isinstance(doc.get("location"), str)
     )
 
 
-def read_sphinx_search(body: bytes) -> list[Entry] | None:
+def read_sphinx_search(body: bytes) -> list[IndexEntry] | None:
     """Sphinx `searchindex.js`: pages and, where the builder wrote them, sections. Assumes pages end in `.html`."""
     text = decode_text(body, "utf-8")
     if not text.lstrip().startswith("Search.setIndex("):
@@ -99,19 +99,21 @@ def read_sphinx_search(body: bytes) -> list[Entry] | None:
     if not isinstance(names, list) or not isinstance(titles, list):
         return None
     pages = [name if isinstance(name, str) else "" for name in names]
-    entries = [Entry(_prose(str(title)), f"{name}.html") for name, title in zip(pages, titles, strict=False) if name]
+    entries = [
+        IndexEntry(_prose(str(title)), f"{name}.html") for name, title in zip(pages, titles, strict=False) if name
+    ]
     sections = _sphinx_array(text, "alltitles")
     if isinstance(sections, dict):
         entries.extend(_sphinx_sections(sections, pages))
     return _bounded(iter(entries))
 
 
-def _sphinx_sections(sections: dict[str, Any], pages: list[str]) -> Iterator[Entry]:
+def _sphinx_sections(sections: dict[str, Any], pages: list[str]) -> Iterator[IndexEntry]:
     for title, places in sections.items():
         for place in places if isinstance(places, list) else ():
             match place:
                 case [int(page), str(anchor)] if 0 <= page < len(pages) and pages[page]:
-                    yield Entry(_prose(title), f"{pages[page]}.html#{anchor}")
+                    yield IndexEntry(_prose(title), f"{pages[page]}.html#{anchor}")
 
 
 def _sphinx_array(text: str, name: str) -> Any:
@@ -125,16 +127,16 @@ def _sphinx_array(text: str, name: str) -> Any:
         return None
 
 
-def read_llms(body: bytes) -> list[Entry] | None:
+def read_llms(body: bytes) -> list[IndexEntry] | None:
     """`llms.txt`: a Markdown list of links, each with a remark."""
     text = decode_text(body, "utf-8")
     if text.lstrip()[:1] == "<":
         return None
-    found = (Entry(_prose(m[1]), m[2], "", _prose(m[3] or "")) for m in _LLMS_LINK.finditer(text))
+    found = (IndexEntry(_prose(m[1]), m[2], "", _prose(m[3] or "")) for m in _LLMS_LINK.finditer(text))
     return _bounded(found) or None
 
 
-def read_sitemap(body: bytes) -> list[Entry] | None:
+def read_sitemap(body: bytes) -> list[IndexEntry] | None:
     """`sitemap.xml`: bare URLs, titled by the words of their paths. One of sitemaps has entries of kind `sitemap`.
 
     Read with one expression, not an XML parser: no entities, no external references.
@@ -144,7 +146,7 @@ def read_sitemap(body: bytes) -> list[Entry] | None:
     if not nested and "<urlset" not in text:
         return None
     locations = (html.unescape(found) for found in _LOCATION.findall(text))
-    return _bounded(Entry(_path_words(location), location, "sitemap" if nested else "") for location in locations)
+    return _bounded(IndexEntry(_path_words(location), location, "sitemap" if nested else "") for location in locations)
 
 
 def _path_words(location: str) -> str:
@@ -164,7 +166,7 @@ def _prose(text: str) -> str:
     return " ".join(clean_text(html.unescape(_TAG.sub(" ", text))).split())
 
 
-def _bounded(entries: Iterator[Entry]) -> list[Entry]:
+def _bounded(entries: Iterator[IndexEntry]) -> list[IndexEntry]:
     return [entry for entry in islice(entries, MAX_ENTRIES) if entry.title and entry.location]
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.docs.fetching import Fetcher, Page
-from bundle_router.tools.docs.indexes import KINDS, MAX_INDEX, Entry, IndexKind
+from bundle_router.tools.docs.indexes import KINDS, MAX_INDEX, IndexEntry, IndexKind
 from bundle_router.tools.docs.transfer import BodyLimit
 from bundle_router.tools.docs.urls import Url, join_url, parse_url
 
@@ -40,12 +40,12 @@ class SiteIndex:
     kind: str
     url: Url
     folder: Url
-    entries: Sequence[Entry]
+    entries: Sequence[IndexEntry]
     cut: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class PageHit:
     title: str
     url: str
     kind: str
@@ -69,7 +69,7 @@ def find_index(fetcher: Fetcher, site: Url) -> SiteIndex:
     )
 
 
-def rank(entries: Sequence[Entry], query: str) -> list[Entry]:
+def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
     """The entries that share a word with the query, best first. Rare words weigh more, titles more than the rest."""
     words = tuple(dict.fromkeys(_words(query)))[:MAX_WORDS]
     if not words:
@@ -79,7 +79,7 @@ def rank(entries: Sequence[Entry], query: str) -> list[Entry]:
     rarity = {word: math.log(1 + len(entries) / count) for word, count in spread.items()}
     whole = " ".join(_words(query))
 
-    def score(entry: Entry, matched: dict[str, float]) -> float:
+    def score(entry: IndexEntry, matched: dict[str, float]) -> float:
         total = sum(rarity[word] * weight for word, weight in matched.items()) * len(matched) / len(words)
         title = " ".join(_words(entry.title))
         exact = 2.0 if title == whole else 1.25 if whole in title else 1.0
@@ -90,9 +90,9 @@ def rank(entries: Sequence[Entry], query: str) -> list[Entry]:
     return [item[3] for item in scored]
 
 
-def resolve_hits(index: SiteIndex, ranked: Sequence[Entry], most: int) -> list[Hit]:
+def resolve_hits(index: SiteIndex, ranked: Sequence[IndexEntry], most: int) -> list[PageHit]:
     """The first `most` entries whose URL stands under the index's folder, each URL once."""
-    hits: dict[str, Hit] = {}
+    hits: dict[str, PageHit] = {}
     for entry in ranked:
         if len(hits) == most:
             break
@@ -102,7 +102,7 @@ def resolve_hits(index: SiteIndex, ranked: Sequence[Entry], most: int) -> list[H
             continue
         shown = f"{url}#{url.fragment}" if url.fragment else str(url)
         if index.folder.holds(url):
-            hits.setdefault(shown, Hit(entry.title, shown, entry.kind, entry.text))
+            hits.setdefault(shown, PageHit(entry.title, shown, entry.kind, entry.text))
     return list(hits.values())
 
 
@@ -122,7 +122,7 @@ def _fetch_index(fetcher: Fetcher, url: Url) -> Page | None:
         raise
 
 
-def _site_index(fetcher: Fetcher, kind: IndexKind, page: Page, entries: list[Entry]) -> SiteIndex:
+def _site_index(fetcher: Fetcher, kind: IndexKind, page: Page, entries: list[IndexEntry]) -> SiteIndex:
     folder = page.url.folder
     for _ in range(kind.path.count("/")):
         folder = join_url(folder, "../")
@@ -134,7 +134,7 @@ def _site_index(fetcher: Fetcher, kind: IndexKind, page: Page, entries: list[Ent
     return SiteIndex(kind.name, page.url, folder, entries, cut)
 
 
-def _nested_sitemap(fetcher: Fetcher, kind: IndexKind, folder: Url, entry: Entry) -> list[Entry]:
+def _nested_sitemap(fetcher: Fetcher, kind: IndexKind, folder: Url, entry: IndexEntry) -> list[IndexEntry]:
     try:
         url = parse_url(entry.location)
     except ToolFailure:  # as in resolve_hits
@@ -143,7 +143,7 @@ def _nested_sitemap(fetcher: Fetcher, kind: IndexKind, folder: Url, entry: Entry
     return [found for found in (kind.read(page.body) if page else None) or [] if found.kind != "sitemap"]
 
 
-def _match(entry: Entry, words: Sequence[str]) -> dict[str, float]:
+def _match(entry: IndexEntry, words: Sequence[str]) -> dict[str, float]:
     """Which words the entry has, and how well: as a word of the title, in the title, in the URL, in the text."""
     title, location, text = entry.title.casefold(), entry.location.casefold(), entry.text.casefold()
     matched = {}

@@ -32,7 +32,7 @@ _SUCCESS: Final = (200, 203)
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseHead:
     """Status and headers of a reply. Names are lower case."""
 
     status: int
@@ -54,15 +54,15 @@ class BodyLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """`body` is decoded; it is empty, and unread, unless the status is 200 or 203. `cut`: there was more."""
 
-    head: Head
+    head: ResponseHead
     body: bytes = b""
     cut: bool = False
 
 
-def get(url: Url, network: Network, deadline: Deadline, limit_for: Callable[[Head], BodyLimit]) -> Reply:
+def get(url: Url, network: Network, deadline: Deadline, limit_for: Callable[[ResponseHead], BodyLimit]) -> HttpReply:
     """Sends one GET and reads its reply. Follows nothing.
 
     Raises ToolFailure: what `Network.open` raises, `bad_response`, `truncated`, `unsupported_encoding`, `too_large`.
@@ -73,7 +73,7 @@ def get(url: Url, network: Network, deadline: Deadline, limit_for: Callable[[Hea
         exchange.send_request()
         head = exchange.read_head()
         if head.status not in _SUCCESS:
-            return Reply(head)
+            return HttpReply(head)
         return exchange.read_body(head, limit_for(head))
     finally:
         connection.close()
@@ -107,7 +107,7 @@ class _Exchange:
             self._deadline.check(f"asking for {self._url}")
             self._broken(str(error.strerror or error))
 
-    def read_head(self) -> Head:
+    def read_head(self) -> ResponseHead:
         interim = 0
         while True:
             event = self._next_event()
@@ -119,9 +119,9 @@ class _Exchange:
         raw = list(event.headers)
         if len(raw) > MAX_HEADERS:
             self._fail(f"the reply has more than {MAX_HEADERS} headers", "bad_response")
-        return Head(event.status_code, tuple((k.decode("ascii"), v.decode("latin-1")) for k, v in raw))
+        return ResponseHead(event.status_code, tuple((k.decode("ascii"), v.decode("latin-1")) for k, v in raw))
 
-    def read_body(self, head: Head, limit: BodyLimit) -> Reply:
+    def read_body(self, head: ResponseHead, limit: BodyLimit) -> HttpReply:
         inflate = self._inflater(head)
         body = bytearray()
         self._received = 0
@@ -131,15 +131,15 @@ class _Exchange:
             body += inflate.feed(data, room) if inflate else data[:room]
             if len(body) > limit.max_bytes:
                 if limit.cut:
-                    return Reply(head, bytes(body[: limit.max_bytes]), cut=True)
+                    return HttpReply(head, bytes(body[: limit.max_bytes]), cut=True)
                 self._fail(f"it is larger than {limit.max_bytes} bytes", "too_large")
             if self._received > 2 * limit.max_bytes + CHUNK:
                 self._fail(f"it takes more than {2 * limit.max_bytes} bytes to send", "too_large")
         if inflate and not inflate.complete:
             self._fail("the compressed body ends early", "truncated")
-        return Reply(head, bytes(body))
+        return HttpReply(head, bytes(body))
 
-    def _inflater(self, head: Head) -> _Gunzip | None:
+    def _inflater(self, head: ResponseHead) -> _Gunzip | None:
         codings = [name for value in head.all("content-encoding") for name in _list_of(value) if name != "identity"]
         if not codings:
             return None

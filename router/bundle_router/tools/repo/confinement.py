@@ -35,14 +35,14 @@ from bundle_router.tools.repo.hiding import Hidden, identity_of
 from bundle_router.tools.repo.lineage import open_folder
 from bundle_router.tools.repo.refusals import explained, invalid, outside
 
-__all__ = ["Entry", "FileKind", "Root", "open_beneath", "read_up_to", "workspace"]
+__all__ = ["FileKind", "FolderEntry", "Root", "open_beneath", "read_up_to", "workspace"]
 
 MAX_PATH_BYTES: Final = 4095
 FileKind = Literal["file", "dir", "symlink", "other"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """One directory entry, not followed. `size` is in bytes (0 unless a file); `links` counts hard links."""
 
     name: str
@@ -173,12 +173,12 @@ class Root:
             raise ToolFailure(f"{path!r} has more than {max_bytes:,} bytes", code="too_large")
         return data
 
-    def scandir(self, path: str, *, limit: int) -> list[Entry]:
+    def scandir(self, path: str, *, limit: int) -> list[FolderEntry]:
         """The entries of a directory sorted by name as bytes, at most `limit` of them (in the disk's order).
 
         Hidden folders are left out, and `hidden` has met them.
         """
-        entries: list[Entry] = []
+        entries: list[FolderEntry] = []
         fd = self.open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with explained(path), os.scandir(fd) as found:
@@ -205,13 +205,13 @@ class Root:
             return False  # not there any more, or not a folder: nothing hidden lies on the way
         return False
 
-    def entry(self, path: str) -> Entry | None:
+    def entry(self, path: str) -> FolderEntry | None:
         """What lies at the path, not following a last symlink; None if there is nothing."""
         parent, _, name = self.relative(path).rpartition("/")
         try:
             if name in (".", ".."):
                 os.close(self.open_fd(path, PATH_ONLY | os.O_DIRECTORY))
-                return Entry(name, "dir")
+                return FolderEntry(name, "dir")
             fd = self.open_fd(parent or ".", PATH_ONLY | os.O_DIRECTORY)
         except ToolFailure as failure:
             if failure.code in ("not_found", "not_a_directory"):
@@ -225,7 +225,7 @@ class Root:
             return None  # it was there a moment ago, or its name is too long to be there
         finally:
             os.close(fd)
-        return Entry(name, kind, info.st_size if kind == "file" else 0, info.st_nlink, target)
+        return FolderEntry(name, kind, info.st_size if kind == "file" else 0, info.st_nlink, target)
 
     def _check_readable(self, info: os.stat_result, path: str) -> None:
         if stat.S_ISDIR(info.st_mode):
@@ -292,11 +292,11 @@ def _is_hidden(item: os.DirEntry[str], hidden: Hidden) -> bool:
         return False  # removed since the directory was read
 
 
-def _entry(item: os.DirEntry[str], parent_fd: int) -> Entry:
+def _entry(item: os.DirEntry[str], parent_fd: int) -> FolderEntry:
     try:
         info = item.stat(follow_symlinks=False)
         kind = _kind(info.st_mode)
         target = os.readlink(item.name, dir_fd=parent_fd) if kind == "symlink" else ""
     except OSError:
-        return Entry(item.name, "other")  # removed or replaced since the directory was read
-    return Entry(item.name, kind, info.st_size if kind == "file" else 0, info.st_nlink, target)
+        return FolderEntry(item.name, "other")  # removed or replaced since the directory was read
+    return FolderEntry(item.name, kind, info.st_size if kind == "file" else 0, info.st_nlink, target)

@@ -53,7 +53,7 @@ class FileHits:
     lines: tuple[Line, ...]
 
 
-class Engine(Protocol):
+class TextSearch(Protocol):
     """Finds lines. Yields files in path order; closing the generator ends the search."""
 
     def __call__(self, query: Ripgrep, root: Root, context: ToolContext) -> Generator[FileHits, None, None]: ...

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from bundle_router.core.models import Frozen, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.confinement import Entry, Root, workspace
+from bundle_router.tools.repo.confinement import FolderEntry, Root, workspace
 from bundle_router.tools.repo.wording import count, show_name
 
 SCAN_ENTRIES: Final = 100_000
@@ -73,7 +73,7 @@ def _collect(root: Root, top: str, arguments: ListDir, context: ToolContext) -> 
     return [line for _, line in sorted(kept)], total
 
 
-def _line(entry: Entry, parts: tuple[str, ...]) -> str:
+def _line(entry: FolderEntry, parts: tuple[str, ...]) -> str:
     name = show_name("/".join(parts))
     if entry.kind == "dir":
         return f"{name}/"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.confinement import Entry, Root, read_up_to
+from bundle_router.tools.repo.confinement import FolderEntry, Root, read_up_to
 from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep
 from bundle_router.tools.repo.ignoring import MAX_IGNORE_BYTES, Glob, Rules, is_ignored, parse, parse_glob
 from bundle_router.tools.repo.regexes import compile_lines
@@ -79,7 +79,7 @@ def _walk(root: Root, folder: str, chain: tuple[Rules, ...], glob: Glob | None) 
             pending.append((path, _chain_at(root, path, chain), iter(_entries(root, path))))
 
 
-def _is_wanted(entry: Entry, path: str, chain: tuple[Rules, ...], glob: Glob | None) -> bool:
+def _is_wanted(entry: FolderEntry, path: str, chain: tuple[Rules, ...], glob: Glob | None) -> bool:
     if entry.name == ".git" or entry.kind not in ("file", "dir") or entry.size > MAX_FILE_BYTES:
         return False
     is_dir = entry.kind == "dir"
@@ -87,7 +87,7 @@ def _is_wanted(entry: Entry, path: str, chain: tuple[Rules, ...], glob: Glob | N
     return asked if asked is not None else not is_ignored(chain, path, is_dir)
 
 
-def _entries(root: Root, folder: str) -> list[Entry]:
+def _entries(root: Root, folder: str) -> list[FolderEntry]:
     try:
         return root.scandir(folder or ".", limit=_MAX_ENTRIES)
     except ToolFailure:

@@ -21,7 +21,7 @@ from bundle_router.core.models import Text, ToolContext, ToolOutput
 from bundle_router.tools.repo import rg, scanning
 from bundle_router.tools.repo.children import find_binary
 from bundle_router.tools.repo.confinement import workspace
-from bundle_router.tools.repo.hits import Engine, FileHits, Line, Ripgrep
+from bundle_router.tools.repo.hits import FileHits, Line, Ripgrep, TextSearch
 from bundle_router.tools.repo.regexes import bad_pattern
 from bundle_router.tools.repo.wording import count, show_name
 
@@ -32,7 +32,7 @@ _MAX_PATTERN_BYTES: Final = 131_000
 _NEWLINE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\n")
 
 
-def ripgrep(arguments: Ripgrep, context: ToolContext, *, engine: Engine | None = None) -> ToolOutput:
+def ripgrep(arguments: Ripgrep, context: ToolContext, *, engine: TextSearch | None = None) -> ToolOutput:
     """Runs `repo.ripgrep` with the engine this machine has."""
     _check_pattern(arguments)
     with workspace(context) as root:
@@ -47,7 +47,7 @@ def ripgrep(arguments: Ripgrep, context: ToolContext, *, engine: Engine | None =
     return ToolOutput((Text(shown.text(note)),))
 
 
-def _pick_engine(context: ToolContext) -> Engine:
+def _pick_engine(context: ToolContext) -> TextSearch:
     """`rg` where it is installed. It can't tell hard links, so where those are refused our own engine searches."""
     binary = find_binary("rg", outside=context.workspace)
     if binary is None or context.settings.hard_links == "refuse":

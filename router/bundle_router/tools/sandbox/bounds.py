@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from bundle_router.tools.sandbox.plan import Plan, Statement
+from bundle_router.tools.sandbox.plan import SandboxPlan, Statement
 
 INTERVAL_S: Final = 0.1
 
@@ -26,7 +26,7 @@ class Watcher:
     `processes` lists the program's; None where /proc does not show them. `in_groups` are bounds the kernel keeps.
     """
 
-    def __init__(self, plan: Plan, processes: Callable[[], Iterable[int]] | None, in_groups: set[str]) -> None:
+    def __init__(self, plan: SandboxPlan, processes: Callable[[], Iterable[int]] | None, in_groups: set[str]) -> None:
         self._plan = plan
         self._in_groups = in_groups
         self._can_read = processes is not None and Path("/proc/self/io").exists()

@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 from bundle_router.tools.sandbox import linux, namespaces
-from bundle_router.tools.sandbox.plan import NAMESPACES, Plan, Statement
+from bundle_router.tools.sandbox.plan import NAMESPACES, SandboxPlan, Statement
 from bundle_router.tools.sandbox.supervisor import Supervisor
 
 
 def main() -> None:
     code_fd, control_fd, report_fd = map(int, sys.argv[1:4])
     os.write(report_fd, b'{"ready": true}\n')
-    plan = Plan.decode(_read_line(control_fd))
+    plan = SandboxPlan.decode(_read_line(control_fd))
     groups = [group for group, *_ in plan.cgroups]
     for descriptor in (code_fd, control_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd, report_fd, *groups):
         os.set_inheritable(descriptor, False)

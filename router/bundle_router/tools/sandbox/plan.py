@@ -65,7 +65,7 @@ MEMORY_FOLDER_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SandboxPlan:
     """Everything the launcher needs. Descriptors are inherited under the same numbers.
 
     `binary_fd` is what will be executed (checked by the router, so nothing can be swapped in between); `cwd` must
@@ -117,7 +117,7 @@ class Plan:
         return json.dumps(asdict(self)).encode("ascii") + b"\n"
 
     @classmethod
-    def decode(cls, line: bytes) -> Plan:
+    def decode(cls, line: bytes) -> SandboxPlan:
         fields: dict[str, Any] = json.loads(line)
         for name, value in fields.items():
             if isinstance(value, list):

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from bundle_router.tools.sandbox import linux, namespaces, target
 from bundle_router.tools.sandbox.bounds import INTERVAL_S, Watcher
-from bundle_router.tools.sandbox.plan import Place, Plan, Statement, encode_statements
+from bundle_router.tools.sandbox.plan import Place, SandboxPlan, Statement, encode_statements
 from bundle_router.tools.sandbox.tree import SHARED_MEMORY, Swapped
 
 _KILL_FOR_S: Final = 5.0
@@ -35,7 +35,7 @@ _POLL_S: Final = 0.02
 class Supervisor:
     """One program's life. `statements` are what already holds when it is made (the namespaces)."""
 
-    def __init__(self, plan: Plan, control_fd: int, statements: list[Statement], *, own_users: bool) -> None:
+    def __init__(self, plan: SandboxPlan, control_fd: int, statements: list[Statement], *, own_users: bool) -> None:
         self._plan = plan
         self._control = control_fd
         self._statements = statements
@@ -197,7 +197,7 @@ class _Unprotected(Exception):
         )
 
 
-def _not_kept(plan: Plan, statements: Iterable[Statement]) -> list[Statement]:
+def _not_kept(plan: SandboxPlan, statements: Iterable[Statement]) -> list[Statement]:
     """What is said where there are no mounts of our own: what Landlock grants as a whole it can't take away in part."""
     why = "; ".join(statement.detail for statement in statements if statement.name == "mounts")
     for place in plan.protected:
@@ -209,14 +209,14 @@ def _not_kept(plan: Plan, statements: Iterable[Statement]) -> list[Statement]:
     return [*said, *(_about(place, False, "needs a mount namespace") for place in kept)]
 
 
-def _path_of_root(plan: Plan) -> str:
+def _path_of_root(plan: SandboxPlan) -> str:
     """Where the folder the program works in is mounted: the only mount with its identity."""
     info = os.fstat(plan.root_fd)
     found = [mount.target for mount in plan.mounts if (mount.device, mount.inode) == (info.st_dev, info.st_ino)]
     return found[0] if found else plan.cwd
 
 
-def _own_writable(plan: Plan) -> Iterator[str]:
+def _own_writable(plan: SandboxPlan) -> Iterator[str]:
     """Writable folders of a root of its own; not /tmp where it also holds the way to the workspace."""
     yield SHARED_MEMORY
     for _, folder in plan.temporary:

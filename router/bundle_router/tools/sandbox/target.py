@@ -19,19 +19,19 @@ from typing import Final
 
 from bundle_router.tools.sandbox import landlock, linux, seccomp
 from bundle_router.tools.sandbox.namespaces import reason
-from bundle_router.tools.sandbox.plan import Plan, Statement
+from bundle_router.tools.sandbox.plan import SandboxPlan, Statement
 
 _REMOVE_TRIES: Final = 100
 CANT_START: Final = 127
 """Exit status of a process that could not become the program; what it reported before says why."""
 
 
-def bounds_of_groups(plan: Plan) -> set[str]:
+def bounds_of_groups(plan: SandboxPlan) -> set[str]:
     """Return what the plan's control groups bound: `pids`, `memory`."""
     return {kind for *_, kinds in plan.cgroups for kind in kinds.split()}
 
 
-def join_groups(plan: Plan) -> None:
+def join_groups(plan: SandboxPlan) -> None:
     """Puts this process in every control group of the plan. Raises OSError."""
     for group, *_ in plan.cgroups:
         descriptor = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
@@ -39,7 +39,7 @@ def join_groups(plan: Plan) -> None:
         os.close(descriptor)
 
 
-def remove_groups(plan: Plan) -> None:
+def remove_groups(plan: SandboxPlan) -> None:
     """Empty groups are removed here, so that none stays when the router is killed. EBUSY: not quite empty yet."""
     for group, name, _ in plan.cgroups:
         for _ in range(_REMOVE_TRIES):
@@ -53,7 +53,7 @@ def remove_groups(plan: Plan) -> None:
             break
 
 
-def limit(plan: Plan, *, own_users: bool) -> None:
+def limit(plan: SandboxPlan, *, own_users: bool) -> None:
     """Limits this process. RLIMIT_NPROC counts per user: it means something in a user namespace, nothing to root."""
     limits = [
         (resource.RLIMIT_CORE, 0),
@@ -68,7 +68,7 @@ def limit(plan: Plan, *, own_users: bool) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def enter_folder(plan: Plan) -> None:
+def enter_folder(plan: SandboxPlan) -> None:
     """Opens `cwd` anew (mounts of a new namespace are not seen through the old descriptor) and compares."""
     swapped = FileNotFoundError(f"the working folder {plan.cwd!r} was replaced while the program was being started")
     try:
@@ -81,7 +81,7 @@ def enter_folder(plan: Plan) -> None:
     os.close(folder)
 
 
-def restrict_files(plan: Plan, *, network_held: bool) -> tuple[Statement, int]:
+def restrict_files(plan: SandboxPlan, *, network_held: bool) -> tuple[Statement, int]:
     """Returns what Landlock keeps, and its version (0: nothing is kept)."""
     if "files" not in plan.facilities:
         return Statement("files", False, "switched off"), 0
@@ -95,7 +95,7 @@ def restrict_files(plan: Plan, *, network_held: bool) -> tuple[Statement, int]:
     return Statement("files", True, detail), version
 
 
-def filter_calls(plan: Plan, *, unix_sockets: bool) -> Statement:
+def filter_calls(plan: SandboxPlan, *, unix_sockets: bool) -> Statement:
     name = "system calls"
     if name not in plan.facilities:
         return Statement(name, False, "switched off")
@@ -128,7 +128,7 @@ def drop_privileges() -> Statement:
     return Statement("privileges", True, "no new privileges" + ("; root with file capabilities only" if kept else ""))
 
 
-def become(plan: Plan) -> None:
+def become(plan: SandboxPlan) -> None:
     """Replaces this process with the program. Returns never; raises OSError if it can't be started."""
     for number in range(1, signal.NSIG):
         if number in (signal.SIGKILL, signal.SIGSTOP) or number not in signal.valid_signals():

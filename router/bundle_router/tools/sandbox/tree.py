@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from bundle_router.tools.sandbox.plan import Mount, Place, Plan
+from bundle_router.tools.sandbox.plan import Mount, Place, SandboxPlan
 
 _EMPTY_FOLDERS: Final = ("/dev", "/etc", "/home", "/mnt", "/opt", "/proc", "/root", "/run", "/srv", "/tmp", "/var")  # noqa: S108  # of a root of its own
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # a mount of its own
@@ -25,7 +25,7 @@ class Swapped(Exception):
         super().__init__(f"{path} was replaced while the program was being started")
 
 
-def mounts_of(plan: Plan) -> tuple[Mount, ...]:
+def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
     """Return the steps, outer folders first. Raises Swapped.
 
     Of a place that is a symlink there is none: what a mount covers is where it leads.

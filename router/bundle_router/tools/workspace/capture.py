@@ -19,7 +19,7 @@ def printable(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptOutput:
     """What is shown of a stream of `total` bytes: `text`, in which `dropped` bytes are named and left out."""
 
     text: str
@@ -46,18 +46,18 @@ class Capture:
         if len(self._tail) > 2 * self._half:  # trimmed seldom, so that feeding stays linear
             del self._tail[: -self._half]
 
-    def kept(self) -> Kept:
+    def kept(self) -> KeptOutput:
         """The text, of at most `limit` bytes and the line that names what is missing."""
         head, tail = bytes(self._head), bytes(self._tail[-self._half :])
         if len(head) + len(tail) == self.total and _size(head + tail) <= 2 * self._half:
-            return Kept(printable(head + tail), self.total, 0)
+            return KeptOutput(printable(head + tail), self.total, 0)
         while head and _size(head) > self._half:  # escapes made it longer than the bytes were
             head = head[: len(head) * self._half // (_size(head) + 1)]
         while tail and _size(tail) > self._half:
             tail = tail[-(len(tail) * self._half // (_size(tail) + 1)) or len(tail) :]
         dropped = self.total - len(head) - len(tail)
         middle = f"\n[… {dropped:,} bytes left out …]\n" if dropped else ""
-        return Kept(printable(head) + middle + printable(tail), self.total, dropped)
+        return KeptOutput(printable(head) + middle + printable(tail), self.total, dropped)
 
 
 def _size(data: bytes) -> int:

@@ -16,12 +16,12 @@ from pydantic import Field
 from bundle_router.core.models import BinaryRule, Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.confinement import Root, workspace
-from bundle_router.tools.sandbox.plan import FACILITIES, Plan, Statement
+from bundle_router.tools.sandbox.plan import FACILITIES, SandboxPlan, Statement
 from bundle_router.tools.workspace import confine, grammar
 from bundle_router.tools.workspace.binary import Binary, opened
 from bundle_router.tools.workspace.cgroups import ControlGroup, control_groups
 from bundle_router.tools.workspace.environment import environment
-from bundle_router.tools.workspace.keeping import Kept, kept_places, move_aside
+from bundle_router.tools.workspace.keeping import KeptPlaces, kept_places, move_aside
 from bundle_router.tools.workspace.process import Finished, run
 from bundle_router.tools.workspace.scratch import private_folder
 from bundle_router.tools.workspace.survey import MAX_ENTRIES
@@ -145,10 +145,17 @@ def _check_paths(root: Root, arguments: ExecArguments, accepted: grammar.Accepte
 
 
 def _plan(
-    rule: BinaryRule, binary: Binary, arguments: ExecArguments, *, root: Root, cwd_fd: int, private: str, kept: Kept
-) -> Plan:
+    rule: BinaryRule,
+    binary: Binary,
+    arguments: ExecArguments,
+    *,
+    root: Root,
+    cwd_fd: int,
+    private: str,
+    kept: KeptPlaces,
+) -> SandboxPlan:
     read = confine.readable(rule, binary)
-    return Plan(
+    return SandboxPlan(
         argv=(binary.path, *arguments.args),
         env=tuple(environment(rule, private=private, outside=os.environ).items()),
         binary_fd=binary.fd,

@@ -29,7 +29,7 @@ from bundle_router.tools.workspace.survey import survey
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptPlaces:
     """The fields of a plan with these names; `absent`, protected places that are not there, beneath the
     root; and whether all of the folder was looked through."""
 
@@ -41,7 +41,7 @@ class Kept:
     surveyed: bool = True
 
 
-def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool) -> Kept:
+def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool) -> KeptPlaces:
     """What a program in this root is kept from. What does not exist, or is out of its reach, is left out."""
     top = Path(root.path)
     code = router_code(root.path)
@@ -63,7 +63,7 @@ def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, pr
     own = [*real, *map(Path, code.places), *unasked]
     beneath = [str(path.relative_to(top)) for path in own if path.is_relative_to(top) and path != top]
     absent = tuple(path for path in beneath if _walk(root.fd, path, _nothing) is None)
-    return Kept(_present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.whole)
+    return KeptPlaces(_present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.whole)
 
 
 def move_aside(root: Root, absent: Iterable[str]) -> list[str]:

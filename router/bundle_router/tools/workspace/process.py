@@ -30,9 +30,9 @@ from typing import IO, Any, Final, Literal
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.children import find_binary
 from bundle_router.tools.sandbox import bubblewrap
-from bundle_router.tools.sandbox.plan import NAMESPACES, Plan, Statement
+from bundle_router.tools.sandbox.plan import NAMESPACES, SandboxPlan, Statement
 from bundle_router.tools.sandbox.tree import Swapped, check_places, mounts_of
-from bundle_router.tools.workspace.capture import Capture, Kept
+from bundle_router.tools.workspace.capture import Capture, KeptOutput
 from bundle_router.tools.workspace.router_code import base_interpreter
 
 Ended = Literal["exited", "killed", "timeout", "cancelled", "limit"]
@@ -60,14 +60,16 @@ class Finished:
     exit_code: int | None
     signal: int | None
     elapsed_ms: float
-    stdout: Kept
-    stderr: Kept
+    stdout: KeptOutput
+    stderr: KeptOutput
     statements: tuple[Statement, ...]
     leftovers: int
     exceeded: str = ""
 
 
-def run(plan: Plan, *, stdin: str | None, timeout_s: float, cancelled: Callable[[], bool], max_bytes: int) -> Finished:
+def run(
+    plan: SandboxPlan, *, stdin: str | None, timeout_s: float, cancelled: Callable[[], bool], max_bytes: int
+) -> Finished:
     """Runs the plan's program to its end, at most `timeout_s` and the plan's grace. `plan.report_fd` is filled in here.
 
     Each output stream is kept up to `max_bytes`. Raises ToolFailure `not_started` when it could not be started.
@@ -93,7 +95,7 @@ def run(plan: Plan, *, stdin: str | None, timeout_s: float, cancelled: Callable[
         watch.close()
 
 
-def _arranged(plan: Plan) -> tuple[Plan, list[str]]:
+def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
     """The plan with its mounts, and the bubblewrap command that carries them out (empty: the launcher does it)."""
     if "mounts" not in plan.facilities:
         return plan, []
@@ -131,7 +133,7 @@ def _sealed_code() -> int:
     return descriptor
 
 
-def _start(plan: Plan, control_fd: int, stdin: str | None, wrapper: list[str]) -> subprocess.Popen[bytes]:
+def _start(plan: SandboxPlan, control_fd: int, stdin: str | None, wrapper: list[str]) -> subprocess.Popen[bytes]:
     descriptors = (_sealed_code(), control_fd, plan.report_fd)
     source: int | IO[bytes] = subprocess.DEVNULL
     with contextlib.ExitStack() as stack:
@@ -156,7 +158,7 @@ class _Watch:
     """Follows one launcher until it and everything below it has ended."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control_fd: int, report_fd: int, plan: Plan, max_bytes: int
+        self, process: subprocess.Popen[bytes], control_fd: int, report_fd: int, plan: SandboxPlan, max_bytes: int
     ) -> None:
         if process.stdout is None or process.stderr is None:
             raise AssertionError("the launcher was started without pipes")

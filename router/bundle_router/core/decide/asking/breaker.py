@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.models import Failure
-from bundle_router.core.models.breaker import End, Terms
+from bundle_router.core.models.breaker import BreakerTerms, End
 
 ERRORS_IN_A_ROW: Final = 3
 BASE_S: Final = 15.0
 MAX_OPEN_S: Final = 300.0
 MAX_ASKED_S: Final = 900.0
-TERMS: Final = Terms(ERRORS_IN_A_ROW, BASE_S, 2.0, MAX_OPEN_S, MAX_ASKED_S)
+TERMS: Final = BreakerTerms(ERRORS_IN_A_ROW, BASE_S, 2.0, MAX_OPEN_S, MAX_ASKED_S)
 
 _GRAVE: Final[frozenset[Failure]] = frozenset(("timeout", "rate_limited", "auth"))
 _BLAMELESS: Final[frozenset[Failure]] = frozenset(("context_window", "refused"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import CallLimits, Transport
-from bundle_router.core.models.breaker import DEFAULT_TERMS, Terms
+from bundle_router.core.models.breaker import DEFAULT_TERMS, BreakerTerms
 
 LIFETIME_S: Final[dict[Transport, float]] = {"stdio": 60.0, "streamable-http": 600.0, "sse": 600.0, "local": 600.0}
 """How long a tool list holds where nothing says otherwise: short where servers are being written."""
@@ -43,7 +43,7 @@ class Bounds:
     queue_per_server: int = 128
     queue_in_total: int = 512
     max_open: int = 64
-    breaker: Terms = DEFAULT_TERMS
+    breaker: BreakerTerms = DEFAULT_TERMS
 
 
 def bounds_for(limits: CallLimits) -> Bounds:
