@@ -49,11 +49,13 @@ def test_a_server_that_always_says_call_again_is_stopped_by_the_budget(
             assert router.call_sync("r", "search_tools", {"query": "echo"}).outcome == "budget", "searching costs too"
             assert router.call_sync("r", "s.nowhere", {}).outcome == "budget"
             router.route_sync(project.step())
+            assert obey(router, turns=1)[0].outcome == "budget", "routed again, what was spent stays spent"
+            router.route_sync(project.step().model_copy(update={"step": "another"}))
             assert obey(router, turns=1)[0].ok, "another step has a budget of its own"
     rows = [row for row in project.records() if row["type"] == "call.finished"]
-    assert Counter(row["outcome"] for row in rows) == {"ok": made + 1, "budget": 3}
+    assert Counter(row["outcome"] for row in rows) == {"ok": made + 1, "budget": 4}
     spent = [row["spent"] for row in rows]
-    assert [row["calls"] for row in spent] == [*range(1, made + 1), made, made, made, 1]
+    assert [row["calls"] for row in spent] == [*range(1, made + 1), made, made, made, made, 1]
     assert spent[made - 1]["result_bytes"] == sum(row["shaped"]["original_bytes"] for row in rows[:made])
     assert spent[made - 1]["elapsed_ms"] == pytest.approx(sum(row["elapsed_ms"] for row in rows[:made]), abs=0.01)
 

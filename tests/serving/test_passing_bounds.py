@@ -48,7 +48,7 @@ def test_what_is_passed_on_counts_in_the_steps_budget_and_ends_with_it(site: Any
             ]
             await relay.router.close_run("r")
             assert "at most 3" in (await refused(connected.read_resource("test://static-text"))).message
-            await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s"))
+            await relay.router.route(Step(run_id="r", workflow="w", role="r", step="another"))
             assert (await connected.read_resource("test://static-text")).contents
 
     relayed(tmp_path, work, limits="calls_per_step = 3")

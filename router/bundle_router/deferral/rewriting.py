@@ -223,12 +223,13 @@ def _order(tools: Sequence[Element], text: str, deferred: frozenset[str]) -> tup
     """Return the new array of tools, and the bytes of definitions upfront before and after."""
     offset = tools[0].start - text.index("{")
     raw = [(tool.value, text[tool.start - offset : tool.end - offset]) for tool in tools]
-    staying = [(value, part) for value, part in raw if value.get("name") not in deferred]
+    is_late = [isinstance(value.get("name"), str) and value["name"] in deferred for value, _part in raw]
+    staying = [row for row, goes_late in zip(raw, is_late, strict=True) if not goes_late]
     search = json.dumps({"type": SEARCH_TYPE, "name": SEARCH_NAME}, separators=(",", ":"))
     upfront = [search, *(part for _value, part in staying)]
     late, moved = [], None
-    for value, part in raw:
-        if value.get("name") in deferred:
+    for (value, part), goes_late in zip(raw, is_late, strict=True):
+        if goes_late:
             if value.get("cache_control") is not None:
                 moved = value["cache_control"]
             if "cache_control" in value:

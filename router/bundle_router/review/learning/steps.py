@@ -16,7 +16,6 @@ from bundle_router.core.decide.mapping import Address
 from bundle_router.core.models import Facts, Frozen, RecentStep, Step
 from bundle_router.core.records.call_records import CallFinished, read_record
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.search.corpus import request_of
 from bundle_router.core.search.request import Request
 
 LABEL_SCHEMA: Final = "bundle-router.label/1"
@@ -70,6 +69,8 @@ class PastStep:
     @property
     def request(self) -> Request:
         """What a search for this step looks for, as at routing time."""
+        from bundle_router.core.search.corpus import request_of  # brings search along, which labels do not need
+
         return request_of(self.step, self.recent)
 
 
