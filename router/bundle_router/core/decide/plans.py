@@ -42,11 +42,12 @@ class Verdicts:
     Shared by all addresses under the same policies, so that steps with names of their own don't each pay for it.
     """
 
-    __slots__ = ("_candidates", "_catalog", "_meter", "_selectable", "_static", "ceiling")
+    __slots__ = ("_candidates", "_catalog", "_judged", "_meter", "_selectable", "_static", "ceiling")
 
     def __init__(self, catalog: Catalog, ceiling: StepCeiling, meter: _Meter) -> None:
         self._catalog = catalog
         self._static: dict[str, BundleVerdict] = {}
+        self._judged: dict[str, tuple[Facts, BundleVerdict]] = {}
         self._selectable: tuple[Bundle, ...] | None = None
         self._candidates: dict[object, Candidates] = {}
         self._meter = meter
@@ -57,11 +58,16 @@ class Verdicts:
         return unknown(id_) if bundle is None else self._judge(bundle, facts)
 
     def _judge(self, bundle: Bundle, facts: Facts) -> BundleVerdict:
+        judged = self._judged.get(bundle.id)
+        if judged is not None and judged[0] is facts:  # facts are one object for as long as nothing changes
+            return judged[1]
         known = self._static.get(bundle.id)
         if known is None:
             known = self._static[bundle.id] = static_verdict(self._catalog, self.ceiling, bundle)
             self._meter.verdicts += 1
-        return with_facts(known, facts, bundle)
+        verdict = with_facts(known, facts, bundle)
+        self._judged[bundle.id] = (facts, verdict)
+        return verdict
 
     def candidates(self, facts: Facts, ask: tuple[str, ...] | None, but: tuple[str, ...]) -> Candidates:
         """Permitted bundles a selector may pick: those `ask` covers (None: all), without `but`."""
