@@ -18,10 +18,13 @@ from bundle_router.core.models import (
     SearchUse,
     Step,
 )
+from bundle_router.core.models.canonical import EncodedObject, digest_of, encode, encode_object
 from bundle_router.core.records.decision_record import decision_from, facts_from, input_digest, reply_from, step_from
 from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.core.records.replay import replay
 from bundle_router.testing import fake_router, small_catalog
+from hypothesis import given
+from hypothesis import strategies as st
 
 ROUTES = [
     Route("ask", step=("ask",), bundles=("x",), ask=("*",)),
@@ -31,8 +34,8 @@ ROUTES = [
 
 
 def catalog(**bundles: list[str] | Bundle) -> Catalog:
-    given: dict[str, list[str] | Bundle] = {"x": ["s.x"], "y": ["s.y"], "z": ["s.z"], "u": ["s.u"], **bundles}
-    return small_catalog(given, routes=ROUTES, settings=Settings(activation=ActivationSettings(max_tools=2)))
+    every: dict[str, list[str] | Bundle] = {"x": ["s.x"], "y": ["s.y"], "z": ["s.z"], "u": ["s.u"], **bundles}
+    return small_catalog(every, routes=ROUTES, settings=Settings(activation=ActivationSettings(max_tools=2)))
 
 
 class Saying:
@@ -115,6 +118,24 @@ def test_every_part_of_the_input_is_in_its_digest() -> None:
     for position in range(len(parts)):
         changed = [*parts[:position], "other" if position == 0 else {}, *parts[position + 1 :]]
         assert input_digest(*changed) != record["input_digest"]
+
+
+VALUES = st.none() | st.integers() | st.text() | st.lists(st.text(), max_size=2)
+OBJECTS = st.dictionaries(st.text(), VALUES, max_size=3)
+
+
+@given(st.dictionaries(st.text(), VALUES | OBJECTS, max_size=5), st.sets(st.integers(0, 4)))
+def test_an_object_whose_text_was_kept_is_written_byte_for_byte_as_any_other(
+    record: dict[str, Any], kept: set[int]
+) -> None:
+    with_texts = {
+        name: EncodedObject(value) if at in kept and isinstance(value, dict) else value
+        for at, (name, value) in enumerate(record.items())
+    }
+    assert encode_object(with_texts) == encode(record)
+    part = EncodedObject(record)
+    plain, encoded = (input_digest("r", {"a": 1}, facts, [{"id": "x"}], None) for facts in (record, part))
+    assert plain == encoded == digest_of(["r", {"a": 1}, record, [{"id": "x"}], None])
 
 
 def test_a_catalog_is_read_back_whole() -> None:

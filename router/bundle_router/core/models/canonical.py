@@ -8,10 +8,39 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 """Canonical JSON text of a JSON value. Raises ValueError on NaN, infinities and cycles, TypeError on other types."""
+
+
+class EncodedObject(dict[str, Any]):
+    """A JSON object with its canonical text, for one that goes into many records. It is never changed."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        super().__init__(value)
+        self.text = encode(value)
+
+
+def encode_object(value: Mapping[str, Any]) -> str:
+    """Return what `encode` does for an object; the text of an `EncodedObject` in it is taken as it is."""
+    parts: list[str] = []
+    others: dict[str, Any] = {}
+    for name in sorted(value):
+        item = value[name]
+        if isinstance(item, EncodedObject):
+            if others:
+                parts.append(encode(others)[1:-1])
+                others = {}
+            parts.append(f"{encode(name)}:{item.text}")
+        else:
+            others[name] = item
+    if others:
+        parts.append(encode(others)[1:-1])
+    return "{" + ",".join(parts) + "}"
 
 
 def digest(data: str | bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import Field, field_validator
@@ -123,7 +123,7 @@ class Facts:
     `unavailable` holds `(server, why)` for servers that can't be used now; `drifted` holds `(server, tool)` pairs
     whose pin does not match, or `(server, "*")` for all of a server's tools. `grants` is the chain of ancestors'
     ceilings, nearest first. `revisions` holds `(name, revision)` of learned artifacts (index, memory, thresholds) that
-    the decision rests on.
+    the decision rests on. `memo` is no part of the value: what was made of it once.
     """
 
     capabilities: frozenset[str] = frozenset()
@@ -131,3 +131,4 @@ class Facts:
     drifted: tuple[tuple[str, str], ...] = ()
     grants: tuple[Grant, ...] = ()
     revisions: tuple[tuple[str, str], ...] = ()
+    memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.models.canonical import digest, encode_object
 
 File = Literal["routing", "calls"]
 FILES: Final[Mapping[File, str]] = {"routing": "routing.jsonl", "calls": "tool-calls.jsonl"}
@@ -111,7 +111,7 @@ def encode_record(record: dict[str, Any]) -> str:
     """The canonical JSON of a record that is not sealed yet. Raises as `seal` does."""
     if not record or "seq" in record or "prev" in record or "hash" in record:
         raise ValueError("a record has at least one field, and none called seq, prev or hash: the log adds those")
-    return encode(record)
+    return encode_object(record)
 
 
 def with_opening(text: str, opening: str) -> str:

@@ -31,7 +31,7 @@ from bundle_router.core.models import (
     Step,
     StepPolicy,
 )
-from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.models.canonical import EncodedObject, digest, encode
 from bundle_router.core.models.evidence import Evidence
 
 DECISION_SCHEMA: Final = "bundle-router.decision/1"
@@ -91,7 +91,7 @@ class DecisionRecord:
             "input_digest": decision.input_digest,
             "principal": self.step.principal,
             "step": step_json(self.step),
-            "facts": facts_json(self.facts),
+            "facts": encoded_facts(self.facts),
             "reply": reply_json(self.reply),
             "elapsed_us": self.elapsed_us,
             "monotonic_ns": self.monotonic_ns,
@@ -125,13 +125,14 @@ def decided_inputs_digest(
 ) -> str:
     """Return the digest of everything the decision was computed from. Equal digests: equal decisions."""
     return input_digest(
-        catalog_revision, step_json(step), facts_json(facts), activation_json(before), reply_json(reply)
+        catalog_revision, step_json(step), encoded_facts(facts), activation_json(before), reply_json(reply)
     )
 
 
 def input_digest(catalog_revision: str, step: Json, facts: Json, before: list[Json], reply: Json | None) -> str:
     """Return the digest of everything the decision was computed from, given as JSON."""
-    return digest(encode([catalog_revision, step, facts, before, reply]))
+    text = facts.text if isinstance(facts, EncodedObject) else encode(facts)
+    return digest(f"{encode([catalog_revision, step])[:-1]},{text},{encode([before, reply])[1:]}")
 
 
 # --- flat values ---------------------------------------------------------------------------------------------------
@@ -193,6 +194,14 @@ def facts_json(facts: Facts) -> Json:
         "grants": [{**_flat_json(grant), "policy": policy_json(grant.policy)} for grant in facts.grants],
         "revisions": [{"name": name, "revision": revision} for name, revision in facts.revisions],
     }
+
+
+def encoded_facts(facts: Facts) -> EncodedObject:
+    """Return the facts as recorded, with their text: made once for the many decisions that rest on the same facts."""
+    found = facts.memo.get("encoded")
+    if not isinstance(found, EncodedObject):
+        found = facts.memo["encoded"] = EncodedObject(facts_json(facts))
+    return found
 
 
 def facts_from(record: Mapping[str, Any]) -> Facts:
