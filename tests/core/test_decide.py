@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Server, Settings
 from bundle_router.core.decide.decide import Question, decide, give_up, settle
-from bundle_router.core.models import Activation, Answer, Decision, Entry, Facts, Grant, Step, StepPolicy
+from bundle_router.core.models import Activation, Answer, Decision, Entry, Facts, Grant, Mode, Step, StepPolicy
 from bundle_router.testing import small_catalog
 
 NOW = Facts()
@@ -388,6 +388,19 @@ def test_a_tool_that_two_bundles_share_is_counted_once() -> None:
     shared = small_catalog({"a": ["s.1", "s.2"], "b": ["s.2", "s.3"]}, routes=[Route("r", bundles=("a", "b"))])
     decision = decided(shared, step(max_tools=3, max_tokens=30))
     assert (decision.bundle_ids, decision.exposure.tools, decision.exposure.tokens) == (["a", "b"], 3, 30)
+
+
+@pytest.mark.parametrize("mode", ["meta", "deferred"])
+def test_direct_tools_are_counted_though_an_earlier_bundle_holds_them_behind_search(mode: Mode) -> None:
+    tools = tuple(f"s.{n}" for n in range(10, 40))
+    behind = Bundle("behind", "Behind search.", tools, effects=("read",), mode=mode)
+    routes = [Route("r", bundles=("behind", "open"))]
+    shared = small_catalog({"behind": behind, "open": tools}, routes=routes)
+    whole = decided(shared, step())
+    assert (whole.bundle_ids, whole.exposure.tools, whole.exposure.tokens) == (["behind", "open"], 30, 300)
+    for budget in ({"max_tools": 29}, {"max_tokens": 299}):
+        few = decided(shared, step(**budget))
+        assert (few.bundle_ids, codes(few), few.exposure.tools) == (["behind"], {"open": "over_budget"}, 0)
 
 
 def test_the_default_is_shown_only_where_the_order_names_it() -> None:

@@ -10,7 +10,7 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.plans import indexes_of
 from bundle_router.core.decide.policy import BundleVerdict
 from bundle_router.core.models import Chosen, Exposure, LeftOut, Reason, Step
-from bundle_router.core.tools.exposure import as_presented, offered_mode, shown_at_most
+from bundle_router.core.tools.exposure import as_presented, offered_mode, shown_at_most, wanted_direct
 
 
 class Shown:
@@ -23,7 +23,9 @@ class Shown:
         self.left_out: list[LeftOut] = []
         self.ids: set[str] = set()
         self._out: set[str] = set()
-        self._tools: set[str] = set()
+        self._wanted: set[str] = set()  # by a bundle that is shown, in the array
+        self.direct: set[str] = set()
+        """Tools that surely stand in the array: those of bundles that fit their own budgets."""
         self._count = 0
         self._tokens = 0
 
@@ -35,18 +37,20 @@ class Shown:
         if not verdict.permitted:
             self.leave_out(verdict.as_left_out())
             return
-        fresh = [tool for tool in verdict.tools if tool not in self._tools]
         bundle = self._catalog.bundle(verdict.id)
         assert bundle is not None, "a permitted bundle exists"  # noqa: S101 - a caller's bug, not input
         mode = offered_mode(self._catalog, bundle) if offered else None
-        tools, tokens = shown_at_most(self._catalog, as_presented(bundle, mode), fresh)
+        presented = as_presented(bundle, mode)
+        fresh = [t for t in wanted_direct(self._catalog, presented, verdict.tools) if t not in self._wanted]
+        tools, tokens = shown_at_most(self._catalog, presented, fresh)
         over = self._over_budget(tools, tokens)
         if over:
             self.leave_out(LeftOut(verdict.id, "over_budget", over))
             return
         self.ids.add(verdict.id)
         self.bundles.append(Chosen(verdict.id, len(self.bundles) + 1, reason, evidence, mode))
-        self._tools.update(fresh)
+        self._wanted.update(fresh)
+        self.direct.update(fresh if tools == len(fresh) else ())
         self._count += tools
         self._tokens += tokens
         self.left_out.extend(verdict.refused)

@@ -33,6 +33,7 @@ from bundle_router.core.tools.exposure.placing import (
     place,
     shown_at_most,
     waits,
+    wanted_direct,
 )
 from bundle_router.core.tools.exposure.values import (
     ActiveTool,
@@ -70,4 +71,5 @@ __all__ = [
     "place",
     "shown_at_most",
     "waits",
+    "wanted_direct",
 ]

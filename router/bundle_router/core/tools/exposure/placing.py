@@ -88,11 +88,17 @@ def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[st
     )
 
 
-def shown_at_most(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> tuple[int, int]:
-    """Tools that the bundle puts into the array, and their tokens: exact where it fits its budget, else the most."""
+def wanted_direct(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> list[str]:
+    """Return those of the tools that the bundle puts into the array, as far as its own budget goes."""
     if bundle.mode == "meta" or (bundle.mode == "deferred" and not catalog.skills_of(bundle)):
-        return 0, 0
-    cards = [catalog.cards[tool] for tool in tools if mode_of(catalog, bundle, tool) == "direct"]
+        return []
+    return [tool for tool in tools if mode_of(catalog, bundle, tool) == "direct"]
+
+
+def shown_at_most(catalog: Catalog, bundle: Bundle, wanted: Iterable[str]) -> tuple[int, int]:
+    """Return how many of the tools the bundle wants in the array (`wanted_direct`) are shown, and their tokens: exact
+    where they fit its budget, else the most."""
+    cards = [catalog.cards[tool] for tool in wanted]
     tokens = sum(card.tokens for card in cards)
     if bundle.max_tokens is None or tokens <= bundle.max_tokens:
         return len(cards), tokens
