@@ -4,7 +4,6 @@
     ├── ConfigError            the config is invalid; carries every problem, not the first
     ├── RequestError           the caller asked for something it can't have
     │   ├── UnknownRun         no run of that id is open or on disk
-    │   ├── RunInUse           another process writes this run (says its pid)
     │   ├── KeyConflict        the key of a step or call was used before, with other contents
     │   └── WrongContext       a sync method inside a running event loop, or the reverse
     ├── RunBusy                others kept the run's records for too long (says who); nothing was written
@@ -90,14 +89,6 @@ class RequestError(RouterError):
 
 class UnknownRun(RequestError):
     """The run is neither open here nor found under the runs directory."""
-
-
-class RunInUse(RequestError):
-    """Another process (or another Router of this one) writes this run. `pid` is the owner's, 0 if unknown."""
-
-    def __init__(self, message: str, *, pid: int, advice: str = "") -> None:
-        super().__init__(message, advice=advice)
-        self.pid = pid
 
 
 class KeyConflict(RequestError):

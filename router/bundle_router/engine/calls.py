@@ -142,10 +142,12 @@ def is_bound(call: KeyedCall | None, *, idempotent: bool, is_alive: Callable[[st
 def _refuse_other(run: OpenRun, request: CallRequest, found: KeyTaken) -> None:
     call = found.call
     same_arguments = not call.arguments_digest or call.arguments_digest == request.digest
-    differing = [name for name, same in (("tool", found.same_tool), ("arguments", same_arguments)) if not same]
+    differing = [
+        name for name, same in (("another tool", found.same_tool), ("other arguments", same_arguments)) if not same
+    ]
     if differing:
         raise KeyConflict(
-            f"run {run.id!r}: key {request.key!r} was used for call {call.call_id!r} of {call.name!r}, with another "
+            f"run {run.id!r}: key {request.key!r} was used for call {call.call_id!r} of {call.name!r}, with "
             f"{' and '.join(differing)}",
             advice="use a new key for another call, or the same call with this key",
         )

@@ -157,7 +157,7 @@ def _known(run: OpenRun, request: RouteRequest) -> Decision | None:
     differing = [name for name, value in wanted.items() if was.get(name) != value]
     if differing:
         raise KeyConflict(
-            f"run {run.id!r}: key {key!r} was used for decision {record.decision_id!r} with another "
+            f"run {run.id!r}: key {key!r} was used for decision {record.decision_id!r} with other values of "
             f"{', '.join(differing)}",
             advice="use a new key for another step, or the same step with this key",
         )
