@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 from bundle_router import Step, Toolset
+from bundle_router.cli.timeline import show_records
 from bundle_router.core.catalog import ActivationSettings, Bundle, Card, Catalog, Policy, Route, Server, Settings
 from bundle_router.core.decide.activation import MAX_ASKED, apply, ask_for
 from bundle_router.core.models import Activation, Mode, Text
+from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.replay import replay
 from bundle_router.core.tools.meta_tools import NAMES, READERS
 from bundle_router.core.tools.meta_tools.plain import relevant
 from bundle_router.ports import RawResult
@@ -541,3 +544,59 @@ def test_an_artifact_that_was_altered_is_an_answer_to_the_agent_and_a_record_not
             assert (result.outcome, result.code) == ("tool_error", "storage")
             assert calls(router)[-1]["call_id"] == result.call_id
         assert {name for _, name, _ in router.fakes.diagnostics.events} == {"artifact.unread"}
+
+
+# --- what leaves the array, and what is dropped --------------------------------------------------------------------
+
+
+def many(count: int, **activation: Any) -> Catalog:
+    tools = tuple(f"hub.t{n:02}" for n in range(count))
+    bundle = Bundle("hub", "Many tools.", tools, effects=("read",), mode="deferred")
+    settings = Settings(activation=ActivationSettings(**activation))
+    return small_catalog({"hub": bundle}, routes=[Route("all", bundles=("hub",))], settings=settings)
+
+
+def select(router: FakeRouter, names: Iterable[int]) -> str:
+    query = "select:" + ",".join(f"hub__t{n:02}" for n in names)
+    return router.call_sync("r", "search_tools", {"query": query}).text
+
+
+def test_tools_that_leave_the_array_are_told_to_engine_reviewer_and_model(capsys: pytest.CaptureFixture[str]) -> None:
+    with opened(many(33)) as router:
+        select(router, range(20))
+        select(router, range(20, 33))
+        assert "left your tool list" not in router.tools_sync("r").guidance
+        again = router.route_sync(Step(run_id="r", workflow="w", role="r", step="all"))
+        gone = tuple(f"hub.t{n:02}" for n in range(9))
+        assert again.evicted_tools == gone
+        assert {(row.id, row.code, row.tool) for row in again.left_out} == {("hub", "evicted", tool) for tool in gone}
+        record = [row for row in router.fakes.records("r") if row["type"] == "route.decided"][-1]
+        assert [row["tool"] for row in record["left_out"]] == list(gone)
+        show_records([DecisionRecord.from_json(record)])
+        assert "- hub.t08  (evicted: asked for before the last 24 that were" in capsys.readouterr().out
+        guidance = router.tools_sync("r").guidance
+        assert "these left your tool list, which keeps the last 24 asked for: hub__t00, " in guidance
+        assert router.call_sync("r", "hub__t00", {}).ok, "it may still be called"
+        assert router.tools_sync("r").guidance == guidance, "guidance stays as it is when a tool comes back"
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="all"))
+        assert "hub__t00" not in router.tools_sync("r").guidance.partition("left your tool list")[2]
+
+
+def test_a_record_from_before_evicted_tools_were_told_replays_as_it_was() -> None:
+    made = many(3, max_tools=2)
+    with opened(made) as router:
+        select(router, range(3))
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="all"))
+        record = [row for row in router.fakes.records("r") if row["type"] == "route.decided"][-1]
+        assert record["left_out"]
+        assert replay(record, made).outcome == "identical"
+        assert replay({**record, "left_out": []}, made).outcome == "identical"
+
+
+def test_select_names_what_it_drops() -> None:
+    with opened(many(22)) as router:
+        dropped = "One call takes 20 names, so these were dropped: hub__t20, hub__t21."
+        assert dropped in select(router, range(22))
+        assert "dropped" not in select(router, range(20))
+        nowhere = ",".join([f"nothing{n}" for n in range(21)])
+        assert "dropped: nothing20." in router.call_sync("r", "search_tools", {"query": f"select:{nowhere}"}).text

@@ -193,7 +193,7 @@ def _with_joining(shelf: VisibleTools, answered: MetaAnswer, refused: Sequence[M
 
 
 def _by_name(question: MetaQuestion, shelf: VisibleTools, wanted: SelectTools | GetToolDetails) -> MetaReply:
-    names = wanted.names if isinstance(wanted, SelectTools) else (wanted.name,)
+    names, told = (wanted.names, _told_dropped(wanted)) if isinstance(wanted, SelectTools) else ((wanted.name,), [])
     found: dict[str, None] = {}
     refused: list[MissedTool] = []
     for name in names:
@@ -207,10 +207,19 @@ def _by_name(question: MetaQuestion, shelf: VisibleTools, wanted: SelectTools | 
     if found:
         if isinstance(wanted, GetToolDetails):
             return _with_joining(shelf, describe_tool(shelf, next(iter(found))))
-        return _with_joining(shelf, selected_text(shelf, tuple(found), [row.text for row in refused]), refused)
+        told = [*(row.text for row in refused), *told]
+        return _with_joining(shelf, selected_text(shelf, tuple(found), told), refused)
     if not refused:
         return MetaReply("No tool was named: write select:name,other_name.", "invalid_arguments", "invalid_arguments")
-    return MetaReply("\n".join(row.text for row in refused), "denied", refused[0].code, refused=tuple(refused))
+    text = "\n".join((*(row.text for row in refused), *told))
+    return MetaReply(text, "denied", refused[0].code, refused=tuple(refused))
+
+
+def _told_dropped(wanted: SelectTools) -> list[str]:
+    if not wanted.dropped:
+        return []
+    names = ", ".join(wanted.dropped)
+    return [f"One call takes {len(wanted.names)} names, so these were dropped: {names}. Select them in another call."]
 
 
 def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap: int) -> MetaReply:

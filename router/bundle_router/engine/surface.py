@@ -237,13 +237,14 @@ class Surface:
         ours = Placement(placement.direct, (), placement.meta) if by_provider else placement
         own, at = (NAMES, 0) if fixed else _meta_names(ours)
         direct = [cards[row.name] for row in placement.direct]
+        evicted = [tool for tool in state.decided.decision.evicted_tools if tool in shelf.places]
         listed = listing(direct, self.exposed, form)
         tools = (*listed[:at], *meta_definitions(own, form), *listed[at:])
         if by_provider:
             tools = with_deferred(tools, self._deferred(placement), self.exposed, form)
         return Toolset(
             tools=tools,
-            guidance=guidance(self.catalog, ours, self.exposed),
+            guidance=guidance(self.catalog, ours, self.exposed, evicted),
             tokens=meta_tokens(own) + sum(card.tokens for card in direct),
             active=tuple(ActiveTool(r.name, self.exposed[r.name], r.bundle, r.tokens) for r in placement.direct),
             cap=self.catalog.settings.activation.max_tools,

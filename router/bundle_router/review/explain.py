@@ -152,7 +152,8 @@ def _chain(
     made = [Check("unknown_bundle", True, ""), *checks(catalog, plan.verdicts.ceiling, facts, bundle, judged)]
     made.append(_mapping_check(plan, decision, candidates, bundle))
     chosen = next((c for c in decision.bundles if c.id == id_), None)
-    refused = next((row for row in decision.left_out if row.id == id_ and row.tool in (None, tool)), None)
+    rows = (row for row in decision.left_out if row.id == id_ and row.tool in (None, tool))
+    refused = next((row for row in rows if row.code != "evicted" or row.tool is None), None)
     if chosen is not None and (refused is None or tool is None):
         return Chain(id_, tool, tuple(made), chosen.reason, None, "")
     failed = next((check for check in made if not check.passed), None)

@@ -40,12 +40,14 @@ class Applied:
     """What a step made of an activation: what stays for later steps, and what left it (`evicted`, in that order).
 
     `aside` stays and is not visible at this very step: what search or a model picked takes its room for once. A pick
-    for which no room is left besides is visible now and does not stay.
+    for which no room is left besides is visible now and does not stay. `evicted_tools` are tools that were asked for,
+    each after its bundle, which stays without them.
     """
 
     after: Activation
     evicted: tuple[str, ...]
     aside: frozenset[str] = frozenset()
+    evicted_tools: tuple[tuple[str, str], ...] = ()
 
 
 def _ordered(entries: Iterable[Entry]) -> Activation:
@@ -164,13 +166,27 @@ def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of
         unmoved = _kept(entries, mapped, tools_of, cap)
         staying = visible if visible & trusted == unmoved & trusted else unmoved
     if len(staying) == len(entries):
-        return Applied(_ordered(entries.values()), ())
+        return Applied(_ordered(entries.values()), (), evicted_tools=_evicted_tools(activation, entries.values()))
     before = {entry.id for entry in activation.entries}
     return Applied(
         _ordered(entry for entry in entries.values() if entry.id in staying),
         tuple(entry.id for entry in _going(entries) if entry.id in before and entry.id not in staying),
         frozenset(staying - visible),
+        _evicted_tools(activation, (entry for entry in entries.values() if entry.id in staying)),
     )
+
+
+def _evicted_tools(before: Activation, staying: Iterable[Entry]) -> tuple[tuple[str, str], ...]:
+    """Return (bundle, tool) for what was asked for and is gone, of the bundles that stay. The router's own tools, whose
+    names have no server, are not told of."""
+    kept = {entry.id: {asked.name for asked in entry.tools} for entry in staying}
+    gone = [
+        (asked.place, entry.id, asked.name)
+        for entry in before.entries
+        for asked in entry.tools
+        if entry.id in kept and asked.name not in kept[entry.id] and "." in asked.name
+    ]
+    return tuple((id_, name) for _, id_, name in sorted(gone))
 
 
 def is_unused_offer(entry: Entry) -> bool:

@@ -329,6 +329,10 @@ def _note_going(shown: Shown, plan: Plan, facts: Facts, applied: sticky_set.Appl
     for id_ in sorted(applied.aside):
         said = f"with what was picked for this step over {cap} tools; it stays for later steps"
         shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "over_budget", said))
+    for id_, tool in applied.evicted_tools:
+        if tool not in shown.direct:
+            still = "; search still finds it" if id_ in shown.ids else ""
+            shown.left_out.append(LeftOut(id_, "evicted", f"asked for before the last {cap} that were{still}", tool))
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------

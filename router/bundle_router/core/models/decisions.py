@@ -64,7 +64,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A bundle (with `tool`: one tool of a shown bundle) that the step may not see, and the first test it failed."""
+    """A bundle (with `tool`: one tool of a shown bundle) that the step may not see, and the first test it failed.
+
+    A tool that was `evicted` left the array, and may still be found and called.
+    """
 
     id: str
     code: Code
@@ -198,6 +201,12 @@ class Decision:
     @property
     def bundle_ids(self) -> list[str]:
         return [chosen.id for chosen in self.bundles]
+
+    @property
+    def evicted_tools(self) -> tuple[str, ...]:
+        """Return the tools that an earlier step asked for and that left the array, since too many were asked for later.
+        They stand in `left_out`."""
+        return tuple(row.tool for row in self.left_out if row.code == "evicted" and row.tool is not None)
 
     def to_json(self) -> dict[str, Any]:
         """Return this as JSON values."""

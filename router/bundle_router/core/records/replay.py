@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bundle_router.core.catalog import Catalog
@@ -72,7 +72,7 @@ def replay(recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then:
         decision = conclude(decision_or_question, reply)
     else:
         decision = decision_or_question
-    differs = _differing_parts(outcome_json(past), outcome_json(decision))
+    differs = _differing_parts(outcome_json(past), outcome_json(_as_recorded(decision, past)))
     outcome: Outcome
     if asks_anew:
         outcome = "asks_anew"
@@ -98,6 +98,14 @@ def replay(recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then:
         differs=differs,
         decision=decision,
     )
+
+
+def _as_recorded(decision: Decision, past: Decision) -> Decision:
+    """Return the decision without the evicted tools where the past one tells of none: early versions did not."""
+    if past.evicted_tools or not decision.evicted_tools:
+        return decision
+    rows = tuple(row for row in decision.left_out if row.code != "evicted" or row.tool is None)
+    return replace(decision, left_out=rows)
 
 
 def _differing_parts(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:

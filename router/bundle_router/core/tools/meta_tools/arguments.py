@@ -34,9 +34,10 @@ class SearchTools:
 
 @dataclass(frozen=True, slots=True)
 class SelectTools:
-    """Tools by name."""
+    """Tools by name. `dropped` are names past the most that one call takes."""
 
     names: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,9 @@ def _search(given: Mapping[str, Any]) -> SearchTools | SelectTools:
     limit = _whole(given, "limit", MAX_FOUND, 1, 1_000)
     if not query.lower().startswith(SELECT):
         return SearchTools(query, limit)
-    names = [name.strip() for name in query[len(SELECT) :].split(",")]
-    return SelectTools(tuple(dict.fromkeys(name for name in names if name))[:MAX_SELECTED])
+    written = (name.strip() for name in query[len(SELECT) :].split(","))
+    names = tuple(dict.fromkeys(name for name in written if name))
+    return SelectTools(names[:MAX_SELECTED], names[MAX_SELECTED:])
 
 
 def _call(given: Mapping[str, Any]) -> CallTool:

@@ -23,6 +23,8 @@ NAMED_TOKENS: Final = 500
 CHARS_A_TOKEN: Final = 2.75
 """Characters of a token, at least (cl100k_base: 2.76 measured over a bare list of 53 names, over 4 in sentences)."""
 MAX_ABOUT: Final = 90
+MAX_EVICTED: Final = 20
+"""Evicted tools that are named."""
 
 INTRODUCTION: Final = (
     "Some tools you may use are not in your tool list. search_tools finds them; call_tool calls one by name."
@@ -36,17 +38,29 @@ class _Line:
     ways: tuple[str, ...]
 
 
-def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str]) -> str:
-    """The text for a placement; empty when nothing is behind search. `exposed`: exposed names by canonical."""
+def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str], evicted: Sequence[str] = ()) -> str:
+    """The text for a placement; empty when nothing is behind search. `exposed`: exposed names by canonical; `evicted`:
+    tools that left the array when the step began."""
+    told = _told_evicted(evicted, exposed, catalog.settings.activation.max_tools)
     if not placement.behind:
-        return ""
+        return told
     hidden: dict[str, list[str]] = {}
     for row in (*placement.direct, *placement.deferred, *placement.meta):
         if row.name in placement.activated or row not in placement.direct:
             hidden.setdefault(row.bundle, []).append(row.name)
     lines = [_line(catalog, id_, sorted(hidden[id_]), exposed) for id_ in _order(hidden, placement)]
     total = sum(map(len, hidden.values()))
-    return f"{INTRODUCTION} {_index(lines, total)}"
+    text = f"{INTRODUCTION} {_index(lines, total)}"
+    return f"{text}\n{told}" if told else text
+
+
+def _told_evicted(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) -> str:
+    """Return the sentence that names what left the array; it stays true when one of them is asked for again."""
+    if not evicted:
+        return ""
+    names = ", ".join(exposed.get(tool, tool) for tool in evicted[:MAX_EVICTED])
+    more = f" and {len(evicted) - MAX_EVICTED} more" if len(evicted) > MAX_EVICTED else ""
+    return f"When this step began, these left your tool list, which keeps the last {cap} asked for: {names}{more}."
 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
