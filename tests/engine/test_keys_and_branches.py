@@ -81,7 +81,7 @@ def test_a_call_made_again_with_its_key_gives_the_recorded_result() -> None:
         again = other.call_sync("r", "s__once", '{"x": 1}', key="k")
         assert (again.text, again.cached_from, again.call_id) == ("made 1 times", first.call_id, first.call_id)
         assert len(made) == 1
-        for name, arguments, what in (("s.once", {"x": 2}, "arguments"), ("s.again", {"x": 1}, "tool")):
+        for name, arguments, what in (("s.once", {"x": 2}, "other arguments"), ("s.again", {"x": 1}, "another tool")):
             with pytest.raises(KeyConflict, match=what):
                 other.call_sync("r", name, arguments, key="k")
         assert [record["outcome"] for record in records(one, "call.finished")] == ["ok"]

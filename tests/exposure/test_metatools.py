@@ -19,6 +19,7 @@ from bundle_router.core.records.replay import replay
 from bundle_router.core.tools.meta_tools import NAMES, READERS
 from bundle_router.core.tools.meta_tools.plain import relevant
 from bundle_router.ports import RawResult
+from bundle_router.review.explain import explain
 from bundle_router.review.learning.steps import past_steps
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 
@@ -572,11 +573,14 @@ def test_tools_that_leave_the_array_are_told_to_engine_reviewer_and_model(capsys
         assert {(row.id, row.code, row.tool) for row in again.left_out} == {("hub", "evicted", tool) for tool in gone}
         record = [row for row in router.fakes.records("r") if row["type"] == "route.decided"][-1]
         assert [row["tool"] for row in record["left_out"]] == list(gone)
-        show_records([DecisionRecord.from_json(record)])
+        told = DecisionRecord.from_json(record)
+        (chain,) = explain(many(33), told.facts, told.decision.before, told.step, "tool:hub.t00").chains
+        assert chain.shown, "it may still be called"
+        show_records([told])
         assert "- hub.t08  (evicted: asked for before the last 24 that were" in capsys.readouterr().out
         guidance = router.tools_sync("r").guidance
         assert "these left your tool list, which keeps the last 24 asked for: hub__t00, " in guidance
-        assert router.call_sync("r", "hub__t00", {}).ok, "it may still be called"
+        assert router.call_sync("r", "hub__t00", {}).ok
         assert router.tools_sync("r").guidance == guidance, "guidance stays as it is when a tool comes back"
         router.route_sync(Step(run_id="r", workflow="w", role="r", step="all"))
         assert "hub__t00" not in router.tools_sync("r").guidance.partition("left your tool list")[2]
