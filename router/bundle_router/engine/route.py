@@ -22,7 +22,7 @@ from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.replies import admitted
 from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply, Step
-from bundle_router.core.records.decision_record import DecisionRecord, input_digest
+from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest
 from bundle_router.core.records.fold import DecidedStep
 from bundle_router.core.records.replay import conclude
 from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
@@ -102,14 +102,9 @@ def _decided(
                 decision = conclude(decision, reply)
                 facts = replace(facts, revisions=(*facts.revisions, *reply.revisions))
             record = _record(ports, run, request, facts, decision, reply)
-            row = record.to_json()
-            parts = row["step"], row["facts"], row["activation"]["before"], row["reply"]
-            row["input_digest"] = digest = input_digest(request.catalog.revision, *parts)
-            seq = run.log.next_seq
-            appended = run.log.append("routing", row, only_at=seq, wait_s=wait_s)
+            appended = run.log.append("routing", record.to_json(), only_at=record.seq, wait_s=wait_s)
             run.fold.take_all(appended.news)
             if appended.seq is not None:
-                record = replace(record, decision=replace(record.decision, seq=seq, input_digest=digest))
                 run.fold.take_own(record)
                 return record.decision
         raise run.moved_too_often()
@@ -178,16 +173,17 @@ def _contents(asked: Step, step: Step) -> dict[str, Any]:
 def _record(
     ports: EnginePorts, run: OpenRun, request: RouteRequest, facts: Facts, decision: Decision, reply: Reply | None
 ) -> DecisionRecord:
-    """The record of a decision, with the ids it will have. The caller holds the run's lock."""
+    """The record of a decision, with the place and ids it will have. The caller holds the run's lock."""
     step, catalog = request.step, request.catalog
     now_ns = ports.clock.monotonic_ns()
     workspace = run.log.header.get("workspace")
     stamped = replace(
         decision,
         run_id=run.id,
-        seq=-1,
+        seq=run.log.next_seq,
         decision_id=run.next_id(),
         catalog_revision=catalog.revision,
+        input_digest=decided_inputs_digest(catalog.revision, step, facts, decision.before, reply),
     )
     return DecisionRecord(
         decision=stamped,
