@@ -91,9 +91,8 @@ class KeyedCall:
 class _Branch:
     """One branch of a run. `decided` is made of `record` when it is asked for."""
 
-    record: Mapping[str, Any] | None
-    decision_id: str
     recent: deque[RecentStep]
+    record: Mapping[str, Any] | None = None
     decided: DecidedStep | None = None
     activation: Activation | None = None
     calls: list[Mapping[str, Any]] = field(default_factory=list)
@@ -131,7 +130,7 @@ class RunFold:
         """Take in the record that follows. One of a type that is not known changes nothing."""
         kind = record.get("type")
         if kind == "route.decided":
-            self._take_decision(record, None)
+            self._take_decision(record)
         elif kind == "call.started":
             self._take_start(record)
         elif kind == "call.finished":
@@ -144,25 +143,31 @@ class RunFold:
 
     def take_own(self, record: DecisionRecord) -> None:
         """Take in a decision that was just written here: as `take`, without reading it back."""
-        step = record.step
-        row = {"workflow": step.workflow, "role": step.role, "step": step.step, "goal": step.goal}
-        header = {"decision_id": record.decision_id, "seq": record.seq, "key": record.key, "branch": record.branch}
-        bundles = [{"id": id_} for id_ in record.decision.bundle_ids]
-        self._take_decision({**header, "step": row, "bundles": bundles}, DecidedStep.of(record))
+        step, decided = record.step, DecidedStep.of(record)
+        recent = RecentStep(step.role, step.step, step.goal, tuple(record.decision.bundle_ids))
+        self._note_decision(recent, decided.address, record.decision_id, record.seq)
+        self._branches[record.branch].decided = decided
+        self._branches[record.branch].activation = record.decision.after
 
-    def _take_decision(self, record: Mapping[str, Any], decided: DecidedStep | None) -> None:
-        name, key, id_ = record.get("branch") or DEFAULT_BRANCH, record.get("key") or "", record["decision_id"]
-        step = record["step"]
-        before = self._branches.get(name)
-        recent = before.recent if before is not None else deque[RecentStep](maxlen=self._recent_steps)
+    def _take_decision(self, record: Mapping[str, Any]) -> None:
+        step, name = record["step"], record.get("branch") or DEFAULT_BRANCH
+        address = (name, step["workflow"], step["role"], step["step"], record.get("key") or "")
         ids = tuple(row["id"] for row in record["bundles"])
-        recent.append(RecentStep(step["role"], step["step"], step.get("goal", ""), ids))
-        activation = decided.decision.after if decided is not None else None
-        self._branches[name] = _Branch(None if decided else record, id_, recent, decided, activation)
+        recent = RecentStep(step["role"], step["step"], step.get("goal", ""), ids)
+        self._note_decision(recent, address, record["decision_id"], record["seq"])
+        self._branches[name].record = record
+
+    def _note_decision(self, recent: RecentStep, address: Address, decision_id: str, seq: int) -> None:
+        """Open a decision in its branch, in place of the one before it."""
+        name, key = address[0], address[-1]
+        before = self._branches.get(name)
+        steps = before.recent if before is not None else deque[RecentStep](maxlen=self._recent_steps)
+        steps.append(recent)
+        self._branches[name] = _Branch(steps)
         self._newest = name
-        self._addresses[id_] = (name, step["workflow"], step["role"], step["step"], key)
+        self._addresses[decision_id] = address
         if key:
-            self._decisions[key] = record["seq"]
+            self._decisions[key] = seq
 
     def _take_start(self, record: Mapping[str, Any]) -> None:
         self._open_calls.add(record["call_id"])
