@@ -7,15 +7,17 @@ each has a home folder of its own, a made-up key, and a base URL on 127.0.0.1.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
 import pty
 import shutil
+import signal
 import struct
 import sys
 import termios
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,6 +202,17 @@ def called(body: dict[str, Any]) -> int:
     return sum(block["type"] == "tool_use" and "list_issue" in block["name"] for block in blocks)
 
 
+@pytest.fixture
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """End what agents left running: Cline starts a daemon that outlives it. All name the folder of the test."""
+    yield
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(tmp_path) in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_without_deferral_finds_and_calls_its_tools_through_the_proxy(name: str, tmp_path: Path) -> None:
     agent = AGENTS[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import select
@@ -95,6 +96,9 @@ class WriterSession:
         deadline = time.monotonic() + self._pool.wait_s
         pause = 0.05
         while True:
+            if self._connection is not None:  # cut, or it failed on the way: its socket goes at once
+                with contextlib.suppress(psycopg.Error):
+                    self._connection.close()
             try:
                 self._connection = connection = self._pool.connect(wait_s=deadline - time.monotonic())
                 self._token = secrets.token_hex(8)
