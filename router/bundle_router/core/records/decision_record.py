@@ -218,7 +218,17 @@ def facts_from(record: Mapping[str, Any]) -> Facts:
 
 
 def activation_json(activation: Activation) -> list[Json]:
-    return [{**_flat_json(entry), "tools": [_flat_json(tool) for tool in entry.tools]} for entry in activation.entries]
+    return [
+        {  # spelled out: a set of a dozen bundles is written three times with every decision
+            "id": entry.id,
+            "origin": entry.origin,
+            "used": entry.used,
+            "inherited": entry.inherited,
+            "place": entry.place,
+            "tools": [_flat_json(tool) for tool in entry.tools],
+        }
+        for entry in activation.entries
+    ]
 
 
 def activation_from(rows: list[Mapping[str, Any]]) -> Activation:
@@ -306,10 +316,8 @@ def _candidates_from(record: Mapping[str, Any]) -> tuple[Candidate, ...]:
 
 
 def _chosen_json(row: Chosen) -> Json:
-    value = _flat_json(row)
-    if row.mode is None:
-        del value["mode"]
-    return value
+    value = {"id": row.id, "rank": row.rank, "reason": row.reason, "evidence": row.evidence}
+    return value if row.mode is None else {**value, "mode": row.mode}
 
 
 def _left_out_json(row: LeftOut) -> Json:
