@@ -390,6 +390,11 @@ class ToolServers(Sessions, Protocol):
     def changes(self) -> int:
         """Grows whenever `known` or `status` may say something else than before, but for what time alone changes."""
 
+    async def prepare(self) -> None:
+        """Load what any server is reached with: a second of our own, which counts for no server's time to answer.
+
+        Raises ToolFailure where no thread can be started for it."""
+
     async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
         """The server's tools, from the cache where it holds. `fresh`: read them now.
 

@@ -31,6 +31,7 @@ from bundle_router.adapters.patterns import LinearPattern, compile_linear
 from bundle_router.adapters.workers import Workers
 from bundle_router.core.tools.admission.references import anchors_in, target_of
 from bundle_router.core.tools.admission.schemas import form_fault
+from bundle_router.errors import ToolFailure
 
 MAX_SENTENCES: Final = 20
 CHECK_STEPS: Final = 1_200_000
@@ -140,7 +141,7 @@ class SchemaChecker:
         except Unchecked:
             return ()
         until = time.monotonic() + WAIT_S  # nobody waits for it any longer, so it ends then by itself
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, ToolFailure):  # no thread to be had: it can't be checked
             return await asyncio.wait_for(self._worker.submit(lambda: _verdict(ready, value, until)), WAIT_S)
         return ()
 

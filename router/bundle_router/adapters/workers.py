@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from bundle_router.errors import ToolFailure
+
 T = TypeVar("T")
 
 
@@ -26,7 +28,9 @@ class Workers:
         self._busy = 0
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """A future of the running loop for what `work` returns. Waits its turn when all threads are busy."""
+        """A future of the running loop for what `work` returns. Waits its turn when all threads are busy.
+
+        Raises ToolFailure `unavailable` where there is no thread and the system has none to give; the next may come."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -51,8 +55,14 @@ class Workers:
             self._busy += 1
             if len(self._threads) < min(self._busy, self._limit):
                 thread = threading.Thread(target=self._serve, name="bundle-router-tool", daemon=True)
-                thread.start()
-                self._threads.append(thread)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system has none to give: those there are do it in turn
+                    if not self._threads:
+                        self._busy -= 1
+                        raise ToolFailure(f"no thread could be started: {error}", code="unavailable") from error
+                else:
+                    self._threads.append(thread)
         self._waiting.put(job)
         return future
 

@@ -32,7 +32,7 @@ from bundle_router.core.tools.shaping.forms import media_form
 from bundle_router.engine.arguments import Arguments, read_arguments, with_artifacts, without_payloads
 from bundle_router.engine.calls import CallPorts, KeyTaken, admit, check_arguments, may_repeat, once, perform
 from bundle_router.engine.discovery import ServerDiscovery
-from bundle_router.engine.flow import EnginePorts, Flow, InThread, drive, drive_from_thread, on_store
+from bundle_router.engine.flow import EnginePorts, Flow, InThread, drive, drive_from_thread, in_thread, on_store
 from bundle_router.engine.meta_calls import MissedTool, answer, record_missed
 from bundle_router.engine.relay import RelayedRequest, passed_through
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable
@@ -149,7 +149,7 @@ class Engine:
         step = self._accepted(asked)
         run = self._runs.held(step.run_id)
         if run is None:  # opening takes disk work, once; everything after it takes microseconds
-            run = yield InThread(lambda: self._runs.hold(step.run_id, step))
+            run = yield InThread(lambda: self._runs.hold(step.run_id, step), undo=OpenRun.release)
         try:
             prepare = partial(self._prepare, run, step, messages, started_ns)
             is_quick = run.parent_id is None or not self._store.blocks
@@ -327,7 +327,9 @@ class Engine:
     async def _held(self, run_id: str) -> OpenRun:
         """The open run, which stays so until it is released, whoever closes it meanwhile."""
         run = self._runs.held(run_id)
-        return run if run is not None else await asyncio.to_thread(self._runs.hold, run_id, None)
+        if run is not None:
+            return run
+        return await in_thread(lambda: self._runs.hold(run_id, None), OpenRun.release)
 
     def _read(self, arguments: Mapping[str, Any] | str) -> Arguments:
         return read_arguments(self._ports.redactor, arguments, self.catalog.settings.limits.max_argument_bytes)

@@ -7,6 +7,7 @@ to await. `drive` runs it on an event loop, `drive_from_thread` on a thread with
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -50,9 +51,10 @@ class EnginePorts:
 
 @dataclass(frozen=True, slots=True)
 class InThread:
-    """Work that blocks for as long as it takes."""
+    """Work that blocks for as long as it takes. `undo` gets what came of it where nobody waits any more."""
 
     work: Callable[[], Any]
+    undo: Callable[[Any], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,36 @@ async def _done(wanted: InThread | OnStore | Awaited) -> Any:
     if isinstance(wanted, OnStore):
         return await on_store(wanted.store, wanted.work)
     if isinstance(wanted, InThread):
+        if wanted.undo is not None:
+            return await in_thread(wanted.work, wanted.undo)
         return await asyncio.to_thread(wanted.work)
     return await wanted.coroutine
+
+
+async def in_thread(work: Callable[[], T], undo: Callable[[T], None]) -> T:
+    """Do work in a thread. A thread can't be cancelled: where whoever waits is, `undo` gets what came of the work."""
+    lock = threading.Lock()
+    done: list[T] = []
+    cancelled = False
+
+    def job() -> T:
+        result = work()
+        with lock:
+            done.append(result)
+            is_unwanted = cancelled
+        if is_unwanted:
+            undo(result)
+        return result
+
+    try:
+        return await asyncio.to_thread(job)
+    except asyncio.CancelledError:
+        with lock:
+            cancelled = True
+            unwanted = [*done]
+        for result in unwanted:
+            undo(result)
+        raise
 
 
 async def on_store(store: RunStore, work: Callable[[float], T]) -> T:

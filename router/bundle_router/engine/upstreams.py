@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -234,11 +235,12 @@ class Servers:
         """Before tools are shown: asks those of the servers that need no pins for their tools, and has lists that grew
         old read anew meanwhile."""
         loop = asyncio.get_running_loop()
+        servers = list(self._discoverable(names, scope))
+        if servers:
+            with contextlib.suppress(ToolFailure):  # then each server's list says why there is none
+                await self._sessions.prepare()
         began = loop.time()
-        asked = {
-            loop.create_task(self._list(server, scope, wait_s, fresh=False)): server
-            for server in self._discoverable(names, scope)
-        }
+        asked = {loop.create_task(self._list(server, scope, wait_s, fresh=False)): server for server in servers}
         silent, patience_s, others = set(asked), wait_s, False
         try:
             while silent:
@@ -281,6 +283,7 @@ class Servers:
         """The list, or None when there was none to be had in time (then it is read on, for whoever asks next)."""
         key = (server.name, scope.principal)
         try:
+            await self._sessions.prepare()
             async with asyncio.timeout(timeout_s):
                 listing = await self._sessions.definitions(server.name, scope=scope, fresh=fresh)
         except ToolFailure as failure:

@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import json
@@ -205,7 +206,8 @@ class LocalSessions:
     async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
         entry = self._tools[server, tool]
         if _holds_many(arguments):
-            return await self._checks.submit(lambda: argument_problems(entry, arguments))
+            with contextlib.suppress(ToolFailure):  # no thread to be had: it is checked here
+                return await self._checks.submit(lambda: argument_problems(entry, arguments))
         return argument_problems(entry, arguments)
 
     async def call(

@@ -141,6 +141,14 @@ class McpSessions:
         except RpcError as error:
             raise ToolFailure(f"server {server!r} refused: {error.message[:MAX_MESSAGE]}", code="rpc_error") from error
 
+    async def prepare(self) -> None:
+        if self._hub is None:
+
+            async def work() -> None:
+                self._made()
+
+            await self._thread.run(work)
+
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:

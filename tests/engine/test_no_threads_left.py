@@ -1,0 +1,56 @@
+"""Threads that can't be had cost no call, and what a thread did for somebody who went away is undone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from bundle_router.adapters.json_schema import SchemaChecker
+from bundle_router.adapters.workers import Workers
+from bundle_router.engine.flow import in_thread
+from bundle_router.errors import ToolFailure
+
+
+def test_what_a_thread_did_for_somebody_who_went_away_is_undone() -> None:
+    asyncio.run(_go_away())
+
+
+async def _go_away() -> None:
+    begun, go_on, undone = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> str:
+        begun.set()
+        go_on.wait(10)
+        return "a lease"
+
+    waiting = asyncio.create_task(in_thread(work, lambda result: undone.set()))
+    await asyncio.to_thread(begun.wait, 10)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not undone.is_set()
+    go_on.set()
+    assert await asyncio.to_thread(undone.wait, 10)
+
+
+def test_a_thread_that_cannot_be_started_costs_no_later_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(_run_out_of_threads(monkeypatch))
+
+
+async def _run_out_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    workers, checker = Workers(1), SchemaChecker()
+    long = [*range(100_000)]
+    schema = {"items": {"type": "string"}}
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ToolFailure):
+            workers.submit(int)
+        assert await checker.problems("t", schema, long) == ()
+    assert await workers.submit(lambda: 7) == 7
+    assert await checker.problems("t", schema, long)
+    workers.close(1)
+    checker.close()
