@@ -43,7 +43,7 @@ async def _run_out_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("can't start new thread")
 
     workers, checker = Workers(1), SchemaChecker()
-    long = [*range(100_000)]
+    long = [*["x"] * 20_000, 1]
     schema = {"items": {"type": "string"}}
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
