@@ -88,7 +88,7 @@ def test_the_steps_own_trust_floor_and_its_labels_come_from_the_command_line(she
 
 
 def test_verify_finds_what_todays_rules_would_have_redacted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recorded = next((Path(__file__).parent.parent / "data" / "runs").glob("*/*-spike"))
+    recorded = next((Path(__file__).parent.parent / "data" / "runs").glob("*/golden-sub"))
     shutil.copytree(recorded, tmp_path / "runs" / recorded.name)
     assert main(["runs", "verify", "--secrets", "--runs", str(tmp_path / "runs")]) == 0
     with (tmp_path / "runs" / recorded.name / "tool-calls.jsonl").open("a", encoding="utf-8") as file:
