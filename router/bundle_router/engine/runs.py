@@ -38,7 +38,7 @@ from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunSt
 
 MAX_ANCESTORS: Final = 16
 """How deep sub-agents may nest. Deeper is a loop, not a plan."""
-MOVED_AT_MOST: Final = 5
+MOVED_AT_MOST: Final = 50
 """How often something is decided again because others wrote first, before it is given up."""
 FIRST_STEP: Final = "route its first step: Router.route(), or `bundle-router route --run`"
 _STRIPES: Final = 64
