@@ -2,8 +2,10 @@
 
 import gc
 import os
+import resource
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,20 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Leave this process no descriptor below 1,100, as in a host that has many connections: `select` ends at 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < MANY * 2:
+        pytest.skip("this process may not have that many descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY * 2), hard))
+    with ExitStack() as stack:
+        while stack.enter_context(Path(os.devnull).open("rb")).fileno() < MANY:
+            pass
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+MANY = 1_100

@@ -71,6 +71,14 @@ def test_a_server_gets_its_own_environment_and_a_home_that_goes_with_it(bench: A
     assert not Path(seen["HOME"]).exists()
 
 
+@pytest.mark.usefixtures("many_descriptors")
+def test_a_server_starts_in_a_host_with_more_descriptors_than_select_knows(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> str:
+        return str(bench.said(await bench.call(sessions, "pid")))
+
+    assert bench.run(main, bench.stdio()).isdecimal()
+
+
 def test_a_missing_credential_is_named_and_nothing_is_started(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         result = await bench.call(sessions, "echo", text="x")

@@ -157,6 +157,12 @@ def test_a_process_is_alive_as_long_as_its_session(make_store: Make) -> None:
     assert other.is_alive(one.writer)
 
 
+@pytest.mark.usefixtures("many_descriptors")
+def test_a_session_is_kept_in_a_host_with_more_descriptors_than_select_knows(make_store: Make) -> None:
+    store = make_store()
+    assert store.writer == store.writer
+
+
 @pytest.mark.parametrize("size", [5, 1024 * 1024, 1024 * 1024 + 1])
 @pytest.mark.parametrize("with_objects", [False, True])
 def test_artifacts_are_kept_once_for_all_runs(make_store: Make, tmp_path: Path, size: int, with_objects: bool) -> None:

@@ -435,6 +435,14 @@ def test_a_killed_router_takes_its_programs_with_it(
     assert eventually(lambda: not control_groups_of(router.pid))
 
 
+@pytest.mark.usefixtures("many_descriptors")
+@EVERYWHERE
+def test_a_program_runs_in_a_host_with_more_descriptors_than_select_knows(
+    run: Any, facilities: tuple[str, ...]
+) -> None:
+    assert "42" in run("print(6 * 7)", facilities=facilities).text
+
+
 def test_no_zombie_and_no_descriptor_stays(run: Any, workspace: Path) -> None:
     run("print(1)")
     before = len(list(Path("/proc/self/fd").iterdir()))

@@ -138,8 +138,11 @@ class Watch:
             self._pause(POLL_S)
 
     def _pause(self, timeout_s: float | None) -> None:
-        watched = [self._wake] if self._told else [self._wake, self._control]
-        ready, _, _ = select.select(watched, [], [], timeout_s)
+        poll = select.poll()  # not `select`: the control's number is the router's, which may be over 1,023
+        poll.register(self._wake, select.POLLIN)
+        if not self._told:
+            poll.register(self._control, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)]
         if self._wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)

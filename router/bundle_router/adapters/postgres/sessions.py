@@ -139,7 +139,9 @@ def _is_cut(connection: BoundedConnection) -> bool:
     try:
         for _ in range(4):  # the server's last word, then the end of the stream
             if connection.pgconn.status == psycopg.pq.ConnStatus.OK:
-                if not select.select([connection.pgconn.socket], [], [], 0)[0]:
+                poll = select.poll()  # not `select`, which knows no descriptor over 1,023
+                poll.register(connection.pgconn.socket, select.POLLIN)
+                if not poll.poll(0):
                     break
                 connection.pgconn.consume_input()
                 connection.pgconn.is_busy()  # has what was read looked at

@@ -139,8 +139,11 @@ class Supervisor:
             self._pause(wake, INTERVAL_S)
 
     def _pause(self, wake: int, timeout_s: float | None) -> None:
-        watched = [wake] if self._stopped else [wake, self._control]
-        ready, _, _ = select.select(watched, [], [], timeout_s)
+        poll = select.poll()  # not `select`: the control's number is the router's, which may be over 1,023
+        poll.register(wake, select.POLLIN)
+        if not self._stopped:
+            poll.register(self._control, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)]
         if wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
