@@ -150,7 +150,13 @@ def request(
 
 @asynccontextmanager
 async def client(
-    endpoint: Any, mode: str = "auto", *, run_id: str = "r", token: str | None = None, **more: Any
+    endpoint: Any,
+    mode: str = "auto",
+    *,
+    run_id: str = "r",
+    decision: str | None = None,
+    token: str | None = None,
+    **more: Any,
 ) -> AsyncIterator[Any]:
     """The SDK's own client, connected: `legacy` shakes hands, `auto` finds the modern era."""
     import httpx2
@@ -158,9 +164,10 @@ async def client(
     from mcp.client.streamable_http import streamable_http_client
 
     headers = {"authorization": f"Bearer {token or endpoint.key}"}
+    url = endpoint.url(run_id, decision) if decision else endpoint.url(run_id)
     async with (
         httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30)) as http,
-        Client(streamable_http_client(endpoint.url(run_id), http_client=http), mode=mode, **more) as connected,
+        Client(streamable_http_client(url, http_client=http), mode=mode, **more) as connected,
     ):
         yield connected
 

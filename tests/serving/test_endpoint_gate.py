@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bundle_router.errors import RequestError
 from bundle_router.serving import Keys, key_from_env, new_key
-from bundle_router.serving.gate import MAX_BODY_BYTES, METHODS, run_of
+from bundle_router.serving.gate import MAX_BODY_BYTES, METHODS, Destination, destination_of, path_of
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
@@ -145,9 +145,30 @@ def test_a_path_is_taken_as_it_was_sent(site: Any) -> None:
     site.serve(work)
 
 
-@pytest.mark.parametrize("path", [b"/mcp/runs/r\n", b"/mcp/runs/\xc3\xa9", b"/mcp/runs/-r", b"mcp/runs/r", b""])
-def test_only_a_run_id_names_a_run(path: bytes) -> None:
-    assert run_of(path) is None
+@pytest.mark.parametrize("decision", [None, "r.0f3a.17"])
+def test_the_path_of_a_run_leads_back_to_it_and_to_the_decision_named(decision: str | None) -> None:
+    assert destination_of(path_of("r", decision).encode()) == Destination("r", decision)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            b"/mcp/runs/r/decisions" + end
+            for end in (b"", b"/", b"/r.1/", b"/r.1/x", b"//r.1", b"/.", b"/%72", b"/r\n")
+        ),
+        b"/mcp/runs/decisions/r.1",
+        b"/mcp/runs//decisions/r.1",
+        b"/mcp/runs/r/decisions/" + b"r" * 257,
+        b"/mcp/runs/r\n",
+        b"/mcp/runs/\xc3\xa9",
+        b"/mcp/runs/-r",
+        b"mcp/runs/r",
+        b"",
+    ],
+)
+def test_only_a_run_id_names_a_run_and_only_an_id_behind_it_a_decision(path: bytes) -> None:
+    assert destination_of(path) is None
 
 
 def test_forms_and_plain_text_are_no_messages(site: Any) -> None:

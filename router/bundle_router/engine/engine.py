@@ -404,26 +404,30 @@ class Engine:
         await self._discovery.discover(await self.state_async(run_id, decision_id))
         return passed_through(await self.state_async(run_id, decision_id)).features
 
-    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
+    async def ask(
+        self, run_id: str, method: str, params: Mapping[str, Any], client: Client, decision_id: str | None = None
+    ) -> ServerReply:
         """See `EndpointAccess.ask`."""
-        async with self._relayed(run_id, client) as request:
+        async with self._relayed(run_id, client, decision_id) as request:
             return await request.carry_out(method, params)
 
-    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
+    async def follow(
+        self, run_id: str, uri: str, updated: Callable[[], None], decision_id: str | None = None
+    ) -> Callable[[], None] | ServerReply:
         """See `EndpointAccess.follow`."""
-        async with self._relayed(run_id, Client()) as request:
+        async with self._relayed(run_id, Client(), decision_id) as request:
             return await request.follow(uri, updated)
 
     @contextlib.asynccontextmanager
-    async def _relayed(self, run_id: str, client: Client) -> AsyncIterator[RelayedRequest]:
+    async def _relayed(self, run_id: str, client: Client, decision_id: str | None) -> AsyncIterator[RelayedRequest]:
         run = await self._held(run_id)
         try:
-            state = await self.state_async(run_id)
+            state = await self.state_async(run_id, decision_id)
             await self._discovery.discover(state)
-            asked = [server.name for server in passed_through(await self.state_async(run_id)).servers]
+            asked = [server.name for server in passed_through(await self.state_async(run_id, decision_id)).servers]
             await self._discovery.verify_servers(state, asked)  # they may be no more what was pinned
             at = CallPorts(self._ports, self._runs, run)
-            state = await self.state_async(run_id)
+            state = await self.state_async(run_id, decision_id)
             yield RelayedRequest(at, self._servers, state, client, self._runs.tree_spent(run))
         finally:
             run.release()
@@ -436,8 +440,12 @@ class Engine:
         except KeyError:
             raise RequestError(f"run {run_id!r} has no artifact {uri!r}") from None
 
-    def media(self, run_id: str, uri: str, how: SurfaceForm, *, link: bool) -> dict[str, Any]:
+    def media(
+        self, run_id: str, uri: str, how: SurfaceForm, decision_id: str | None = None, *, link: bool
+    ) -> dict[str, Any]:
         """See `Router.media`. Blocks for as long as reading takes."""
+        if decision_id is not None:
+            self.state(run_id, decision_id).refuse_superseded()
         data = self.artifact(run_id, uri)
         whole = f"{PREFIX}{uri.removeprefix('artifact:').removeprefix('sha256:')}"
         return media_form(whole, data, self._ports.describe(data), how.form, link=link)

@@ -97,10 +97,14 @@ class RunState:
 
     def refuse_stale(self) -> None:
         """Raise RequestError for a decision that nothing can be shown of."""
-        if self.superseded:
-            raise RequestError(superseded_text(self), advice="name the newest decision of the branch, or none")
+        self.refuse_superseded()
         if self.outdated:
             raise RequestError(f"run {self.run_id!r}: {OUTDATED}", advice="call route() for the step again")
+
+    def refuse_superseded(self) -> None:
+        """Raise RequestError for a named decision that is not open any more."""
+        if self.superseded:
+            raise RequestError(superseded_text(self), advice="name the newest decision of the branch, or none")
 
 
 def superseded_text(state: RunState) -> str:

@@ -8,7 +8,16 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from bundle_router.errors import RequestError, RouterError, UnknownRun
-from bundle_router.serving.gate import BUSY, CLOSING, MAX_BODY_BYTES, TOO_LARGE, TOO_SLOW, Refusal, judge
+from bundle_router.serving.gate import (
+    BUSY,
+    CLOSING,
+    MAX_BODY_BYTES,
+    TOO_LARGE,
+    TOO_SLOW,
+    Destination,
+    Refusal,
+    judge,
+)
 from bundle_router.serving.keys import Keys
 from bundle_router.serving.runs import ServedRun, ServedRuns
 
@@ -36,7 +45,7 @@ class Application:
         if scope["type"] != "http":
             return
         admitted = judge(scope["method"], scope["raw_path"], scope["headers"], keys=self._keys, port=self._port)
-        if isinstance(admitted, str) and (self._closing or len(self._tasks) >= MAX_REQUESTS):
+        if isinstance(admitted, Destination) and (self._closing or len(self._tasks) >= MAX_REQUESTS):
             admitted = CLOSING if self._closing else BUSY
         if isinstance(admitted, Refusal):
             await refuse(admitted, send)
@@ -53,14 +62,14 @@ class Application:
         finally:
             del self._tasks[task]
 
-    async def _admitted(self, run_id: str, scope: Message, receive: Receive, send: Send) -> None:
+    async def _admitted(self, to: Destination, scope: Message, receive: Receive, send: Send) -> None:
         body = await self._body(receive)
         if body is None:  # the client went away
             return
         if isinstance(body, Refusal):
             await refuse(body, send)
             return
-        served = await self._served(run_id)
+        served = await self._served(to)
         if isinstance(served, Refusal):
             await refuse(served, send)
             return
@@ -70,9 +79,9 @@ class Application:
         finally:
             served.requests -= 1
 
-    async def _served(self, run_id: str) -> ServedRun | Refusal:
+    async def _served(self, to: Destination) -> ServedRun | Refusal:
         try:
-            return await self._runs.get(run_id)
+            return await self._runs.get(to.run_id, to.decision)
         except UnknownRun as unknown:
             return Refusal(404, f"{unknown.message}.")
         except RouterError as trouble:

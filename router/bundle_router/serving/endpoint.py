@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bundle_router.errors import RequestError
 from bundle_router.serving.application import Application
+from bundle_router.serving.gate import path_of
 from bundle_router.serving.keys import Keys, new_key
 from bundle_router.serving.runs import ServedRouter, ServedRuns
 
@@ -41,13 +42,15 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"Endpoint(port={self.port})"
 
-    def url(self, run_id: str) -> str:
-        """Where a run is served."""
-        return f"http://{HOST}:{self.port}/mcp/runs/{run_id}"
+    def url(self, run_id: str, decision: str | None = None) -> str:
+        """Where a run is served: as its default branch stands, or under this decision of it while that is open (for
+        the agents of branches, each at its own)."""
+        return f"http://{HOST}:{self.port}{path_of(run_id, decision)}"
 
-    def token(self, run_id: str) -> str:
-        """The bearer token that opens this run and no other: what to hand to its agent."""
-        return self._keys.of_run(run_id)
+    def token(self, run_id: str, decision: str | None = None) -> str:
+        """The bearer token that opens this run and no other: what to hand to its agent. With a decision, the one that
+        opens the run under that decision alone."""
+        return self._keys.of_run(run_id, decision)
 
 
 @contextlib.asynccontextmanager

@@ -25,6 +25,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 METHODS: Final = ("GET", "POST", "DELETE")
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 _PREFIX: Final = "/mcp/runs/"
+_DECISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 _OWN_SITE: Final = (b"none", b"same-origin")
 _BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,1024}) *")
 
@@ -38,24 +39,41 @@ class Refusal:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-def judge(method: str, raw_path: bytes, headers: Headers, *, keys: Keys, port: int) -> str | Refusal:
-    """The id of the run that a request may speak to, or why it may not."""
-    run_id = run_of(raw_path)
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What a request speaks to: a run, and the decision of it that the path names (None: whichever is current)."""
+
+    run_id: str
+    decision: str | None = None
+
+
+def judge(method: str, raw_path: bytes, headers: Headers, *, keys: Keys, port: int) -> Destination | Refusal:
+    """The run that a request may speak to, or why it may not."""
+    to = destination_of(raw_path)
     return (
         _stranger(headers, port)
-        or _unknown(headers, keys, run_id)
-        or _misplaced(raw_path, run_id)
+        or _unknown(headers, keys, to)
+        or _misplaced(raw_path, to)
         or _malformed(method, headers)
-        or run_id
+        or to
         or Refusal(404, "There is nothing here.")
     )
 
 
-def run_of(raw_path: bytes) -> str | None:
-    """The run that a path names; None where it names none."""
+def path_of(run_id: str, decision: str | None = None) -> str:
+    """The path that a run is served at, under a decision of it where one is named."""
+    return f"{_PREFIX}{run_id}/decisions/{decision}" if decision else f"{_PREFIX}{run_id}"
+
+
+def destination_of(raw_path: bytes) -> Destination | None:
+    """The run, and the decision of it, that a path names; None where it names none."""
     path = raw_path.decode("latin-1")
-    rest = path.removeprefix(_PREFIX)
-    return rest if rest != path and RUN_ID.fullmatch(rest) else None
+    run_id, slash, decision = path.removeprefix(_PREFIX).partition("/decisions/")
+    if not path.startswith(_PREFIX) or not RUN_ID.fullmatch(run_id):
+        return None
+    if not slash:
+        return Destination(run_id)
+    return Destination(run_id, decision) if _DECISION.fullmatch(decision) else None
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:
@@ -76,17 +94,18 @@ def _stranger(headers: Headers, port: int) -> Refusal | None:
     return None
 
 
-def _unknown(headers: Headers, keys: Keys, run_id: str | None) -> Refusal | None:
+def _unknown(headers: Headers, keys: Keys, to: Destination | None) -> Refusal | None:
     given = _values(headers, b"authorization")
     bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
-    if bearer is None or not keys.opens(bearer[1], run_id):
+    run_id, decision = (to.run_id, to.decision) if to is not None else (None, None)
+    if bearer is None or not keys.opens(bearer[1], run_id, decision):
         sentence = "Send 'Authorization: Bearer' with the endpoint's token, or with the token of this run."
         return Refusal(401, sentence, ((b"www-authenticate", b"Bearer"),))
     return None
 
 
-def _misplaced(raw_path: bytes, run_id: str | None) -> Refusal | None:
-    if run_id is not None:
+def _misplaced(raw_path: bytes, to: Destination | None) -> Refusal | None:
+    if to is not None:
         return None
     if raw_path == b"/mcp":
         return Refusal(404, "This version serves runs only: connect to /mcp/runs/ and the id of a run.")

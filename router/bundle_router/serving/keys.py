@@ -1,6 +1,7 @@
-"""Bearer tokens: one for the whole endpoint, and one for each run that is derived from it.
+"""Bearer tokens: one for the whole endpoint, and one for each run and decision that is derived from it.
 
-A run's token opens that run alone, so an agent that was given one can't speak for its parent or its neighbours.
+A run's token opens that run alone, so an agent that was given one can't speak for its parent or its neighbours; a
+decision's opens the run as served under that decision, so the agent of one branch can't speak for another.
 What is made here begins with `brk_`, so that it is known for what it is, and redacted, wherever it turns up.
 """
 
@@ -58,17 +59,19 @@ class Keys:
     def __repr__(self) -> str:
         return "Keys(…)"
 
-    def of_run(self, run_id: str) -> str:
-        """The token that opens this run and no other."""
-        mac = hmac.new(self._key, _PURPOSE + run_id.encode(), hashlib.sha256).digest()
+    def of_run(self, run_id: str, decision: str | None = None) -> str:
+        """The token that opens this run, or the run as served under this decision, and no other."""
+        named = _PURPOSE + run_id.encode() + (b"\0" + decision.encode() if decision else b"")
+        mac = hmac.new(self._key, named, hashlib.sha256).digest()
         return _MARK + base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
 
-    def opens(self, given: bytes, run_id: str | None) -> bool:
-        """Whether a token opens a run (None: what is no run's). Takes as long for every wrong one."""
-        own = _digest(self.of_run(run_id or "").encode())
+    def opens(self, given: bytes, run_id: str | None, decision: str | None = None) -> bool:
+        """Whether a token opens a run (None: what is no run's), under a decision of it where one is named. Takes as
+        long for every wrong one."""
         known = _digest(given)
-        whole, single = hmac.compare_digest(known, self._digest), hmac.compare_digest(known, own)
-        return whole or (single and run_id is not None)
+        derived = (self.of_run(run_id or ""), self.of_run(run_id or "", decision))
+        single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
+        return hmac.compare_digest(known, self._digest) or (any(single) and run_id is not None)
 
 
 def _digest(key: bytes) -> bytes:

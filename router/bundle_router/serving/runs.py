@@ -4,7 +4,9 @@ Rules:
 1. A run is served from the first request for it on. One that no directory holds, or that has no decision, is unknown.
 2. Its list stays until the run's next decision, whatever is called meanwhile; then it is made anew, and those who
    listen are told if it differs. Decisions of this process are heard of at once, those of another when somebody lists.
-3. Only so many are kept. The longest unused one makes room, if it has no session and no request under way.
+3. A run may also be served under one decision that the address names, as the agents of its branches need it: for each
+   a list of its own, and all of it refused from when its branch decides again.
+4. Only so many are kept. The longest unused one makes room, if it has no session and no request under way.
 """
 
 from __future__ import annotations
@@ -31,21 +33,40 @@ MAX_RUNS: Final = 256
 class ServedRouter(Protocol):
     """What an endpoint needs of a router."""
 
-    async def decision_id(self, run_id: str) -> str: ...
+    async def decision_id(self, run_id: str, decision: str | None) -> str: ...
 
-    async def tools(self, run_id: str, *, format: str, fixed: bool) -> Toolset: ...  # noqa: A002 - the contract's name
+    async def tools(self, run_id: str, *, format: str, fixed: bool, decision: str | None) -> Toolset: ...  # noqa: A002 - the contract's name
 
     async def call(
-        self, run_id: str, name: str, arguments: Mapping[str, Any], *, joins: bool, client: Client | None
+        self,
+        run_id: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        joins: bool,
+        client: Client | None,
+        decision: str | None,
     ) -> Result: ...
 
-    async def passes(self, run_id: str) -> frozenset[Feature]: ...
+    async def passes(self, run_id: str, decision: str | None) -> frozenset[Feature]: ...
 
-    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> ServerReply: ...
+    async def ask(
+        self, run_id: str, method: str, params: Mapping[str, Any], client: Client, decision: str | None
+    ) -> ServerReply: ...
 
-    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply: ...
+    async def follow(
+        self, run_id: str, uri: str, updated: Callable[[], None], decision: str | None
+    ) -> Callable[[], None] | ServerReply: ...
 
-    async def media(self, run_id: str, uri: str, *, format: str, link: bool) -> dict[str, Any]: ...  # noqa: A002
+    async def media(
+        self,
+        run_id: str,
+        uri: str,
+        *,
+        format: str,  # noqa: A002 - the contract's name
+        link: bool,
+        decision: str | None,
+    ) -> dict[str, Any]: ...
 
     @property
     def catalog(self) -> Catalog: ...
@@ -58,16 +79,17 @@ class ServedRouter(Protocol):
 
 
 class ServedRun:
-    """One run as its server sees it."""
+    """One run as its server sees it, under the decision that its address names, if it names one."""
 
-    def __init__(self, run_id: str, runs: ServedRouter, version: str) -> None:
+    def __init__(self, run_id: str, decision: str | None, runs: ServedRouter, version: str) -> None:
         from bundle_router.serving.protocol import RunServer
 
         self.id = run_id
+        self._named = decision
         self.requests = 0
         self.features: frozenset[Feature] = frozenset()
         self._runs = runs
-        self._decision = ""
+        self._shown = ""
         self._toolset: Toolset | None = None
         self._schemas: dict[str, Mapping[str, Any]] = {}
         self._lock = asyncio.Lock()
@@ -94,30 +116,36 @@ class ServedRun:
     async def refresh(self) -> None:
         """Makes the list anew if the run has gone on to another decision, and announces it if it differs."""
         async with self._lock:
-            decision = await self._runs.decision_id(self.id)
-            if decision == self._decision:
+            decision = await self._runs.decision_id(self.id, self._named)
+            if decision == self._shown:
                 return
             before = self._toolset
             # A decision in between is taken for the older one, and so the list for stale when it is next asked for.
-            self._toolset = await self._runs.tools(self.id, format="mcp", fixed=True)
-            self.features = await self._runs.passes(self.id)
+            self._toolset = await self._runs.tools(self.id, format="mcp", fixed=True, decision=self._named)
+            self.features = await self._runs.passes(self.id, self._named)
             await self.server.following.renew()
-            self._decision = decision
+            self._shown = decision
             self._schemas = {tool["name"]: tool["inputSchema"] for tool in self._toolset.tools}
         if before is not None and before.tools != self._toolset.tools:
             await self.server.announce()
 
+    async def end_list(self) -> None:
+        """Tells those who listen, once, that there is no list any more."""
+        if self._shown:
+            self._shown, self._toolset = "", None
+            await self.server.announce()
+
     async def call(self, name: str, arguments: Mapping[str, Any], client: Client | None = None) -> Result:
         """As the router's, except that nothing joins the list."""
-        return await self._runs.call(self.id, name, arguments, joins=False, client=client)
+        return await self._runs.call(self.id, name, arguments, joins=False, client=client, decision=self._named)
 
     async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
         """As the router's."""
-        return await self._runs.ask(self.id, method, params, client)
+        return await self._runs.ask(self.id, method, params, client, self._named)
 
     async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
         """As the router's."""
-        return await self._runs.follow(self.id, uri, updated)
+        return await self._runs.follow(self.id, uri, updated, self._named)
 
     async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:
         """The result as blocks, for a client of that protocol revision."""
@@ -128,7 +156,7 @@ class ServedRun:
         return await resource_of(uri, self._media)
 
     async def _media(self, uri: str, link: bool) -> dict[str, Any]:
-        return await self._runs.media(self.id, uri, format="mcp", link=link)
+        return await self._runs.media(self.id, uri, format="mcp", link=link, decision=self._named)
 
     def report(self, defect: Exception) -> None:
         self._runs.report("error", "mcp.defect", run_id=self.id, error=defect)
@@ -139,32 +167,38 @@ class ServedRun:
 
 
 class ServedRuns:
-    """The served runs by id. Belongs to one event loop; only what `watch` calls may come from elsewhere."""
+    """The served runs by id and named decision. Belongs to one event loop; only what `watch` calls may come from
+    elsewhere."""
 
     def __init__(self, runs: ServedRouter, version: str) -> None:
         self._runs = runs
         self._version = version
-        self._served: OrderedDict[str, ServedRun] = OrderedDict()
+        self._served: OrderedDict[tuple[str, str | None], ServedRun] = OrderedDict()
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._hearing: set[asyncio.Task[None]] = set()
         self._unwatch = runs.watch(self._decided)
 
-    async def get(self, run_id: str) -> ServedRun:
-        """The run, served. Raises UnknownRun; RequestError when too many are being used."""
-        known = self._served.get(run_id)
+    async def get(self, run_id: str, decision: str | None = None) -> ServedRun:
+        """The run, served. Raises UnknownRun, also for a decision that is not open; RequestError when too many are
+        being used."""
+        named = run_id, decision
+        known = self._served.get(named)
         if known is not None:
-            self._served.move_to_end(run_id)
+            self._served.move_to_end(named)
             return known
-        await self._runs.decision_id(run_id)  # an unknown run costs no lock, no server and no room
+        try:  # what is unknown costs no lock, no server and no room
+            await self._runs.decision_id(run_id, decision)
+        except RequestError as refused:
+            raise UnknownRun(refused.message, advice=refused.advice) from None
         async with self._lock:
-            if run_id not in self._served:
+            if named not in self._served:
                 await self._make_room()
-                self._served[run_id] = await self._begin(run_id)
-            return self._served[run_id]
+                self._served[named] = await self._begin(run_id, decision)
+            return self._served[named]
 
-    async def _begin(self, run_id: str) -> ServedRun:
-        served = ServedRun(run_id, self._runs, self._version)
+    async def _begin(self, run_id: str, decision: str | None) -> ServedRun:
+        served = ServedRun(run_id, decision, self._runs, self._version)
         await served.refresh()
         await served.server.start()
         return served
@@ -172,11 +206,10 @@ class ServedRuns:
     async def _make_room(self) -> None:
         if len(self._served) < MAX_RUNS:
             return
-        unused = next((served for served in self._served.values() if served.idle), None)
+        unused = next((named for named, served in self._served.items() if served.idle), None)
         if unused is None:
             raise RequestError(f"{MAX_RUNS} runs are being served, all in use", advice="end some sessions first")
-        del self._served[unused.id]
-        await unused.server.close()
+        await self._served.pop(unused).server.close()
 
     # --- decisions -------------------------------------------------------------------------------------------------
 
@@ -186,8 +219,7 @@ class ServedRuns:
             self._loop.call_soon_threadsafe(self._hear, run_id)
 
     def _hear(self, run_id: str) -> None:
-        served = self._served.get(run_id)
-        if served is not None:
+        for served in [served for served in self._served.values() if served.id == run_id]:
             task = asyncio.create_task(self._refresh(served), name="mcp-refresh")
             self._hearing.add(task)
             task.add_done_callback(self._hearing.discard)
@@ -195,9 +227,10 @@ class ServedRuns:
     async def _refresh(self, served: ServedRun) -> None:
         try:
             await served.refresh()
-        except RouterError as trouble:  # whoever lists next is told
-            if not isinstance(trouble, UnknownRun):
-                self._runs.report("warning", "mcp.list_failed", run_id=served.id, error=trouble)
+        except RequestError:  # the named decision is not open any more: whoever lists next is told
+            await served.end_list()
+        except RouterError as trouble:
+            self._runs.report("warning", "mcp.list_failed", run_id=served.id, error=trouble)
 
     # --- its end ---------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,9 @@ class EndpointAccess:
 
     async def decision_id(self, run_id: str, decision: str | None = None) -> str:
         """The id of the run's current decision; of the named one, while it is open. Raises UnknownRun, RequestError."""
-        return (await self._engines.of(run_id).state_async(run_id, decision)).decided.id
+        state = await self._engines.of(run_id).state_async(run_id, decision)
+        state.refuse_superseded()
+        return state.decided.id
 
     async def tools(
         self,
@@ -56,25 +58,38 @@ class EndpointAccess:
         engine = self._engines.of(run_id)
         return await engine.call(run_id, name, arguments, decision, joins=joins, client=client)
 
-    async def media(self, run_id: str, uri: str, *, format: str = "mcp", link: bool = False) -> dict[str, Any]:  # noqa: A002
+    async def media(
+        self,
+        run_id: str,
+        uri: str,
+        *,
+        format: str = "mcp",  # noqa: A002 - the contract's name
+        link: bool = False,
+        decision: str | None = None,
+    ) -> dict[str, Any]:
         """As `Router.media`."""
-        return await asyncio.to_thread(self._engines.of(run_id).media, run_id, uri, surface_form(format), link=link)
+        engine = self._engines.of(run_id)
+        return await asyncio.to_thread(engine.media, run_id, uri, surface_form(format), decision, link=link)
 
     async def passes(self, run_id: str, decision: str | None = None) -> frozenset[Feature]:
         """What servers of the run's current decision pass on to its agent, besides their tools: what their entries name
         in `pass_through`. Raises UnknownRun."""
         return await self._engines.of(run_id).passes(run_id, decision)
 
-    async def ask(self, run_id: str, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
+    async def ask(
+        self, run_id: str, method: str, params: Mapping[str, Any], client: Client, decision: str | None = None
+    ) -> ServerReply:
         """Passes a request of an agent's client on: `resources/list`, `resources/templates/list`, `resources/read`,
         `prompts/list`, `prompts/get` or `completion/complete`, in MCP's words. What came of it is in the answer, and
         recorded, lists excepted. Raises UnknownRun, StorageError."""
-        return await self._engines.of(run_id).ask(run_id, method, params, client)
+        return await self._engines.of(run_id).ask(run_id, method, params, client, decision)
 
-    async def follow(self, run_id: str, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
+    async def follow(
+        self, run_id: str, uri: str, updated: Callable[[], None], decision: str | None = None
+    ) -> Callable[[], None] | ServerReply:
         """Has `updated` called, from any thread, when a resource that is passed on to the run's agent changes. Gives
         what ends that, or an answer that says why it can't be. Ends with the run. Raises UnknownRun, StorageError."""
-        return await self._engines.of(run_id).follow(run_id, uri, updated)
+        return await self._engines.of(run_id).follow(run_id, uri, updated, decision)
 
     def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
         """Calls `heard` with the run's id after each decision, on the thread that took it; it must neither block nor

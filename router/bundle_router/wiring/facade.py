@@ -397,12 +397,15 @@ class Router:
         *,
         format: str = "openai",  # noqa: A002 - the contract's word
         link: bool = False,
+        decision: str | None = None,
     ) -> dict[str, Any]:
         """An artifact as a part of a message in a provider's form: OpenAI `image_url`, `input_audio` or `file`,
         Anthropic `image` or `document`, MCP blocks (`link`: a resource link). What a provider does not take, is empty
-        or too large, becomes a text part that says so. Raises as `artifact`.
+        or too large, becomes a text part that says so. `decision` is the id of the open decision that it is asked
+        for under (None: of any). Raises as `artifact`, and RequestError for a decision that is not open.
         """
-        return await asyncio.to_thread(self._on_loop.of(run_id).media, run_id, uri, surface_form(format), link=link)
+        engine = self._on_loop.of(run_id)
+        return await asyncio.to_thread(engine.media, run_id, uri, surface_form(format), decision, link=link)
 
     def media_sync(
         self,
@@ -411,10 +414,11 @@ class Router:
         *,
         format: str = "openai",  # noqa: A002 - the contract's word
         link: bool = False,
+        decision: str | None = None,
     ) -> dict[str, Any]:
         """As `media`, for engines without an event loop."""
         refuse_running_loop("media_sync()", "await router.media(...)")
-        return self._engines.of(run_id).media(run_id, uri, surface_form(format), link=link)
+        return self._engines.of(run_id).media(run_id, uri, surface_form(format), decision, link=link)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
