@@ -23,14 +23,16 @@ Made = Callable[[Mapping[str, Any]], Any]
 
 
 def catalog(**limits: Any) -> Catalog:
-    """Two roles of two bundles each: `wide` has both, `narrow` only the reader's. `s.again` may be repeated."""
+    """Two roles of two bundles each: `wide` has both, `narrow` only the reader's. `s.again` and
+    `s.hinted` may be repeated, by the operator's word and by the server's."""
     made = {
         "read": Bundle("read", "reads", ("s.look",), effects=("read",)),
-        "write": Bundle("write", "writes", ("s.again", "s.once"), effects=("write",)),
+        "write": Bundle("write", "writes", ("s.again", "s.hinted", "s.once"), effects=("write",)),
     }
     routes = [Route("wide", role=("wide",), bundles=("write", "read")), Route("narrow", bundles=("read",))]
     servers = [Server("s", "local", "trusted", idempotent=("again",))]
-    return small_catalog(made, routes=routes, servers=servers, settings=Settings(limits=CallLimits(**limits)))
+    small = small_catalog(made, routes=routes, servers=servers, settings=Settings(limits=CallLimits(**limits)))
+    return replace(small, cards={**small.cards, "s.hinted": replace(small.cards["s.hinted"], idempotent=True)})
 
 
 def step(run_id: str = "r", role: str = "wide", **more: Any) -> Step:
@@ -87,7 +89,9 @@ def test_a_call_made_again_with_its_key_gives_the_recorded_result() -> None:
         assert [record["outcome"] for record in records(one, "call.finished")] == ["ok"]
 
 
-@pytest.mark.parametrize(("tool", "outcome", "times"), [("s.once", "unknown", 1), ("s.again", "ok", 2)])
+@pytest.mark.parametrize(
+    ("tool", "outcome", "times"), [("s.once", "unknown", 1), ("s.again", "ok", 2), ("s.hinted", "ok", 2)]
+)
 def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_made_again(
     tool: str, outcome: str, times: int
 ) -> None:

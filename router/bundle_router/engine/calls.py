@@ -282,12 +282,15 @@ def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: 
 
 
 def may_repeat(catalog: Catalog, tool: str) -> bool:
-    """Whether making a call again does no harm: by the operator's word, or because the tool can only read."""
+    """Whether making a call again does no harm: by the operator's word, by the reviewed definition of a trusted server
+    (`idempotentHint`), or because the tool can only read."""
     name, _, short = tool.partition(".")
     server = catalog.servers.get(name)
     if server is None:
         return False
-    return any(matches(pattern, short) for pattern in server.idempotent) or is_read_only(catalog, tool)
+    card = catalog.cards.get(tool)
+    hinted = card is not None and card.idempotent
+    return hinted or any(matches(pattern, short) for pattern in server.idempotent) or is_read_only(catalog, tool)
 
 
 def _listening(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: Client | None) -> Client | None:

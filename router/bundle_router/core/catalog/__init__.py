@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from bundle_router.core.catalog.settings import (
     MIN_LABELS,
@@ -79,7 +79,10 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class Card:
     """An admitted tool definition. `schema` is the canonical JSON text of its input schema; `tokens` counts the
-    definition in OpenAI form with cl100k_base (`counted` is false where it is an estimate from its length)."""
+    definition in OpenAI form with cl100k_base (`counted` is false where it is an estimate from its length).
+    `idempotent`: a trusted server says that calling it again with the same arguments changes nothing more."""
+
+    ADDED: ClassVar[tuple[str, ...]] = ("idempotent",)
 
     server: str
     tool: str
@@ -88,6 +91,7 @@ class Card:
     sha256: str
     tokens: int
     counted: bool = True
+    idempotent: bool = False
 
     @property
     def name(self) -> str:
@@ -194,7 +198,7 @@ class Catalog:
             "policies": [_canonical(policy) for policy in self.policies],
             "settings": _canonical(self.settings),
             "local": self.local.model_dump(mode="json"),
-            "cards": [asdict(card) for card in self.cards.values()],
+            "cards": [_canonical(card) for card in self.cards.values()],
             "skills": [asdict(skill) for skill in self.skills.values()],
         }
 

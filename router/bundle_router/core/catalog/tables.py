@@ -112,7 +112,8 @@ class Server:
         tuple[str, ...],
         key(
             "Tools (names or globs) that may be called again with the same arguments: a keyed call of one that began "
-            "and has no end is made again.",
+            "and has no end is made again. Beside them count a trusted server's `idempotentHint`, and tools that only "
+            "read.",
             Words,
         ),
     ] = ()

@@ -106,6 +106,7 @@ class _Admission:
             schema=encode(cleaned_schema(schema)),
             sha256=identity(raw, instructions, self.volatile),
             tokens=0,
+            idempotent=self.server.trust == "trusted" and is_hinted_idempotent(raw.get("annotations")),
         )
         return AdmittedTool(
             card=_counted(card, self.count),
@@ -181,6 +182,12 @@ def hinted_effects(annotations: Any) -> tuple[Effect, ...]:
         return ()
     found = {effect for name, value, effect in _HINTS if annotations.get(name) is value}
     return tuple(effect for effect in EFFECTS if effect in found)
+
+
+def is_hinted_idempotent(annotations: Any) -> bool:
+    """Whether a tool says that calling it again changes nothing more. It loosens, so it counts of trusted servers
+    alone."""
+    return isinstance(annotations, dict) and annotations.get("idempotentHint") is True
 
 
 def _counted(card: Card, count: Callable[[str], int] | None) -> Card:
