@@ -12,6 +12,8 @@ from bundle_router.adapters.archive.labels import append_label
 from bundle_router.cli import main
 from bundle_router.review.learning.steps import StepLabel
 
+from tests.command_line import begin
+
 RECORDED = Path(__file__).parent.parent / "data" / "runs" / "0.1.0-first-layout"
 RUN = sorted(path.name for path in RECORDED.iterdir())[0]
 
@@ -112,3 +114,28 @@ def test_labels_go_with_a_run(url: str, tmp_path: Path) -> None:
     assert archive.labels(RUN) == [label, label]
     assert main(["runs", "export", "--store", url, "--format", "directory", "--to", str(tmp_path / "out")]) == 0
     assert open_archive(tmp_path / "out").labels(RUN) == [label, label]
+
+
+def test_the_verbs_that_open_a_router_route_show_call_and_serve_a_run_of_the_database(
+    url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "note.txt").write_text("of the workspace\n")
+    address = ("--workflow", "feature", "--role", "planner", "--step", "plan")
+    at = ("--run", "r", "--store", url)
+    assert main(["route", *address, *at]) == 0
+    assert "recorded in the database as record 0" in capsys.readouterr().out
+    assert "repo__read_file" in [tool["function"]["name"] for tool in said(capsys, "tools", *at)["tools"]]
+    assert "of the workspace" in said(capsys, "call", "repo.read_file", '{"path": "note.txt"}', *at)["text"]
+    serving = begin(tmp_path, "serve", "--mcp-only", *at)
+    try:
+        assert serving.stdout is not None
+        assert "/mcp/runs/r until interrupted" in serving.stdout.readline()
+    finally:
+        serving.terminate()
+        serving.communicate(timeout=60)
+    assert serving.returncode == 0
+    assert not (tmp_path / "runs").exists()
+    for verb in (["route", *address], ["tools"], ["call", "repo.read_file"], ["serve", "--mcp-only"]):
+        assert main([*verb, "--run", "r", "--store", "runs"]) == 3
+        assert "is no store" in capsys.readouterr().err

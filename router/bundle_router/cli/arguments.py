@@ -35,7 +35,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_archive(parser: argparse.ArgumentParser) -> None:
-    """Where runs are read."""
+    """Where runs are kept."""
     add_runs(parser)
     parser.add_argument("--store", metavar="URL", help="the database that holds the runs instead: postgresql://…")
 
@@ -71,8 +71,14 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
 
 
 def opening(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `Router.open` takes from the command line and never from a file."""
-    return {"local": local_servers(arguments), "development": arguments.development, "pins": arguments.pins}
+    """What `Router.open` takes from the command line: where runs are kept, and what it never takes from a file."""
+    return {
+        "runs": arguments.runs,
+        "store": arguments.store,
+        "local": local_servers(arguments),
+        "development": arguments.development,
+        "pins": arguments.pins,
+    }
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -6,10 +6,10 @@ import argparse
 from dataclasses import asdict
 
 from bundle_router.cli.arguments import (
+    add_archive,
     add_config,
     add_json,
     add_opening,
-    add_runs,
     add_workspace,
     config_folder,
     json_object,
@@ -23,7 +23,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("arguments", nargs="?", default="{}", help="a JSON object (default: {})")
     parser.add_argument("--run", required=True, help="run id")
     add_config(parser)
-    add_runs(parser)
+    add_archive(parser)
     add_workspace(parser)
     add_opening(parser)
     add_json(parser)
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bundle_router.wiring import Router
 
     given = json_object(arguments.arguments)
-    given_by = {"runs": arguments.runs, "workspace": arguments.workspace, **opening(arguments)}
+    given_by = {"workspace": arguments.workspace, **opening(arguments)}
     with Router.open(config_folder(arguments), **given_by) as router:
         result = router.call_sync(arguments.run, arguments.tool, given)
     if arguments.json:

@@ -9,10 +9,10 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from bundle_router.cli.arguments import (
+    add_archive,
     add_config,
     add_json,
     add_opening,
-    add_runs,
     add_step,
     add_workspace,
     config_folder,
@@ -37,7 +37,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--principal", default="", help="who asks")
     parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="may be given several times")
     add_config(parser)
-    add_runs(parser)
+    add_archive(parser)
     add_workspace(parser)
     add_opening(parser)
     add_json(parser)
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         principal=arguments.principal,
         labels=_labels(arguments.label),
     )
-    given_by = {"runs": arguments.runs, "workspace": arguments.workspace, **opening(arguments)}
+    given_by = {"workspace": arguments.workspace, **opening(arguments)}
     with Router.open(config_folder(arguments), **given_by) as router:
         if wants_warm_up(router, step):
             router.warm_up_sync()
@@ -68,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"decision": outcome_json(decision), **_identity(decision)})
     else:
         show(decision)
-        say(f"recorded in {arguments.runs}/{decision.run_id}/routing.jsonl as record {decision.seq}")
+        where = "the database" if arguments.store else f"{arguments.runs}/{decision.run_id}/routing.jsonl"
+        say(f"recorded in {where} as record {decision.seq}")
     return 0
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from bundle_router.cli.arguments import (
     ADDRESS,
+    add_archive,
     add_config,
     add_json,
     add_opening,
-    add_runs,
     add_step,
     add_workspace,
     config_folder,
@@ -40,7 +40,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", help="run to name on standard output; with a step, the run it is routed for")
     add_step(parser, required=False)
     add_config(parser)
-    add_runs(parser)
+    add_archive(parser)
     add_workspace(parser)
     add_opening(parser)
     add_json(parser)
@@ -80,7 +80,7 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    given = {"runs": arguments.runs, "workspace": arguments.workspace, **opening(arguments)}
+    given = {"workspace": arguments.workspace, **opening(arguments)}
     async with Router.open(config_folder(arguments), **given) as router:
         run_id = await _begun(router, step, arguments.run)
         async with serve_mcp(router, key=key, port=arguments.port) as endpoint:

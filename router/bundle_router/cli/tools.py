@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bundle_router.cli.arguments import add_config, add_json, add_opening, add_runs, config_folder, opening
+from bundle_router.cli.arguments import add_archive, add_config, add_json, add_opening, config_folder, opening
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.core.tools.exposure import FORMATS
 
@@ -14,7 +14,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, default="openai", help="form of the definitions with --json")
     parser.add_argument("--native", action="store_true", help="with --json: leave deferred tools to the provider")
     add_config(parser)
-    add_runs(parser)
+    add_archive(parser)
     add_opening(parser)
     add_json(parser)
 
@@ -22,7 +22,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.wiring import Router
 
-    with Router.open(config_folder(arguments), runs=arguments.runs, **opening(arguments)) as router:
+    with Router.open(config_folder(arguments), **opening(arguments)) as router:
         toolset = router.tools_sync(arguments.run, format=arguments.format, native=arguments.native)
     if arguments.json:
         print_json(
