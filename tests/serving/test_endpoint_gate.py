@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from bundle_router.errors import RequestError
 from bundle_router.serving import Keys, key_from_env, new_key
-from bundle_router.serving.gate import MAX_BODY_BYTES, METHODS, Destination, destination_of, path_of
+from bundle_router.serving.gate import Destination, destination_of, path_of
+from bundle_router.serving.mcp.mount import METHODS
+from bundle_router.serving.requests import MAX_BODY_BYTES
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
@@ -306,7 +308,7 @@ def test_a_session_of_one_run_is_unknown_to_another(site: Any) -> None:
 
 
 def test_clients_that_leave_without_a_word_lock_nobody_out(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bundle_router.serving.protocol.MAX_SESSIONS", 4)
+    monkeypatch.setattr("bundle_router.serving.mcp.protocol.MAX_SESSIONS", 4)
 
     async def work(_router: Any, endpoint: Any) -> None:
         who = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -357,9 +359,9 @@ def test_it_listens_on_loopback_alone(site: Any) -> None:
 def test_new_keys_differ_and_are_keys() -> None:
     keys = {new_key() for _ in range(100)}
     assert len(keys) == 100
-    assert all(Keys(key).opens(key.encode(), None) for key in keys)
+    assert all(Keys(key).caller(key.encode(), None) for key in keys)
     one = Keys(keys.pop())
-    assert not any(one.opens(one.of_run(run_id).encode(), None) for run_id in ("", "r"))
+    assert not any(one.caller(one.of_run(run_id).encode(), None) for run_id in ("", "r"))
 
 
 @pytest.mark.parametrize("key", ["", "short", "x" * 31, "x" * 513, "ü" * 40, "a b" * 20, "x" * 40 + "\n"])

@@ -10,10 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.errors import RequestError
-from bundle_router.serving.application import Application
 from bundle_router.serving.gate import path_of
+from bundle_router.serving.http import application
 from bundle_router.serving.keys import Keys, new_key
-from bundle_router.serving.runs import ServedRouter, ServedRuns
+from bundle_router.serving.mcp.mount import mcp_routes
+from bundle_router.serving.mcp.runs import ServedRouter, ServedRuns
+from bundle_router.serving.requests import Requests
 
 if TYPE_CHECKING:
     from bundle_router.wiring import Router
@@ -72,7 +74,7 @@ async def serve_mcp(
     """
     _require_sdk()
     await asyncio.to_thread(
-        import_module, "bundle_router.serving.protocol"
+        import_module, "bundle_router.serving.mcp.protocol"
     )  # half a second that no request has to wait for
     from bundle_router.serving.listener import Listener
     from bundle_router.wiring import Router, package_version
@@ -86,8 +88,8 @@ async def serve_mcp(
     try:
         port = listening.getsockname()[1]
         runs = ServedRuns(access, package_version())
-        application = Application(runs, keys, port, body_s)
-        listener = Listener(application, listening, head_s)
+        requests = Requests(body_s)
+        listener = Listener(application(mcp_routes(runs), keys, port, requests), listening, head_s)
         listener.start()
     except BaseException:
         listening.close()
@@ -96,7 +98,11 @@ async def serve_mcp(
         yield Endpoint(key, port)
     finally:
         try:
-            await application.close(GRACE_S)
+            requests.stop()
+            runs.end_listening()
+            await requests.wait(GRACE_S)
+            await runs.close()
+            await requests.cancel()
         finally:
             await listener.close()
 
@@ -106,7 +112,7 @@ def _require_sdk() -> None:
 
     from bundle_router.errors import NotInstalled
 
-    missing = [name for name in ("mcp", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("mcp", "starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise NotInstalled(f"the MCP endpoint needs {' and '.join(missing)}", advice="pip install 'bundle-router[mcp]'")
 

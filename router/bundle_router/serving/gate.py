@@ -17,56 +17,48 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.models import RUN_ID
-from bundle_router.serving.keys import Keys
+from bundle_router.serving.keys import Caller, Keys
+from bundle_router.serving.refusals import Refusal
 
 Headers = Sequence[tuple[bytes, bytes]]
 """As ASGI has them: names in lower case."""
 
-METHODS: Final = ("GET", "POST", "DELETE")
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 _PREFIX: Final = "/mcp/runs/"
 _DECISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 _OWN_SITE: Final = (b"none", b"same-origin")
 _BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,1024}) *")
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer other than the one hoped for: an HTTP status and a sentence."""
-
-    status: int
-    sentence: str
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+_PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~@:+-]+)+")
+"""What a path may consist of: no escape, no empty, `.` or `..` segment, no slash at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What a request speaks to: a run, and the decision of it that the path names (None: whichever is current)."""
+    """What a request of MCP speaks to: a run, and the decision of it that the path names (None: the current one)."""
 
     run_id: str
     decision: str | None = None
 
 
-def judge(method: str, raw_path: bytes, headers: Headers, *, keys: Keys, port: int) -> Destination | Refusal:
-    """The run that a request may speak to, or why it may not."""
-    to = destination_of(raw_path)
-    return (
-        _stranger(headers, port)
-        or _unknown(headers, keys, to)
-        or _misplaced(raw_path, to)
-        or _malformed(method, headers)
-        or to
-        or Refusal(404, "There is nothing here.")
-    )
+def judge(raw_path: bytes, headers: Headers, *, keys: Keys, port: int) -> Caller | Refusal:
+    """Return who asks, or why the request is not let in."""
+    stranger = _stranger(headers, port)
+    if stranger is not None:
+        return stranger
+    return _caller(headers, keys, destination_of(raw_path)) or UNAUTHORIZED
+
+
+def misplaced(raw_path: bytes) -> bool:
+    """Return whether a path is none that anything here could lie at."""
+    return _PATH.fullmatch(raw_path) is None
 
 
 def path_of(run_id: str, decision: str | None = None) -> str:
-    """The path that a run is served at, under a decision of it where one is named."""
+    """Return the path that a run is served at over MCP, under a decision of it where one is named."""
     return f"{_PREFIX}{run_id}/decisions/{decision}" if decision else f"{_PREFIX}{run_id}"
 
 
 def destination_of(raw_path: bytes) -> Destination | None:
-    """The run, and the decision of it, that a path names; None where it names none."""
+    """Return the run, and the decision of it, whose MCP server a path names; None where it names none."""
     path = raw_path.decode("latin-1")
     run_id, slash, decision = path.removeprefix(_PREFIX).partition("/decisions/")
     if not path.startswith(_PREFIX) or not RUN_ID.fullmatch(run_id):
@@ -76,57 +68,49 @@ def destination_of(raw_path: bytes) -> Destination | None:
     return Destination(run_id, decision) if _DECISION.fullmatch(decision) else None
 
 
-def _values(headers: Headers, name: bytes) -> list[bytes]:
+def values_of(headers: Headers, name: bytes) -> list[bytes]:
+    """Return every value of a header, in order."""
     return [value for found, value in headers if found == name]
+
+
+def is_too_long(headers: Headers, max_bytes: int) -> bool:
+    """Return whether a declared length is none, or more than a body may have."""
+    lengths = values_of(headers, b"content-length")
+    return any(not length.isdigit() or len(length) > 18 or int(length) > max_bytes for length in lengths)
+
+
+def is_json(headers: Headers) -> bool:
+    """Return whether the body is declared to be JSON, once."""
+    types = values_of(headers, b"content-type")
+    return len(types) == 1 and types[0].partition(b";")[0].strip().lower() == b"application/json"
 
 
 def _stranger(headers: Headers, port: int) -> Refusal | None:
     """A request that was not made to this address, or was made by a page of another."""
     own = [f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")]
-    hosts = _values(headers, b"host")
+    hosts = values_of(headers, b"host")
     if len(hosts) != 1 or hosts[0] not in own:
-        return Refusal(421, f"This endpoint answers to the Host 127.0.0.1:{port} or localhost:{port} only.")
-    origins = _values(headers, b"origin")
+        return Refusal(
+            421, "wrong_host", f"This endpoint answers to the Host 127.0.0.1:{port} or localhost:{port} only."
+        )
+    origins = values_of(headers, b"origin")
     if len(origins) > 1 or any(origin not in [b"http://" + host for host in own] for origin in origins):
-        return Refusal(403, "This endpoint is not for pages of other origins.")
-    if any(site not in _OWN_SITE for site in _values(headers, b"sec-fetch-site")):
-        return Refusal(403, "This endpoint is not for pages of other sites.")
+        return Refusal(403, "wrong_origin", "This endpoint is not for pages of other origins.")
+    if any(site not in _OWN_SITE for site in values_of(headers, b"sec-fetch-site")):
+        return Refusal(403, "wrong_origin", "This endpoint is not for pages of other sites.")
     return None
 
 
-def _unknown(headers: Headers, keys: Keys, to: Destination | None) -> Refusal | None:
-    given = _values(headers, b"authorization")
+def _caller(headers: Headers, keys: Keys, to: Destination | None) -> Caller | None:
+    given = values_of(headers, b"authorization")
     bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
     run_id, decision = (to.run_id, to.decision) if to is not None else (None, None)
-    if bearer is None or not keys.opens(bearer[1], run_id, decision):
-        sentence = "Send 'Authorization: Bearer' with the endpoint's token, or with the token of this run."
-        return Refusal(401, sentence, ((b"www-authenticate", b"Bearer"),))
-    return None
+    return keys.caller(bearer[1], run_id, decision) if bearer is not None else None
 
 
-def _misplaced(raw_path: bytes, to: Destination | None) -> Refusal | None:
-    if to is not None:
-        return None
-    if raw_path == b"/mcp":
-        return Refusal(404, "This version serves runs only: connect to /mcp/runs/ and the id of a run.")
-    return Refusal(404, "There is nothing here: connect to /mcp/runs/ and the id of a run.")
-
-
-def _malformed(method: str, headers: Headers) -> Refusal | None:
-    if method not in METHODS:
-        allowed = ", ".join(METHODS)
-        return Refusal(405, f"The methods here are {allowed}.", ((b"allow", allowed.encode()),))
-    if method == "POST":
-        types = _values(headers, b"content-type")
-        if len(types) != 1 or types[0].partition(b";")[0].strip().lower() != b"application/json":
-            return Refusal(400, "Send one JSON-RPC message with 'Content-Type: application/json'.")
-    lengths = _values(headers, b"content-length")
-    if any(not length.isdigit() or len(length) > 18 or int(length) > MAX_BODY_BYTES for length in lengths):
-        return TOO_LARGE
-    return None
-
-
-TOO_LARGE: Final = Refusal(413, f"A message may have {MAX_BODY_BYTES:,} bytes at most.")
-TOO_SLOW: Final = Refusal(408, "The message did not arrive in time.")
-BUSY: Final = Refusal(503, "Too many requests are under way: try again when some have ended.")
-CLOSING: Final = Refusal(503, "This endpoint is being stopped.")
+UNAUTHORIZED: Final = Refusal(
+    401,
+    "unauthorized",
+    "Send 'Authorization: Bearer' with the endpoint's token, or with the token of this run.",
+    ((b"www-authenticate", b"Bearer"),),
+)

@@ -13,6 +13,7 @@ import hmac
 import os
 import re
 import secrets
+from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.errors import RequestError
@@ -23,6 +24,13 @@ _KEY: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """What a bearer token may consist of (RFC 6750, section 2.1)."""
 _MARK: Final = "brk_"
 _PURPOSE: Final = b"bundle-router/mcp-run/1\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. `run_id` is the one run that its token opens (None: every run)."""
+
+    run_id: str | None = None
 
 
 def new_key() -> str:
@@ -65,13 +73,15 @@ class Keys:
         mac = hmac.new(self._key, named, hashlib.sha256).digest()
         return _MARK + base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
 
-    def opens(self, given: bytes, run_id: str | None, decision: str | None = None) -> bool:
-        """Whether a token opens a run (None: what is no run's), under a decision of it where one is named. Takes as
-        long for every wrong one."""
+    def caller(self, given: bytes, run_id: str | None, decision: str | None = None) -> Caller | None:
+        """Return whom a token stands for at a run (None: at what is no run's), under a decision of it where one is
+        named; None for a token that opens nothing there. Takes as long for every wrong one."""
         known = _digest(given)
         derived = (self.of_run(run_id or ""), self.of_run(run_id or "", decision))
         single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
-        return hmac.compare_digest(known, self._digest) or (any(single) and run_id is not None)
+        if hmac.compare_digest(known, self._digest):
+            return Caller()
+        return Caller(run_id) if any(single) and run_id is not None else None
 
 
 def _digest(key: bytes) -> bytes:

@@ -21,7 +21,7 @@ from mcp.shared.message import ServerMessageMetadata
 from pydantic import BaseModel, ValidationError
 
 from bundle_router.core.tools.transport.passage import Client, ServerReply
-from bundle_router.serving.client import Context, is_modern
+from bundle_router.serving.mcp.client import Context, is_modern
 
 MAX_ROUNDS: Final = 8
 MAX_ASKED: Final = 16

@@ -22,10 +22,10 @@ from bundle_router.core.tools.exposure import Toolset
 from bundle_router.core.tools.transport.passage import Client, ServerReply
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError, UnknownRun
-from bundle_router.serving.content import content_of, resource_of
+from bundle_router.serving.mcp.content import content_of, resource_of
 
 if TYPE_CHECKING:
-    from bundle_router.serving.protocol import RunServer
+    from bundle_router.serving.mcp.protocol import RunServer
 
 MAX_RUNS: Final = 256
 
@@ -82,7 +82,7 @@ class ServedRun:
     """One run as its server sees it, under the decision that its address names, if it names one."""
 
     def __init__(self, run_id: str, decision: str | None, runs: ServedRouter, version: str) -> None:
-        from bundle_router.serving.protocol import RunServer
+        from bundle_router.serving.mcp.protocol import RunServer
 
         self.id = run_id
         self._named = decision

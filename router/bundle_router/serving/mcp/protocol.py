@@ -28,12 +28,12 @@ from mcp.shared.exceptions import MCPError
 from bundle_router.core.tools.transport.passage import Client
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError
-from bundle_router.serving.client import Context, client_of
-from bundle_router.serving.following import FollowedResources
-from bundle_router.serving.gate import MAX_BODY_BYTES
-from bundle_router.serving.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
-from bundle_router.serving.quiet import LogListener, attach
-from bundle_router.serving.rounds import in_rounds
+from bundle_router.serving.mcp.client import Context, client_of
+from bundle_router.serving.mcp.following import FollowedResources
+from bundle_router.serving.mcp.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
+from bundle_router.serving.mcp.quiet import LogListener, attach
+from bundle_router.serving.mcp.rounds import in_rounds
+from bundle_router.serving.requests import MAX_BODY_BYTES
 
 MAX_SESSIONS: Final = 64
 """Sessions of the handshake era, and listeners of the modern one, that one run may have open."""

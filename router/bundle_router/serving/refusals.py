@@ -1,0 +1,66 @@
+"""Answers other than the one hoped for, in the form that the address speaks: JSON-RPC below `/mcp`, elsewhere problem
+details (RFC 9457)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
+"""An ASGI application."""
+
+INVALID_REQUEST: Final = -32600
+PROBLEM: Final = "urn:bundle-router:problem:"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not carried out: an HTTP status, a closed code, a sentence, and what the caller can do."""
+
+    status: int
+    code: str
+    sentence: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    advice: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the problem details. `code` and `advice` are members of our own."""
+        return {
+            "type": PROBLEM + self.code,
+            "title": self.code.replace("_", " "),
+            "status": self.status,
+            "detail": self.sentence,
+            "code": self.code,
+            "advice": self.advice,
+        }
+
+
+async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = True) -> None:
+    """Answer with the refusal. `close`: the connection, too, since what follows on it was not read."""
+    kind = b"application/problem+json"
+    told: dict[str, Any] = refusal.to_json()
+    if scope["path"].startswith("/mcp"):
+        kind = b"application/json"
+        error = {"code": INVALID_REQUEST, "message": refusal.sentence}
+        told = {"jsonrpc": "2.0", "id": None, "error": error}
+    body = json.dumps(told).encode()
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *refusal.headers]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Refusing:
+    """An ASGI application that answers every request with the same refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self._refusal = refusal
+
+    async def __call__(self, scope: Message, _receive: Receive, send: Send) -> None:
+        await refuse(self._refusal, scope, send, close=False)

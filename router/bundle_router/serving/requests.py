@@ -1,0 +1,124 @@
+"""The requests under way: how many there may be, how large and slow their bodies, and how they end with the service.
+
+Rules:
+1. A body is read whole before anything is done, and bounded in bytes and in time while it is read.
+2. Beyond `MAX_REQUESTS` a request is refused at once, with the time after which to try again. So is every one once the
+   service is being stopped.
+3. What is stopped is given time to be answered, then cancelled; its calls are recorded as cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from bundle_router.serving.gate import is_too_long
+from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, Send, refuse
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+MAX_REQUESTS: Final = 1_024
+"""Requests under way, streams of listeners among them. What comes on top is answered with 503."""
+
+TOO_LARGE: Final = Refusal(413, "too_large", f"A message may have {MAX_BODY_BYTES:,} bytes at most.")
+TOO_SLOW: Final = Refusal(408, "too_slow", "The message did not arrive in time.")
+_RETRY: Final = ((b"retry-after", b"1"),)
+BUSY: Final = Refusal(
+    503, "busy", "Too many requests are under way: try again when some have ended.", _RETRY, "wait, then try again"
+)
+CLOSING: Final = Refusal(503, "closing", "This endpoint is being stopped.", _RETRY, "ask again once it is up")
+
+
+class Requests:
+    """The requests of one service. `body_s`: how long a body may take to arrive."""
+
+    def __init__(self, body_s: float) -> None:
+        self._body_s = body_s
+        self._tasks: dict[asyncio.Task[Any], str] = {}
+        self._closing = False
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why no further request is begun now; None where one may be."""
+        if self._closing:
+            return CLOSING
+        return BUSY if len(self._tasks) >= MAX_REQUESTS else None
+
+    async def carry_out(self, app: Asgi, scope: Message, receive: Receive, send: Send) -> None:
+        """Have a request answered, counted for as long as that takes."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
+        self._tasks[task] = scope["method"]
+        try:
+            body = await self._body(receive)
+            if isinstance(body, Refusal):
+                await refuse(body, scope, send)
+            elif body is not None:  # else the client went away
+                await app(scope, _again(body, receive), send)
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
+            # We cancelled it ourselves, and its call is recorded: the HTTP server closes the connection.
+        finally:
+            del self._tasks[task]
+
+    async def _body(self, receive: Receive) -> bytes | Refusal | None:
+        """The whole body; None when the client went away."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._body_s):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > MAX_BODY_BYTES:
+                        return TOO_LARGE
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            return TOO_SLOW
+
+    def stop(self) -> None:
+        """Begin no more."""
+        self._closing = True
+
+    async def wait(self, grace_s: float) -> None:
+        """Give those under way time to be answered."""
+        asking = [task for task, method in self._tasks.items() if method != "GET"]  # a GET only ever listens
+        if asking:
+            await asyncio.wait(asking, timeout=grace_s)
+
+    async def cancel(self) -> None:
+        """End the rest."""
+        rest = set(self._tasks)
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest)
+
+
+class LimitedRequests:
+    """The middleware that holds requests to these bounds."""
+
+    def __init__(self, app: Asgi, requests: Requests) -> None:
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        refusal = self._requests.refusal
+        if refusal is None and is_too_long(scope["headers"], MAX_BODY_BYTES):
+            refusal = TOO_LARGE
+        if refusal is not None:
+            await refuse(refusal, scope, send)
+            return
+        await self._requests.carry_out(self._app, scope, receive, send)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Receives a body that was read already, and then what comes after it: the client's going away."""
+    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return whole.pop() if whole else await receive()
+
+    return next_message
