@@ -5,9 +5,10 @@ A fake that implements a port is in `bundle_router.testing`; one contract suite 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.asking.exchange import ModelReply, ModelRequest
@@ -18,6 +19,8 @@ from bundle_router.core.records.chain import File
 from bundle_router.core.search.index import Document, Hit, Index, Near, Vectors
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.transport.passage import Client, ServerReply
+
+T = TypeVar("T")
 
 Readiness = Literal["cold", "warming", "ready", "missing", "broken"]
 """Of a model client: not begun, loading, usable, not installed, or installed and not loadable."""
@@ -229,6 +232,16 @@ class ToolSearch(Protocol):
     def rank_tools(self, catalog: Catalog, query: str, permitted: frozenset[str], k: int) -> Sequence[str] | None:
         """The best `k` of the permitted tools, best first; None where there is no search. Blocks: the first time for as
         long as an index takes to make."""
+
+
+class BackgroundLoop(Protocol):
+    """An event loop in a thread of its own, for callers on any thread or loop."""
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop. Cancelling the future cancels it."""
+
+    def close(self) -> None:
+        """Cancel what is under way, wait for it to end, and end the thread. Idempotent; blocks for seconds at most."""
 
 
 class ModelClient(Protocol):

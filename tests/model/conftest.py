@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.clock import SystemClock
 from bundle_router.adapters.llm import LiteLlm
+from bundle_router.adapters.loop import LoopThread
 from bundle_router.core.catalog import Bundle, Catalog, ModelOptions, ModelSettings
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.models import Activation, Facts, Reply, Step
@@ -71,6 +72,7 @@ def opened(diagnostics: FakeDiagnostics) -> Iterator[Callable[..., ModelSelector
             client or LiteLlm(made_of.choices),
             clock or SystemClock(),
             diagnostics,
+            loop=LoopThread("model"),
             answers_ttl_s=answers_ttl_s,
             store=store,
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.answers import FILE, SqlAnswers
+from bundle_router.adapters.loop import LoopThread
 from bundle_router.core.catalog import ModelSettings
 from bundle_router.core.decide.asking.answers import MAX_JUSTIFICATION, shape_for
 from bundle_router.core.decide.asking.exchange import ModelReply, ModelRequest
@@ -23,7 +24,6 @@ from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.core.records.replay import conclude, replay
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.engine.asking.flights import Flights
-from bundle_router.engine.asking.loop import LoopThread
 from bundle_router.engine.asking.memory import MAX_ANSWERS, AnswerMemory, CachedAnswer
 from bundle_router.ports import Readiness
 from bundle_router.testing import FakeClock, FakeDiagnostics, fake_router, small_catalog
@@ -208,7 +208,7 @@ def test_without_the_libraries_it_says_not_ready_once_and_goes_on(
     diagnostics: FakeDiagnostics, question: Put, readiness: Readiness
 ) -> None:
     client = ScriptedClient(always(choice("a.one")), readiness)
-    selector = ModelSelector(ModelSettings(("m",)), client, FakeClock(), diagnostics)
+    selector = ModelSelector(ModelSettings(("m",)), client, FakeClock(), diagnostics, loop=LoopThread("model"))
 
     async def ask_twice() -> list[Reply]:
         replies = [await selector.select(question(), ())]
@@ -227,7 +227,7 @@ def test_without_the_libraries_it_says_not_ready_once_and_goes_on(
 
 def test_the_first_question_starts_the_warm_up_and_does_not_wait(diagnostics: FakeDiagnostics, question: Put) -> None:
     client = ScriptedClient(always(choice("a.one")))
-    selector = ModelSelector(ModelSettings(("m",)), client, FakeClock(), diagnostics)
+    selector = ModelSelector(ModelSettings(("m",)), client, FakeClock(), diagnostics, loop=LoopThread("model"))
 
     async def ask_twice() -> tuple[Reply, Reply]:
         first = await selector.select(question(), ())
@@ -339,7 +339,7 @@ class HeldUp(asyncio.SelectorEventLoop):
 
 
 def test_what_came_in_time_is_heard_by_a_caller_whose_loop_was_held_up() -> None:
-    thread, landed = LoopThread(), threading.Event()
+    thread, landed = LoopThread("model"), threading.Event()
     flights: Flights[str] = Flights(thread)
 
     async def work() -> str:
@@ -448,7 +448,9 @@ def test_closing_in_the_middle_of_a_question_answers_it(diagnostics: FakeDiagnos
             return ModelReply()
 
     client = Stuck(always(""))
-    selector = ModelSelector(ModelSettings(("m",), deadline_s=30.0), client, FakeClock(), diagnostics)
+    selector = ModelSelector(
+        ModelSettings(("m",), deadline_s=30.0), client, FakeClock(), diagnostics, loop=LoopThread("model")
+    )
 
     async def run() -> Reply:
         await selector.warm_up()
@@ -485,7 +487,7 @@ def heard() -> Iterable[Callable[[Question, str], Reply]]:
     saying = [""]
     selector = ModelSelector(
         ModelSettings(("m",), max_picks=20), ScriptedClient(lambda r: saying[0]), FakeClock(), FakeDiagnostics(),
-        answers_ttl_s=0.0,
+        loop=LoopThread("model"), answers_ttl_s=0.0,
     )  # fmt: skip
     loop = asyncio.new_event_loop()
     loop.run_until_complete(selector.warm_up())

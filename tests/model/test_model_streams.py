@@ -14,6 +14,7 @@ import asyncio, json, logging, threading
 logging.basicConfig(level=logging.DEBUG)
 from bundle_router.adapters.clock import SystemClock
 from bundle_router.adapters.llm import LiteLlm
+from bundle_router.adapters.loop import LoopThread
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.core.catalog import Bundle, ModelOptions, ModelSettings
 from bundle_router.core.decide.decide import decide
@@ -29,7 +30,8 @@ odd["choices"][0]["message"]["content"] = ["CANARY-PART"]
 
 async def main(server):
     models = ModelSettings(("openai/m",), options=(ModelOptions("openai/m", base_url=server.base_url, key_env="KEY"),))
-    selector = ModelSelector(models, LiteLlm(models.choices), SystemClock(), FakeDiagnostics(), answers_ttl_s=0)
+    client, loop = LiteLlm(models.choices), LoopThread("model")
+    selector = ModelSelector(models, client, SystemClock(), FakeDiagnostics(), loop=loop, answers_ttl_s=0)
     await selector.warm_up()
     for number in range(3):
         goal = f"CANARY-GOAL {number}"

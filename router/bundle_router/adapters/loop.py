@@ -1,11 +1,16 @@
-"""An event loop in a thread of its own, for engines that have none. Started on first use, ended by `close`."""
+"""Event loops in threads of their own: for engines that have none, for connections to tool servers, for models.
+
+Why a thread each: a connection belongs to the loop it was opened on while callers come from any loop and thread, a
+client library may hold its loop for a second, and a caller that blocks its own loop must not delay another's call.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Executor, Future
+from contextvars import Context
 from typing import Any, TypeVar
 
 from bundle_router.errors import RequestError, WrongContext
@@ -13,7 +18,7 @@ from bundle_router.errors import RequestError, WrongContext
 T = TypeVar("T")
 
 CLEAN_UP_S = 5.0
-"""How long an interrupted coroutine may take to record its end."""
+"""How long a coroutine that was cancelled may take to end."""
 
 
 def refuse_running_loop(what: str, instead: str) -> None:
@@ -22,10 +27,19 @@ def refuse_running_loop(what: str, instead: str) -> None:
         raise WrongContext(f"{what} was used inside a running event loop", advice=f"use `{instead}` there")
 
 
-class Portal:
-    """Runs coroutines for threads without a loop, all on one loop, so that what they share belongs to one loop."""
+class LoopThread:
+    """One event loop in a daemon thread, for callers on any thread or loop. Started on first use.
 
-    def __init__(self) -> None:
+    `make_executor` makes the loop's default executor. With `abandon_after_s`, `close` waits no longer than that for the
+    thread, and not at all for its executor: a library may hold either for minutes.
+    """
+
+    def __init__(
+        self, name: str, *, make_executor: Callable[[], Executor] | None = None, abandon_after_s: float | None = None
+    ) -> None:
+        self._name = name
+        self._make_executor = make_executor
+        self._abandon_after_s = abandon_after_s
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -34,6 +48,92 @@ class Portal:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def is_started(self) -> bool:
+        return self._loop is not None
+
+    @property
+    def ident(self) -> int | None:
+        """The thread's number (`threading.get_ident`); None before it is started."""
+        thread = self._thread
+        return thread.ident if thread is not None else None
+
+    def submit(self, work: Coroutine[Any, Any, T], *, context: Context | None = None) -> Future[T]:
+        """Start a coroutine on the loop, in `context`. Cancelling the future cancels it.
+
+        Raises RequestError when this is closed, OSError or RuntimeError where the system has no thread or descriptor to
+        give; the coroutine is closed then.
+        """
+        with self._lock:
+            try:
+                if self._closed:
+                    raise RequestError(f"{self._name} is closed")
+                if self._loop is None:
+                    self._loop, self._thread = self._start()
+            except BaseException:
+                work.close()
+                raise
+            if context is not None:
+                return context.run(asyncio.run_coroutine_threadsafe, work, self._loop)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _start(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+        executor = self._make_executor() if self._make_executor is not None else None
+        loop = None
+        try:
+            loop = asyncio.new_event_loop()
+            if executor is not None:
+                loop.set_default_executor(executor)
+            thread = threading.Thread(target=self._serve, args=(loop,), name=self._name, daemon=True)
+            thread.start()
+        except (OSError, RuntimeError):
+            if loop is not None:
+                loop.close()
+            if executor is not None:
+                executor.shutdown(wait=False)
+            raise
+        return loop, thread
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            loop.run_until_complete(_cancel_the_rest())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            if self._abandon_after_s is None:
+                loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            loop.close()
+
+    def close(self) -> None:
+        """Cancel what is under way, wait for it to end, and end the loop and its thread. Idempotent; blocks."""
+        with self._lock:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(self._abandon_after_s)
+
+
+async def _cancel_the_rest() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=CLEAN_UP_S)
+
+
+class Portal:
+    """Runs coroutines for threads without a loop, all on one loop, so that what they share belongs to one loop."""
+
+    def __init__(self) -> None:
+        self._thread = LoopThread("bundle-router-loop")
+
+    @property
+    def closed(self) -> bool:
+        return self._thread.closed
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs it to the end on the portal's loop and gives its result. An interrupt cancels it and waits a little.
@@ -48,49 +148,23 @@ class Portal:
             finally:
                 ended.set()
 
-        future = self._submit(to_the_end(), work)
+        try:
+            future = self._thread.submit(to_the_end())
+        except RequestError:
+            work.close()
+            raise _closed("this router is closed") from None
         try:
             return future.result()
         except BaseException as interrupted:
             if future.cancel():
                 ended.wait(CLEAN_UP_S)
-            if self._closed and isinstance(interrupted, CancelledError):
+            if self.closed and isinstance(interrupted, CancelledError):
                 raise _closed("it was closed while this was under way, which was cancelled") from None
             raise
 
-    def _submit(self, whole: Coroutine[Any, Any, T], work: Coroutine[Any, Any, T]) -> Future[T]:
-        with self._lock:
-            if self._closed:
-                whole.close()
-                work.close()
-                raise _closed("this router is closed")
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="bundle-router-loop", daemon=True)
-                self._thread.start()
-            return asyncio.run_coroutine_threadsafe(whole, self._loop)
-
     def close(self) -> None:
         """Cancels what is under way, waits for it to record its end, and stops the loop. May be called again."""
-        with self._lock:
-            self._closed = True
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            asyncio.run_coroutine_threadsafe(_cancel_the_rest(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
-
-
-async def _cancel_the_rest() -> None:
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
-        task.cancel()
-    if rest:
-        await asyncio.wait(rest, timeout=CLEAN_UP_S)
+        self._thread.close()
 
 
 def _closed(what: str) -> RequestError:

@@ -228,10 +228,11 @@ def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Di
         return None
     from bundle_router.adapters.answers import SqlAnswers
     from bundle_router.adapters.llm import LiteLlm
+    from bundle_router.adapters.loop import CLEAN_UP_S, LoopThread
     from bundle_router.engine.asking import ModelSelector
 
     store = SqlAnswers(runs, diagnostics) if settings.cache.answers == "index" else None
     ttl_s = settings.cache.answers_ttl_s
-    return ModelSelector(
-        settings.model, LiteLlm(settings.model.choices), clock, diagnostics, answers_ttl_s=ttl_s, store=store
-    )
+    loop = LoopThread("bundle-router-model", abandon_after_s=CLEAN_UP_S + 1)
+    client = LiteLlm(settings.model.choices)
+    return ModelSelector(settings.model, client, clock, diagnostics, loop=loop, answers_ttl_s=ttl_s, store=store)

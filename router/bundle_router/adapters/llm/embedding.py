@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bundle_router.adapters.llm.loading import Libraries, installed, load, quieten
 from bundle_router.adapters.llm.reading import failure_of
 from bundle_router.adapters.llm.wire import Allowance, allowance, open_session
+from bundle_router.adapters.loop import LoopThread
 from bundle_router.core.models.canonical import digest
 from bundle_router.ports import Embedding
 
@@ -60,8 +61,7 @@ class LiteLlmEmbedder:
     def __init__(self, model: str, *, base_url: str | None = None, key_env: str | None = None) -> None:
         self._model, self._base_url, self._key_env = model, base_url, key_env
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = LoopThread("bundle-router-embedder", abandon_after_s=GRACE_S * 5)
         self._ready: asyncio.Task[bool] | None = None
         self._libraries: Libraries | None = None
         self._session: ClientSession | None = None
@@ -83,15 +83,8 @@ class LiteLlmEmbedder:
         with self._lock:
             if self._closed:
                 return Embedding(failure="not_ready", detail="closed")
-            work = asyncio.run_coroutine_threadsafe(self._embed(tuple(texts), timeout_s), self._running())
+            work = self._thread.submit(self._embed(tuple(texts), timeout_s))
         return _outcome(work, timeout_s + GRACE_S)
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="bundle-router-embedder", daemon=True)
-            self._thread.start()
-        return self._loop
 
     async def _embed(self, texts: tuple[str, ...], timeout_s: float) -> Embedding:
         """Loading takes seconds and goes on when a deadline ends: the next call finds it further."""
@@ -168,14 +161,10 @@ class LiteLlmEmbedder:
         """Ends what is under way and closes the connections. Idempotent; blocks for a moment."""
         with self._lock:
             self._closed = True
-            loop, thread, self._loop = self._loop, self._thread, None
-        if loop is not None and thread is not None:
+        if self._thread.is_started:
             with suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(self._shut(), loop).result(GRACE_S * 5)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(GRACE_S * 5)
-            if not thread.is_alive():
-                loop.close()
+                self._thread.submit(self._shut()).result(GRACE_S * 5)
+        self._thread.close()
 
     async def _shut(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}

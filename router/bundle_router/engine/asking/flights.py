@@ -1,7 +1,7 @@
 """Single flight: callers with the same question share one answer, whatever threads and loops they are on.
 
 Rules:
-1. The work runs on the loop thread and belongs to none of those who wait: cancelling one leaves it to the others.
+1. The work runs on the background loop and belongs to none of those who wait: cancelling one leaves it to the others.
 2. When the last waiter has gone it is cancelled: nobody pays for an answer that nobody hears.
 3. A flight that has landed is gone. Who comes later starts a new one (or finds the answer in the cache).
 4. What landed is heard, also by a waiter whose own loop was held up until its time was over.
@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from bundle_router.engine.asking.loop import LoopThread
+from bundle_router.ports import BackgroundLoop
 
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
@@ -31,7 +31,7 @@ class _Flight(Generic[T]):
 class Flights(Generic[T]):
     """What is under way, by key."""
 
-    def __init__(self, loop: LoopThread) -> None:
+    def __init__(self, loop: BackgroundLoop) -> None:
         self._loop = loop
         self._lock = threading.Lock()
         self._flying: dict[str, _Flight[T]] = {}

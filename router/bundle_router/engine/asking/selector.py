@@ -27,12 +27,13 @@ from bundle_router.core.decide.asking.prompt import PROMPT_VERSION, Prompt, syst
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Failure, ModelUse, RecentStep, Reply
 from bundle_router.engine.asking.flights import Flights
-from bundle_router.engine.asking.loop import CLOSE_S, LoopThread
 from bundle_router.engine.asking.memory import AnswerMemory, CachedAnswer
 from bundle_router.engine.asking.turns import Turn, Turns
-from bundle_router.ports import AnswerStore, Clock, Diagnostics, ModelClient, Readiness
+from bundle_router.ports import AnswerStore, BackgroundLoop, Clock, Diagnostics, ModelClient, Readiness
 
 GRACE_S: Final = 0.1
+CLOSE_S: Final = 5.0
+"""How long the client may take to let go of its connections."""
 """How much longer than the deadline a caller waits for the loop thread to say that it passed."""
 COMPLAINT: Final = (
     "That could not be read. Answer with the JSON object described above and nothing else, with ids from the list only."
@@ -53,7 +54,8 @@ class _Put:
 class ModelSelector:
     """Asks the models of `settings`, best first. May be used from many threads and event loops at once.
 
-    `answers_ttl_s` is how long an answer is used again (0: never), `store` where answers may outlive the process.
+    Questions are put on `loop`, which is closed with this. `answers_ttl_s` is how long an answer is used again (0:
+    never), `store` where answers may outlive the process.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class ModelSelector:
         clock: Clock,
         diagnostics: Diagnostics,
         *,
+        loop: BackgroundLoop,
         answers_ttl_s: float = 3_600.0,
         store: AnswerStore | None = None,
     ) -> None:
@@ -73,7 +76,7 @@ class ModelSelector:
         self._client = client
         self._clock = clock
         self._diagnostics = diagnostics
-        self._loop = LoopThread()
+        self._loop = loop
         self._flights: Flights[Reply] = Flights(self._loop)
         self._memory = AnswerMemory(clock, answers_ttl_s, store)
         self._turns = Turns(self._models, clock, diagnostics)
@@ -98,6 +101,7 @@ class ModelSelector:
     async def close(self) -> None:
         """Gives up what is under way and lets go of connections and the thread."""
         if self._warming is not None:
+            self._warming = None
             await asyncio.to_thread(self._close)
         self._memory.close()
 
