@@ -17,7 +17,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,8 @@ K1: Final = 3.0
 B: Final = 0.6
 FORMAT: Final = "bundle-router.index/2"
 _MASKS: Final = 64
+MAX_STEMS: Final = 50_000
+"""Words whose stems are kept."""
 
 
 @cache
@@ -51,6 +53,7 @@ def english_stemmer() -> Stem:
 
     local = threading.local()
 
+    @lru_cache(maxsize=MAX_STEMS)
     def stem(word: str) -> str:
         # A Stemmer object must not be shared between threads.
         try:
@@ -104,9 +107,15 @@ class LexicalIndex:
         return LexicalIndex(revision, matrices, _Source(tuple(ordered)))
 
     def search(
-        self, collection: Collection, weights: Mapping[str, float], *, k: int, within: frozenset[str] | None = None
+        self,
+        collection: Collection,
+        weights: Mapping[str, float],
+        *,
+        k: int,
+        within: frozenset[str] | None = None,
+        counting: bool = True,
     ) -> Sequence[Hit]:
-        return self._matrices[collection].search(weights, k, within)
+        return self._matrices[collection].search(weights, k, within, counting)
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
         return self._matrices[collection].rarity(terms)
@@ -194,6 +203,18 @@ def _one_apart(one: str, other: str) -> bool:
     return len(unlike) == 1
 
 
+def _best(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
+    """Places of the best `k` scores above zero. Rows stand in id order, so that a stable sort settles ties by id, also
+    at the cut."""
+    import numpy as np
+
+    chosen = np.flatnonzero(scores)
+    if len(chosen) > k:
+        found = scores[chosen]
+        chosen = chosen[found >= np.partition(found, len(found) - k)[len(found) - k]]
+    return chosen[np.argsort(-scores[chosen], kind="stable")[:k]]
+
+
 @dataclass(eq=False)
 class _Matrix:
     """One collection: bm25s' matrix of scores (a column a term, rows in id order) and the rarity of each term."""
@@ -264,40 +285,32 @@ class _Matrix:
                     words.setdefault(short, []).append(word)
         return words
 
-    def scores(self, weights: Mapping[str, float]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """For every document: the weighted sum of its BM25 scores, and of the rarity of the terms it holds."""
+    def search(
+        self, weights: Mapping[str, float], k: int, within: frozenset[str] | None, counting: bool = True
+    ) -> Sequence[Hit]:
+        """See `Index.search`: the weighted sum of BM25 scores, and of the rarity of the terms a document holds."""
         import numpy as np
 
-        total = np.zeros(max(len(self.ids), 1), np.float32)
-        matched = np.zeros_like(total)
-        starts, rows, data, idf, columns = self.starts, self.rows, self.data, self.idf, self.columns
-        for term, weight in weights.items():
-            column = columns.get(term)
-            if column is None or weight <= 0.0:
-                continue
-            where = slice(starts[column], starts[column + 1])
-            total[rows[where]] += data[where] * np.float32(weight)
-            matched[rows[where]] += idf[column] * np.float32(weight)
-        return total, matched
-
-    def search(self, weights: Mapping[str, float], k: int, within: frozenset[str] | None) -> Sequence[Hit]:
-        import numpy as np
-
-        if k <= 0 or not self.ids or (within is not None and not within):
+        columns = self.columns
+        known = ((columns.get(term), weight) for term, weight in weights.items())
+        asked = [(column, weight) for column, weight in known if column is not None and weight > 0.0]
+        if k <= 0 or not asked or (within is not None and not within):
             return ()
-        total, matched = self.scores(weights)
+        at, weighed = np.array([column for column, _ in asked]), np.array([weight for _, weight in asked])
+        begin = self.starts[at]
+        lengths = self.starts[at + 1] - begin
+        # All the terms' columns as one: where each begins, less how much of the others stands before it.
+        before = np.cumsum(lengths) - lengths
+        places = np.arange(int(lengths.sum())) + np.repeat(begin - before, lengths)
+        rows = self.rows[places]
+        total = np.bincount(rows, self.data[places] * np.repeat(weighed, lengths), minlength=len(self.ids))
         positions = self._mask(within) if within is not None else None
-        pool = total if positions is None else total[positions]
-        if len(pool) == 0:
-            return ()
-        floor = np.partition(pool, len(pool) - k)[len(pool) - k] if len(pool) > k else np.float32(0)
-        # Rows stand in id order, so a stable sort settles ties by id, also at the cut.
-        chosen = np.flatnonzero((pool >= floor) & (pool > 0))
-        chosen = chosen[np.argsort(-pool[chosen], kind="stable")[:k]]
-        rows = chosen if positions is None else positions[chosen]
-        ids = self.ids
-        scores, sums = total[rows].tolist(), matched[rows].tolist()
-        return [Hit(ids[row], score, part) for row, score, part in zip(rows.tolist(), scores, sums, strict=True)]
+        best = _best(total, k) if positions is None else positions[_best(total[positions], k)]
+        ids = [self.ids[row] for row in best.tolist()]
+        if not counting:
+            return [Hit(id_, score, 0.0) for id_, score in zip(ids, total[best].tolist(), strict=True)]
+        matched = np.bincount(rows, np.repeat(self.idf[at] * weighed, lengths), minlength=len(self.ids))
+        return list(map(Hit, ids, total[best].tolist(), matched[best].tolist()))
 
     def _mask(self, within: frozenset[str]) -> NDArray[np.int64]:
         """Rows of the permitted documents, in id order. Kept for the sets seen last: steps ask with the same few."""

@@ -8,18 +8,18 @@ from typing import Final
 
 from bundle_router.core.search.memory import NO_VOTES, Memory
 
-NO_PARTS: Final[tuple[tuple[str, float], ...]] = ()
 LEAST: Final = 1e-6
 """What is left of the score of an id that memory speaks against."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One ranked id. `score` is comparable inside one ranking, not between two; `parts` say what it is made of."""
+    """One ranked id. `score` is comparable inside one ranking, not between two. `own` is a tool's own match against the
+    best one's (1), without what its bundle lends it; of a bundle 1."""
 
     id: str
     score: float
-    parts: tuple[tuple[str, float], ...] = NO_PARTS
+    own: float = 1.0
 
 
 def with_memory(

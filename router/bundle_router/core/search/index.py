@@ -77,9 +77,16 @@ class Index(Protocol):
         """Of the catalog (and of the rules and library) it was built from."""
 
     def search(
-        self, collection: Collection, weights: Mapping[str, float], *, k: int, within: frozenset[str] | None = None
+        self,
+        collection: Collection,
+        weights: Mapping[str, float],
+        *,
+        k: int,
+        within: frozenset[str] | None = None,
+        counting: bool = True,
     ) -> Sequence[Hit]:
-        """The best `k` documents for the weighted query terms, among `within` where it is given."""
+        """The best `k` documents for the weighted query terms, among `within` where it is given. Without `counting`
+        no hit's `matched` is worked out (0)."""
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
         """How rare each term is among the collection's documents (an idf, ≥ 0); terms it has never seen are rarest."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bundle_router.core.search.fusion import best_is_one, blend
 from bundle_router.core.search.index import Collection, Hit, Index
-from bundle_router.core.search.text import Analyzer, Terms
+from bundle_router.core.search.text import NO_TERMS, Analyzer, Terms
 from bundle_router.core.search.weights import Weights
 
 
@@ -34,6 +34,15 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
+class _Depth:
+    """How far one pass looks: `k` documents of a collection, tools by themselves too, what documents hold counted."""
+
+    k: int
+    tools: bool
+    counting: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Passes:
     """Ranks texts over an index. `bundles_of` names the bundles that hold a tool. Bundles are ranked by the collection
     `tools`, of trusted servers alone; where tools are ranked, they and what they gain from bundles by `ranks_tools`."""
@@ -45,17 +54,25 @@ class Passes:
     ranks_tools: Collection = "tools"
 
     def of(self, terms: Terms, hints: Terms, need: float, scope: SearchScope, tools: bool) -> Pass:
-        w, analyzer = self.weights, self.analyzer
+        """The ranking of a whole request, of which what its best documents hold is counted too."""
+        return self._of(terms, hints, need, scope, _Depth(self.weights.depth, tools))
+
+    def of_clause(self, terms: Terms, scope: SearchScope, tools: bool) -> Pass:
+        """The ranking of one of a request's wishes: fewer documents, nothing counted."""
+        return self._of(terms, NO_TERMS, 0.0, scope, _Depth(self.weights.clause_depth, tools, counting=False))
+
+    def _of(self, terms: Terms, hints: Terms, need: float, scope: SearchScope, depth: _Depth) -> Pass:
+        w, analyzer, tools = self.weights, self.analyzer, depth.tools
         for_bundles = analyzer.weigh(terms, w.bundle_scale)
-        known = self._known("bundles", terms, for_bundles)
+        known = self._known("bundles", terms, for_bundles) if depth.counting else 0.0
         for hint, weight in analyzer.weigh(hints, w.bundle_scale).items():
             for_bundles.setdefault(hint, weight * w.context)
-        texts = self._search("bundles", for_bundles, need, known, scope.bundles)
+        texts = self._search("bundles", for_bundles, (need, known), scope.bundles, depth)
         among: Collection = self.ranks_tools if tools else "tools"
         known_tools = self._known(among, terms, for_bundles) if need > 0.0 else 0.0
         best: dict[str, float] = {}
         matched = {hit.id: hit.matched for hit in texts}
-        for hit in self._search(among, for_bundles, need, known_tools, scope.tools):
+        for hit in self._search(among, for_bundles, (need, known_tools), scope.tools, depth):
             for bundle in self.bundles_of.get(hit.id, ()):
                 if hit.score > best.get(bundle, 0.0) and (scope.bundles is None or bundle in scope.bundles):
                     best[bundle] = hit.score
@@ -65,7 +82,8 @@ class Passes:
         tool_strength = max(best.values(), default=0.0)
         if tools:
             for_tools = analyzer.weigh(terms, w.tool_scale)
-            hits = self._search(among, for_tools, need, self._known(among, terms, for_tools), scope.tools)
+            known_tools = self._known(among, terms, for_tools) if need > 0.0 else 0.0
+            hits = self._search(among, for_tools, (need, known_tools), scope.tools, depth)
             found = best_is_one({hit.id: hit.score for hit in hits})
             tool_strength = max((hit.score for hit in hits), default=0.0)
         strength = max((hit.score for hit in texts), default=0.0)
@@ -89,14 +107,16 @@ class Passes:
         self,
         collection: Collection,
         weights: Mapping[str, float],
-        need: float,
-        known: float,
+        cover: tuple[float, float],
         within: frozenset[str] | None,
+        depth: _Depth,
     ) -> Sequence[Hit]:
-        hits = self.index.search(collection, weights, k=self.weights.depth, within=within)
+        """`cover`: how much of what is known the hits have to cover (an exponent), and how much that is."""
+        need, known = cover
+        hits = self.index.search(collection, weights, k=depth.k, within=within, counting=depth.counting)
         if need <= 0.0 or known <= 0.0:
             return hits
-        return [Hit(id_, score * min(1.0, part / known) ** need, part) for id_, score, part in hits]
+        return [Hit(id_, score * (part / known) ** need if part < known else score, part) for id_, score, part in hits]
 
 
 def coherence_of(clauses: Sequence[Pass]) -> float:

@@ -32,7 +32,7 @@ from bundle_router.core.search.memory import Memory, count_features
 from bundle_router.core.search.passes import Pass, Passes, SearchScope, coherence_of
 from bundle_router.core.search.recall import NEIGHBOURS, Recollection
 from bundle_router.core.search.request import Request, marks_of
-from bundle_router.core.search.text import Analyzer, Terms, split_quotes
+from bundle_router.core.search.text import NO_TERMS, Analyzer, Terms, split_quotes
 from bundle_router.core.search.weights import WEIGHTS, Weights
 
 KEPT: Final = 40
@@ -80,6 +80,8 @@ class _Found:
     full: Pass
     coherence: float
     meant: _Meant
+    terms: Terms | None
+    """Of the request's whole text as bundles are ranked by it, where that is what was ranked."""
 
 
 @dataclass(frozen=True)
@@ -110,21 +112,7 @@ class Search:
         fused = with_memory(found.bundles, memory, features, permitted, votes)
         learned = memory.scores(features, votes) if memory is not None else {}
         remembered = {id_: score for id_, score in learned.items() if id_ in permitted}
-        ranked = order(fused)
-        scored = tuple(
-            Scored(
-                item.id,
-                item.score,
-                (
-                    ("text", round(found.full.by_text.get(item.id, 0.0), 6)),
-                    ("tool", round(found.full.by_tool.get(item.id, 0.0), 6)),
-                    *((("meaning", round(found.meant.bundles.get(item.id, 0.0), 6)),) if found.meant.bundles else ()),
-                    *((("recalled", round(votes.get(item.id, 0.0), 6)),) if votes else ()),
-                    ("search", round(found.bundles.get(item.id, 0.0), 6)),
-                ),
-            )
-            for item in ranked[:k]
-        )
+        scored = tuple(order(fused)[:k])
         return Ranking(scored, self._evidence(request, found, fused, scored, remembered))
 
     def rank_tools(
@@ -134,7 +122,12 @@ class Search:
         read, bundles = self._read(permitted)
         found = self._find(request, self._scope(bundles, read), tools=True)
         scores = self._pulled(request, found, bundles, memories)
-        first = order(with_memory(scores, memories.tools, self._features(request, memories.tools), read))[:k]
+        features = self._features(request, memories.tools)
+        own = best_is_one({tool: score for tool, score in found.tools.items() if tool in read})
+        for tool, learned in (memories.tools.scores(features) if memories.tools is not None else {}).items():
+            own[tool] = max(own.get(tool, 0.0), min(1.0, learned))
+        ranked = order(with_memory(scores, memories.tools, features, read))[:k]
+        first = (replace(row, own=own.get(row.id, 0.0)) for row in ranked)
         return (*first, *self._unread(request, permitted & self.corpus.unread))[:k]
 
     def base_scores(self, request: Request, bundles: frozenset[str]) -> tuple[dict[str, float], dict[str, float]]:
@@ -204,12 +197,9 @@ class Search:
         terms = self._respelt(self.analyzer.terms(wish), tools)
         need = w.coverage * min(1.0, w.short_request / max(len(terms.stems), 1)) ** 2
         context = "\n".join((request.context, quoted, *(step.goal for step in request.recent[:1])))
-        hints = self.analyzer.terms(context) if context.strip() else Terms(())
+        hints = self.analyzer.terms(context) if context.strip() else NO_TERMS
         full = self._passes.of(terms, hints, need, scope, tools)
-        parts = [
-            self._passes.of(self._respelt(clause, tools), Terms(()), 0.0, scope, tools)
-            for clause in self._clauses(wish)
-        ]
+        parts = [self._passes.of_clause(self._respelt(clause, tools), scope, tools) for clause in self._clauses(wish)]
         if parts:
             bundles = blend(full.bundles, add_up(((p.bundles, p.strength) for p in parts), w.bundle_sharpness), w.whole)
             of_tools = blend(full.tools, add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
@@ -221,7 +211,8 @@ class Search:
             bundles = blend(meant.bundles, best_is_one(bundles), share)
             of_tools = blend(meant.tools, best_is_one(of_tools), share) if tools else of_tools
         self._add_history(bundles, request, scope)
-        return _Found(bundles, of_tools, full, coherence, meant)
+        whole = terms if wish == request.text and not tools else None
+        return _Found(bundles, of_tools, full, coherence, meant, whole)
 
     def _respelt(self, terms: Terms, tools: bool = False) -> Terms:
         """The terms with what an unknown word may stand for in its place. A name is no misspelt word. Which words are
@@ -297,7 +288,7 @@ class Search:
             server = self.corpus.servers[hit.id]
             taken[server] = taken.get(server, 0) + 1
             if taken[server] <= self.weights.unread_quota:
-                kept.append(Scored(hit.id, 0.0, (("unread", round(hit.score, 6)),)))
+                kept.append(Scored(hit.id, 0.0))
         return kept
 
     def _features(self, request: Request, memory: Memory | None) -> dict[str, float]:
@@ -317,7 +308,7 @@ class Search:
             return Evidence()
         first = scored[0]
         second = scored[1].score if len(scored) > 1 else 0.0
-        terms = self._respelt(self.analyzer.terms(request.text))
+        terms = found.terms or self._respelt(self.analyzer.terms(request.text))
         stems = terms.stems
         weights = self.analyzer.weigh(replace(terms, pairs=()), self.weights.bundle_scale)
         total = sum(weights[s] * r for s, r in zip(stems, self.index.rarity("bundles", stems), strict=True))

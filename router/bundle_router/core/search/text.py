@@ -76,8 +76,8 @@ def split_quotes(text: str) -> tuple[str, str]:
 def words(text: str) -> list[str]:
     """The words of a text in order, lower case, identifiers split and camelCase kept whole too. Unstemmed."""
     found: list[str] = []
-    for match in _WORD.finditer(unicodedata.normalize("NFKC", text)):
-        word = re.split("['’]", match.group(), maxsplit=1)[0]
+    for whole in _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", text)):
+        word = whole if whole.isalnum() else re.split("['’]", whole, maxsplit=1)[0]
         plain = word.isalpha() and (word[1:].islower() or word.isupper())
         if plain and (word.isascii() or not _UNSPACED.search(word)):
             found.append(word.lower())
@@ -127,6 +127,9 @@ class Terms:
     """Stems of words with a capital letter inside a sentence: known or not, they are not misspelt."""
 
 
+NO_TERMS: Final = Terms(())
+
+
 def pair_term(pair: tuple[str, str]) -> str:
     """The index term of two neighbours. The space keeps it apart from every single word."""
     return f"{pair[0]} {pair[1]}"
@@ -164,20 +167,21 @@ class Analyzer:
 
     def terms(self, text: str, *, limit: int | None = MAX_WORDS) -> Terms:
         """Terms of a request."""
-        stems = self.stems(text, limit=limit)
-        foreign = {self.stem(word) for word in foreign_stop_words(words(text)[:limit])}
-        stems = [stem for stem in stems if stem not in foreign]
+        found, stem = words(text), self.stem
+        foreign = {stem(word) for word in foreign_stop_words(found[:limit])}
+        kept = [stem(word) for word in [word for word in found if word not in self.stop][:limit]]
+        stems = [one for one in kept if one not in foreign] if foreign else kept
         pairs = dict.fromkeys(itertools.pairwise(stems))
         parts = text.split()
-        names = [part for part in parts if _NAME.search(part[:MAX_NAME])]
-        proper = {self.stem(word) for word in words(" ".join(_PROPER.findall(text)))}
+        names = [part for part in parts if not part.isalpha() and _NAME.search(part[:MAX_NAME])]
+        proper = frozenset(stem(word) for word in words(" ".join(_PROPER.findall(text))))
         if not names:
-            return Terms(tuple(dict.fromkeys(stems)), tuple(pairs), proper=frozenset(proper))
-        others = " ".join(part for part in parts if not _NAME.search(part[:MAX_NAME]))
+            return Terms(tuple(dict.fromkeys(stems)), tuple(pairs), proper=proper)
+        others = " ".join(part for part in parts if part.isalpha() or not _NAME.search(part[:MAX_NAME]))
         named = {*self.stems(" ".join(names), limit=limit)} - {*self.stems(others, limit=limit)}
-        kinds = [stem for stem in self.stems(kinds_in(text)) if stem not in foreign]
+        kinds = [one for one in self.stems(kinds_in(text)) if one not in foreign]
         plain = tuple(dict.fromkeys((*stems, *kinds)))
-        return Terms(plain, tuple(pairs), frozenset(named.difference(kinds)), frozenset(proper))
+        return Terms(plain, tuple(pairs), frozenset(named.difference(kinds)), proper)
 
     def clauses(self, text: str) -> list[Terms]:
         """The wishes of a long request, each with at least two terms; at most `MAX_CLAUSES`, the first ones."""

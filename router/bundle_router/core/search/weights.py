@@ -19,7 +19,8 @@ class Weights:
     its clauses; `sharpness` the power a clause's scores are raised to; `bundle_pull` how much of its bundle's score a
     tool gets at full coherence; `coverage` how much a short request must be covered (an exponent). `meaning` is the
     share of an embedder's likeness against the words, where there is one, at full coherence: of 0.3, 0.45 and 0.6 the
-    best of six labelled sets whichever seventh is left out, and a gain on that one for six of the seven.
+    best of six labelled sets whichever seventh is left out, and a gain on that one for six of the seven. `depth` is how
+    many documents a pass over the whole request looks at, `clause_depth` one over a clause.
     """
 
     tool_scale: Scale = TOOL_SCALE
@@ -38,6 +39,7 @@ class Weights:
     meaning: float = 0.45
     unread_quota: int = 2
     depth: int = 100
+    clause_depth: int = 40
 
 
 WEIGHTS: Final = Weights()
