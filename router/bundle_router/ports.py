@@ -229,9 +229,11 @@ class Selector(Protocol):
 class ToolSearch(Protocol):
     """Ranks the tools of a catalog for a query."""
 
-    def rank_tools(self, catalog: Catalog, query: str, permitted: frozenset[str], k: int) -> Sequence[str] | None:
-        """The best `k` of the permitted tools, best first; None where there is no search. Blocks: the first time for as
-        long as an index takes to make."""
+    def rank_tools(
+        self, catalog: Catalog, query: str, permitted: frozenset[str], k: int, *, answering: bool = False
+    ) -> Sequence[str] | None:
+        """The best `k` of the permitted tools, best first; None where there is no search. `answering`: for an agent to
+        read, so without the noise behind the best. Blocks: the first time for as long as an index takes to make."""
 
 
 class BackgroundLoop(Protocol):

@@ -185,6 +185,17 @@ def test_tools_are_ranked_among_the_permitted_alone(router: Router) -> None:
     assert set(ranked.rank_tools(router.catalog, query, permitted, 10) or ()) == permitted - {"kit.unheard_of"}
 
 
+def test_an_agent_is_told_no_tool_that_shares_only_a_common_word_with_its_query(router: Router) -> None:
+    ranked = RankedTools(SearchSelector(make_search, FakeDiagnostics()), FakeDiagnostics())
+    permitted = frozenset(f"kit.{name}" for name in ABOUT)
+    query = "convert currency amount between euro and dollar, another currency"
+    everything = ranked.rank_tools(router.catalog, query, permitted, 10) or ()
+    told = ranked.rank_tools(router.catalog, query, permitted, 10, answering=True) or ()
+    assert "kit.translate_text" in everything, "it shares 'another'"
+    assert {*told} == {"kit.convert_currency", "kit.exchange_rate"}
+    assert list(told) == list(everything)[: len(told)]
+
+
 def test_another_process_sees_what_the_run_asked_for(router: Router, tmp_path: Path) -> None:
     router.route_sync(step("later"))
     assert router.call_sync("r", "kit.translate_text", {"topic": "x"}).joined == ("kit.translate_text", *READERS)

@@ -44,7 +44,6 @@ from bundle_router.core.tools.meta_tools import (
     selected_text,
     text_of,
 )
-from bundle_router.core.tools.meta_tools.plain import relevant
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.engine.calls import CallPorts, over_budget, refuse
 from bundle_router.engine.flow import EnginePorts, on_store
@@ -171,8 +170,7 @@ def _answer(question: MetaQuestion, wanted: Wanted) -> MetaReply:
         return _artifact(question, wanted, question.state.catalog.settings.limits.max_result_chars - MARGIN)
     shelf = question.shelf()
     if isinstance(wanted, SearchTools):
-        ranked = question.state.surface.rank(wanted.query, frozenset(shelf.places), RANKED)
-        ranked = relevant(question.state.catalog, wanted.query, ranked)
+        ranked = question.state.surface.rank(wanted.query, frozenset(shelf.places), RANKED, answering=True)
         return _with_joining(shelf, found_text(shelf, ranked, wanted.limit))
     if isinstance(wanted, SelectTools | GetToolDetails):
         return _by_name(question, shelf, wanted)

@@ -187,14 +187,17 @@ class Surface:
         self._search = search
         self._ranked: OrderedDict[tuple[str, frozenset[str]], Sequence[str]] = OrderedDict()
 
-    def rank(self, query: str, permitted: frozenset[str], k: int) -> Sequence[str]:
-        """Permitted tools, best first for a query. Blocks: the first time for as long as the index takes."""
-        found = self._search.rank_tools(self.catalog, query, permitted, k) if self._search is not None else None
-        if found is not None:
-            return found
-        from bundle_router.core.tools.meta_tools.plain import plain_ranking
+    def rank(self, query: str, permitted: frozenset[str], k: int, *, answering: bool = False) -> Sequence[str]:
+        """Permitted tools, best first for a query; `answering` an agent, without noise. Blocks: the first time for as
+        long as the index takes."""
+        if self._search is not None:
+            found = self._search.rank_tools(self.catalog, query, permitted, k, answering=answering)
+            if found is not None:
+                return found
+        from bundle_router.core.tools.meta_tools.plain import plain_ranking, relevant
 
-        return plain_ranking(self.catalog, query, permitted, k)
+        ranked = plain_ranking(self.catalog, query, permitted, k)
+        return relevant(self.catalog, query, ranked) if answering else ranked
 
     def may_search(self, bundle_ids: Sequence[str]) -> bool:
         """Whether showing these bundles may have to wait for search."""

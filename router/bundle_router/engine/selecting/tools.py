@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.engine.selecting.search import SearchSelector
 from bundle_router.ports import Diagnostics
+
+NOISE: Final = 0.15
+"""Of the best tool's own match, what a tool behind it needs to be told to an agent. Of tools that a query needs this
+leaves out 0 to 1.7 % on six labelled sets, and one in eight of all that are told (see tests/benchmarks/RESULTS.md)."""
 
 
 class RankedTools:
@@ -17,7 +22,9 @@ class RankedTools:
         self._search = search
         self._diagnostics = diagnostics
 
-    def rank_tools(self, catalog: Catalog, query: str, permitted: frozenset[str], k: int) -> Sequence[str] | None:
+    def rank_tools(
+        self, catalog: Catalog, query: str, permitted: frozenset[str], k: int, *, answering: bool = False
+    ) -> Sequence[str] | None:
         """See `ToolSearch`."""
         from bundle_router.core.search.ranking import Memories
         from bundle_router.core.search.request import Request
@@ -28,7 +35,8 @@ class RankedTools:
                 return None
             memories = Memories(bundles=self._search.memory)
             known = permitted & frozenset(search.corpus.servers)
-            return [row.id for row in search.rank_tools(Request(query), known, memories, k=k)]
+            ranked = search.rank_tools(Request(query), known, memories, k=k)
+            return [row.id for row in ranked if not answering or row.own >= NOISE]
         except Exception as error:  # noqa: BLE001 - as in `SearchSelector`: an agent's step goes on, whatever is wrong here
             self._diagnostics.event("error", "search.broke", error=error)
             return None
