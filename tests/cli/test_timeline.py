@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from typing import Any
 
 import pytest
@@ -68,11 +69,61 @@ def test_a_result_used_again_names_the_record_that_the_list_shows(reviewed: Any)
     assert again.endswith(f", the result of {first.split()[0]} again")
 
 
+def test_each_record_has_its_time_and_each_run_its_parent_and_sub_runs(reviewed: Any) -> None:
+    at = {"runs": reviewed.folder / "runs", "workspace": reviewed.folder, "local": {"tickets": TOOLS}}
+    with Router.open(reviewed.folder / "config", **at) as router:
+        router.route_sync(Step(run_id="r-1", workflow="w", role="r", step="t"))
+        router.route_sync(Step(run_id="r-1-sub", workflow="w", role="r", step="s", parent_run_id="r-1"))
+        router.call_sync("r-1", "tickets.get_ticket", {"number": 8})
+    shown = reviewed("runs", "show", "r-1").stdout
+    records = reviewed.json("runs", "show", "r-1")["records"]
+    for record in records:
+        if record["type"] != "call.started":
+            assert f"{record['seq']}  {record['time'][11:23]}  " in shown
+    lines = [line.strip() for line in shown.splitlines()]
+    below = next(at for at, line in enumerate(lines) if line.startswith("↳ run r-1-sub began below this one at"))
+    assert any("call tickets.get_ticket" in line for line in lines[below:]), "it stands where it began"
+    assert "it began below run r-1: runs show r-1" in reviewed("runs", "show", "r-1-sub").stdout
+
+
+def test_a_recorded_decision_is_found_by_the_name_of_its_step(reviewed: Any) -> None:
+    at = {"runs": reviewed.folder / "runs", "workspace": reviewed.folder, "local": {"tickets": TOOLS}}
+    with Router.open(reviewed.folder / "config", **at) as router:
+        router.route_sync(Step(run_id="r-1", workflow="w", role="r", step="t", max_bundles=0))
+    last = reviewed.json("explain", "--run", "r-1", "--bundle", "tickets")
+    named = reviewed.json("explain", "--run", "r-1", "--step", "s", "--bundle", "tickets")
+    assert (last["shown"], named["shown"]) == (False, True)
+    refused = reviewed("explain", "--run", "r-1", "--step", "x", "--bundle", "tickets", code=3).stderr
+    assert "no decision at step 'x'" in refused
+    assert "0 (s), " in refused
+
+
 def test_one_record_in_full_is_readable_and_is_json(reviewed: Any) -> None:
     shown = reviewed("runs", "show", "r-1", "--seq", "0").stdout
     assert json.loads(shown)["type"] == "route.decided"
     assert max(map(len, shown.splitlines())) < 200
     assert reviewed.json("runs", "show", "r-1", "--seq", "0")["records"] == [json.loads(shown)]
+
+
+def test_runs_are_listed_by_what_they_hold_counted_and_searched(reviewed: Any) -> None:
+    at = {"runs": reviewed.folder / "runs", "workspace": reviewed.folder, "local": {"tickets": TOOLS}}
+    with Router.open(reviewed.folder / "config", **at) as router:
+        router.route_sync(Step(run_id="r-2", workflow="w2", role="r", step="s", goal="mend the roof"))
+    denied = reviewed.json("runs", "list", "--denied")
+    assert [run["run_id"] for run in denied["runs"]] == ["r-1"]
+    assert [run["run_id"] for run in reviewed.json("runs", "list", "--sort=-started")["runs"]] == ["r-1", "r-2"]
+    assert "no run is like that" in reviewed("runs", "list", "--workflow", "w2", "--media").stdout
+    table = reviewed("runs", "list", "--tool", "tickets.close_ticket").stdout
+    assert "1 denied, 1 failed" in table
+    assert [hit["run_id"] for hit in reviewed.json("runs", "search", "roof")] == ["r-2"]
+    stats = reviewed.json("runs", "stats", "--workflow", "w")
+    assert (stats["runs"], stats["decisions"], stats["calls"]) == (1, 1, 4)
+    assert "policy_denied" in reviewed("runs", "stats").stdout
+    assert "write e.g. 2026-11-20 or 7d" in reviewed("runs", "list", "--since", "yesterday", code=3).stderr
+    reviewed("runs", "prune", "--max-size", "0B")
+    index = sqlite3.connect(reviewed.folder / "runs" / ".index.sqlite")
+    assert index.execute("select count(*) from bundle_router_texts").fetchone() == (0,), "what is gone is forgotten"
+    index.close()
 
 
 def test_replay_says_which_servers_no_run_has_seen(reviewed: Any) -> None:

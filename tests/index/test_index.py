@@ -11,13 +11,21 @@ from typing import Any
 import pytest
 from bundle_router import Step
 from bundle_router.adapters.export import export
-from bundle_router.adapters.index import rebuild
+from bundle_router.adapters.index import Built, dump, index_runs
 from bundle_router.core.catalog import Route
 from bundle_router.core.records.tables import COLUMNS, rows
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.testing import fake_router, small_catalog
 
+from tests.index.recorded_runs import RecordedRuns
+
 Recorded = list[tuple[str, list[dict[str, Any]]]]
+
+
+def rebuild(recorded: Any, url: str, *, named: bool = False) -> Built:
+    """Fill an index from (run id, records) pairs."""
+    runs = RecordedRuns(dict(recorded))
+    return index_runs(runs, list(runs.records), url, named=named)
 
 
 @pytest.fixture
@@ -122,19 +130,22 @@ def test_an_index_of_another_version_is_made_anew_and_only_as_a_whole(url: str, 
     assert indexed(url) == ["one", "two"]
     rebuild(recorded, url)
     assert indexed(url) == ["one", "two"]
-    assert execute(url, "select name, value from bundle_router_index") == [("version", "2")]
+    assert execute(url, "select name, value from bundle_router_index") == [("version", "3")]
     with pytest.raises(Exception, match="old"):
         execute(url, "select old from bundle_router_calls")
 
 
 def test_a_fill_that_fails_leaves_the_rows_as_they_were(url: str, recorded: Recorded) -> None:
-    def breaking() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        yield recorded[0]
+    def breaking() -> Iterator[dict[str, Any]]:
+        yield from recorded[0][1]
         raise KeyError
 
+    runs = RecordedRuns({"one": recorded[0][1], "two": breaking()})
+    with pytest.raises(KeyError):
+        index_runs(runs, ["one", "two"], url)
     rebuild(recorded, url)
     with pytest.raises(KeyError):
-        rebuild(breaking(), url)
+        index_runs(RecordedRuns({"three": breaking()}), ["three"], url)
     assert indexed(url) == ["one", "two"]
 
 
@@ -165,16 +176,24 @@ def test_odd_records_are_indexed_with_what_can_not_be_stored_shown_as_replaced(u
     assert execute(url, "select uri, bytes from bundle_router_artifacts") == [("\ufffd", None)]
 
 
-def test_artifacts_of_what_was_passed_on_to_a_client_are_rows_too(url: str) -> None:
+def test_what_was_passed_on_to_a_client_is_a_request_with_its_artifacts(url: str) -> None:
     passed = {"type": "request.passed", "seq": 3, "method": "resources/read", "artifacts": [{"uri": "u", "bytes": 5}]}
     built = rebuild([("passed", [passed])], url)
-    assert (built.decisions, built.calls) == (0, 0)
+    assert (built.decisions, built.calls) == (0, 1)
+    assert execute(url, "select kind, tool from bundle_router_calls") == [("request", "resources/read")]
     assert execute(url, "select seq, uri, bytes from bundle_router_artifacts") == [(3, "u", 5)]
+
+
+def tables_of(recorded: Any, folder: Path, form: Any) -> dict[Path, int]:
+    """Export (run id, records) pairs; the files with their number of rows."""
+    url = f"sqlite:///{folder}-export.sqlite"
+    rebuild(recorded, url)
+    return dict(export(dump(url), folder, form))
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_odd_records_are_exported_with_what_can_not_be_stored_shown_as_replaced(form: Any, tmp_path: Path) -> None:
-    export([ODD], tmp_path, form)
+    tables_of([("odd", ODD)], tmp_path, form)
     if form == "parquet":
         from pyarrow import parquet
 
@@ -207,7 +226,8 @@ FORMULAS = [
 
 def test_no_text_of_an_exported_csv_is_a_formula_and_every_text_can_be_had_back(tmp_path: Path) -> None:
     record = {"type": "call.finished", "run_id": "r", "seq": 3, "elapsed_ms": -1.5, "kept_bytes": -7, "cached": True}
-    export([[{**record, "result": text, "tool": text} for text in FORMULAS]], tmp_path, "csv")
+    records = [{**record, "seq": at, "result": text, "tool": text} for at, text in enumerate(FORMULAS)]
+    tables_of([("r", records)], tmp_path, "csv")
     with (tmp_path / "calls.csv").open(encoding="utf-8", newline="") as file:
         rows_ = list(csv.DictReader(file))
     assert not any(
@@ -219,15 +239,18 @@ def test_no_text_of_an_exported_csv_is_a_formula_and_every_text_can_be_had_back(
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_exports_hold_every_row(form: Any, recorded: Recorded, tmp_path: Path) -> None:
-    written = dict(export((records for _, records in recorded), tmp_path / "out", form))
+    written = tables_of(recorded, tmp_path / "out", form)
     expected = [table for _, records in recorded for record in records for table, _ in rows(record)]
-    assert {path.stem: count for path, count in written.items()} == {t: expected.count(t) for t in COLUMNS}
+    counted = {path.stem: count for path, count in written.items()}
+    assert counted.keys() == COLUMNS.keys()
+    assert counted == {**{t: expected.count(t) for t in COLUMNS}, "runs": 2}
     if form == "parquet":
         from pyarrow import parquet
 
         table = parquet.read_table(tmp_path / "out" / "calls.parquet")
         assert table.column_names == list(COLUMNS["calls"])
         assert table["elapsed_ms"].type == "double"
+        assert str(table["time"].type) == "timestamp[us, tz=UTC]"
 
 
 def test_an_unusable_url_is_said_without_its_password(tmp_path: Path) -> None:

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from bundle_router.core.records.tables import COLUMNS, Row, Table, rows
+from bundle_router.core.records.tables import COLUMNS, Row, Table
 from bundle_router.errors import RequestError, storage_error
 
 Format = Literal["csv", "parquet"]
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-BATCH = 2000
-"""Rows kept in memory per table before they are written."""
 
 
 class Sink(Protocol):
@@ -51,6 +50,8 @@ class _Csv:
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
@@ -67,6 +68,7 @@ class _Parquet:
                 advice="install bundle-router[parquet], or export as CSV",
             ) from None
         types = {"text": pa.string(), "integer": pa.int64(), "real": pa.float64(), "boolean": pa.bool_()}
+        types["timestamp"] = pa.timestamp("us", tz="UTC")
         self._schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS[table].items()])
         self._table = pa.Table
         self._file = open(path, "wb", opener=_private)  # noqa: SIM115 - held until close
@@ -85,8 +87,8 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def export(runs: Iterable[Iterable[Mapping[str, Any]]], folder: Path, form: Format) -> list[tuple[Path, int]]:
-    """Writes the records of the given runs into `folder`, and says which files and how many rows.
+def export(tables: Iterable[tuple[Table, list[Row]]], folder: Path, form: Format) -> list[tuple[Path, int]]:
+    """Write rows into `folder`, one file a table, and say which files and how many rows.
 
     Files of the same names are replaced. Raises RequestError when pyarrow is missing, StorageError when the folder
     can't be written.
@@ -100,21 +102,9 @@ def export(runs: Iterable[Iterable[Mapping[str, Any]]], folder: Path, form: Form
             for table, path in paths.items():
                 sinks[table] = _Csv(path, table) if form == "csv" else _Parquet(path, table)
                 open_sinks.callback(sinks[table].close)
-            for table, batch in _batches(runs):
+            for table, batch in tables:
                 sinks[table].write(batch)
                 counts[table] += len(batch)
     except OSError as error:
         raise storage_error(f"{folder} can't be written", error) from error
     return [(paths[table], counts[table]) for table in COLUMNS]
-
-
-def _batches(runs: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[tuple[Table, list[Row]]]:
-    waiting: dict[Table, list[Row]] = {table: [] for table in COLUMNS}
-    for records in runs:
-        for record in records:
-            for table, row in rows(record):
-                waiting[table].append(row)
-                if len(waiting[table]) >= BATCH:
-                    yield table, waiting[table]
-                    waiting[table] = []
-    yield from ((table, batch) for table, batch in waiting.items() if batch)

@@ -30,8 +30,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--tool", help="canonical name: server.tool")
     target.add_argument("--bundle", help="bundle id")
     add_step(parser, required=False)
-    parser.add_argument("--run", help="explain a recorded decision of this run, under the config it was taken with")
-    parser.add_argument("--seq", type=int, help="which of its decisions (default: the last)")
+    parser.add_argument(
+        "--run",
+        help="explain a recorded decision of this run, under the config it was taken with: the last one, or the last "
+        "at the --step (--role, --workflow) that is named",
+    )
+    parser.add_argument("--seq", type=int, help="which of its decisions, by its number")
     add_config(parser)
     add_archive(parser)
     add_json(parser)
@@ -67,7 +71,7 @@ def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
     from bundle_router.core.records.recorded_catalog import catalog_from
 
     archive = archive_of(arguments)
-    record = _decision(archive.decisions(arguments.run), arguments.run, arguments.seq)
+    record = _decision(archive.decisions(arguments.run), arguments)
     explanation = explain(
         catalog_from(archive.catalog(arguments.run, record.decision.catalog_revision)),
         record.facts,
@@ -79,16 +83,17 @@ def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
     return record.step, explanation
 
 
-def _decision(decisions: Iterable[DecisionRecord], run_id: str, seq: int | None) -> DecisionRecord:
-    """Return the decision of that number, by default the last."""
+def _decision(decisions: Iterable[DecisionRecord], arguments: argparse.Namespace) -> DecisionRecord:
+    """Return the decision of the number, else the last at the named step, else the last."""
+    run_id, seq = arguments.run, arguments.seq
+    named = {name: value for name in ADDRESS if (value := getattr(arguments, name)) is not None}
     all_decisions = list(decisions)
     for record in reversed(all_decisions):
-        if seq in (None, record.seq):
+        if seq in (None, record.seq) and all(getattr(record.step, name) == value for name, value in named.items()):
             return record
-    have = ", ".join(str(record.seq) for record in all_decisions) or "none"
-    raise RequestError(
-        f"run {run_id!r} has no decision" + ("" if seq is None else f" {seq}"), advice=f"its decisions: {have}"
-    )
+    which = " ".join([*([str(seq)] if seq is not None else []), *(f"at {name} {v!r}" for name, v in named.items())])
+    have = ", ".join(f"{record.seq} ({record.step.step})" for record in all_decisions[:50]) or "none"
+    raise RequestError(f"run {run_id!r} has no decision {which}".rstrip(), advice=f"its decisions: {have}")
 
 
 def _show(step: Step, explanation: Explanation) -> None:

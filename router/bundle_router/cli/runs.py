@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
+import tempfile
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle_router.cli.arguments import add_archive, add_json, archive_of, config_folder
-from bundle_router.cli.attempts import EachRun
 from bundle_router.cli.output import heading, print_json, say, say_json, say_whole, table
+from bundle_router.cli.run_lists import add_facets, asks_for_some, has_index, index_of, list_some, show_hits, show_stats
 from bundle_router.cli.timeline import show_records
-from bundle_router.errors import RequestError
+from bundle_router.core.tools.shaping import visible
+from bundle_router.errors import CorruptRun, RequestError
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import FolderHeads, RunArchive, VerifyReport
+    from bundle_router.adapters.index import Built
 
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
@@ -36,7 +40,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         add_json(sub)
         return sub
 
-    verb("list", "all runs, newest first")
+    add_facets(verb("list", "all runs, newest first, or those that the options ask for"), sorting=True)
+    add_facets(verb("stats", "what the runs, or those that the options ask for, come to"))
+    search = verb("search", "find words in goals, arguments and artifacts")
+    search.add_argument("words", nargs="+", help="words, beginnings of words, or the digits of an artifact")
+    search.add_argument("--limit", type=int, default=50, help="places shown (default: 50)")
     show = verb("show", "the decisions and calls of one run", runs=1)
     show.add_argument("--seq", type=int, help="one record in full")
     verify = verb(
@@ -67,13 +75,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     verbs = {
-        "list": _list, "show": _show, "verify": _verify, "receipt": _receipt, "export": _export, "import": _import,
-        "index": _index, "prune": _prune,
+        "list": _list, "stats": show_stats, "search": show_hits, "show": _show, "verify": _verify, "receipt": _receipt,
+        "export": _export, "import": _import, "index": _index, "prune": _prune,
     }  # fmt: skip
     return verbs[arguments.runs_verb](arguments)
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    if asks_for_some(arguments):
+        return list_some(arguments)
     archive = archive_of(arguments)
     runs = archive.runs()
     if arguments.json:
@@ -106,7 +116,9 @@ def _show(arguments: argparse.Namespace) -> int:
         say("WARNING: these records are not as they were written; `bundle-router runs verify` says where")
     for torn in archive.torn(run_id):
         say(f"note: {torn.file} ends in {torn.bytes} bytes of an unfinished line")
-    show_records(list(archive.values(run_id)))
+    if summary.parent_run_id:
+        say(f"it began below run {summary.parent_run_id}: runs show {summary.parent_run_id}")
+    show_records(list(archive.values(run_id)), archive.sub_runs(run_id))
     say()
     say(f"one record in full: bundle-router runs show {run_id} --seq N")
     return 0
@@ -216,18 +228,22 @@ def _export(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import Archive
     from bundle_router.adapters.archive.transfer import transfer
     from bundle_router.adapters.export import export
+    from bundle_router.adapters.index import dump, index_runs
 
     archive = archive_of(arguments)
-    run_ids, each = _chosen(arguments, archive), EachRun()
+    run_ids = _chosen(arguments, archive)
     if arguments.format == "directory":
         return _copied(arguments, transfer(archive, run_ids, Archive(arguments.to)), str(arguments.to))
-    written = export((each.all(archive.records(run_id)) for run_id in run_ids), arguments.to, arguments.format)
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/export.sqlite"
+        built = index_runs(archive, run_ids, url)
+        written = export(dump(url), arguments.to, arguments.format)
     if arguments.json:
         print_json([{"file": str(path), "rows": rows} for path, rows in written])
     else:
         for path, rows in written:
             say(f"{rows} rows in {path}")
-    return each.status
+    return _passed_over(built)
 
 
 def _import(arguments: argparse.Namespace) -> int:
@@ -247,16 +263,23 @@ def _copied(arguments: argparse.Namespace, count: int, where: str) -> int:
 
 
 def _index(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.index import rebuild, sqlite_url
+    from bundle_router.adapters.index import index_runs, sqlite_url
 
-    archive, each = archive_of(arguments), EachRun()
-    runs = ((run_id, each.all(archive.records(run_id))) for run_id in _chosen(arguments, archive))
-    built = rebuild(runs, arguments.url or sqlite_url(arguments.runs), named=bool(arguments.run_id))
+    archive = archive_of(arguments)
+    url = arguments.url or sqlite_url(arguments.runs)
+    built = index_runs(archive, _chosen(arguments, archive), url, named=bool(arguments.run_id))
     if arguments.json:
         print_json(asdict(built))
     else:
         say(f"{built.decisions} decisions and {built.calls} calls of {built.runs} runs in {built.url}")
-    return each.status
+    return _passed_over(built)
+
+
+def _passed_over(built: Built) -> int:
+    """Name the runs that could not be read; the status that says so."""
+    for _, why in built.problems:
+        sys.stderr.write(visible(f"bundle-router: passed over: {why}") + "\n")
+    return CorruptRun.exit_code if built.problems else 0
 
 
 # --- deleting ------------------------------------------------------------------------------------------------------
@@ -270,7 +293,11 @@ def _prune(arguments: argparse.Namespace) -> int:
     if older is None and size is None:
         raise RequestError("nothing to go by", advice="give --older-than 30d or --max-size 2GB")
     now = datetime.now(UTC).isoformat()
-    done = prune(archive_of(arguments), now=now, older_than_s=older, max_bytes=size, dry_run=arguments.dry_run)
+    archive = archive_of(arguments)
+    done = prune(archive, now=now, older_than_s=older, max_bytes=size, dry_run=arguments.dry_run)
+    if done.deleted and not arguments.dry_run and has_index(arguments):
+        with index_of(arguments):
+            pass  # it forgets what is gone
     if arguments.json:
         print_json(asdict(done))
         return 0

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bundle_router.cli.output import excerpt, heading, say, say_whole
 from bundle_router.cli.wording import heard
 from bundle_router.core.records.call_records import CallFinished, CallStarted, Record, RequestPassed, SubRunOpened
 from bundle_router.core.records.decision_record import DecisionRecord, policy_json
 
+if TYPE_CHECKING:
+    from bundle_router.adapters.archive import RunSummary
+
 MAX_TOLD: Final = 600
 """Characters of what an agent was told instead of a result: the reason comes first, then what would have been there."""
 
 
-def show_records(records: Sequence[Record]) -> None:
-    """Decisions, calls and requests passed on. A call stands under its end, or its start where no end was recorded."""
+def show_records(records: Sequence[Record], sub_runs: Sequence[RunSummary] = ()) -> None:
+    """Decisions, calls and requests passed on, with the time of each; between them the runs that began below this one.
+    A call stands under its end, or its start where no end was recorded."""
+    waiting = list(sub_runs)
     finished = {record.call_id: record.seq for record in records if isinstance(record, CallFinished)}
     started = {record.call_id: record for record in records if isinstance(record, CallStarted)}
     for record in records:
+        while waiting and waiting[0].opened and record.time and waiting[0].opened < record.time:
+            _show_sub_run(waiting.pop(0))
         if isinstance(record, DecisionRecord):
             _show_step(record)
         elif isinstance(record, CallFinished):
@@ -27,17 +34,30 @@ def show_records(records: Sequence[Record]) -> None:
         elif isinstance(record, RequestPassed):
             _show_ended(record, f"{record.method} of {record.server}", record.arguments)
         elif isinstance(record, SubRunOpened):
-            say(f"{record.seq:>6}  run {record.sub_run_id} began below this one")
+            say(f"{record.seq:>6}  {_clock(record)}run {record.sub_run_id} began below this one")
         elif record.call_id not in finished:
-            say(f"{record.seq:>6}  call {record.name}  → started, and no end was recorded")
+            say(f"{record.seq:>6}  {_clock(record)}call {record.name}  → started, and no end was recorded")
             say(excerpt("        with ", record.arguments))
+    for sub_run in waiting:
+        _show_sub_run(sub_run)
+
+
+def _clock(record: Record) -> str:
+    """The time of day of a record (UTC), to the millisecond."""
+    return f"{record.time[11:23]}  " if record.time else ""
+
+
+def _show_sub_run(run: RunSummary) -> None:
+    say(f"        ↳ run {run.run_id} began below this one at {run.opened[11:19]} ({run.state}): runs show {run.run_id}")
 
 
 def _show_step(record: DecisionRecord) -> None:
     step, decision = record.step, record.decision
     say()
     degraded = " (degraded)" if decision.degraded else ""
-    heading(f"{record.seq:>4}  {step.workflow} / {step.role} / {step.step}  ← {decision.source}{degraded}")
+    heading(
+        f"{record.seq:>4}  {_clock(record)}{step.workflow} / {step.role} / {step.step}  ← {decision.source}{degraded}"
+    )
     for name, text in _asked(record):
         say(excerpt(f"      {name}: ", text))
     for line in (decision.justification, *heard(decision.search, decision.model)):
@@ -80,7 +100,8 @@ def _show_ended(
     record: CallFinished | RequestPassed, what: str, arguments: str, noticed: str = "", again: str = ""
 ) -> None:
     code = f" {record.code}" if record.code not in ("", record.outcome) else ""
-    say(f"{record.seq:>6}  {what}  → {record.outcome}{code}{noticed}, {record.elapsed_ms:.1f} ms{again}")
+    line = f"{_clock(record)}{what}  → {record.outcome}{code}{noticed}, {record.elapsed_ms:.1f} ms{again}"
+    say_whole(f"{record.seq:>6}  ", line, under=8)
     if arguments:
         say(excerpt("        with ", arguments))
     text = record.result or ""

@@ -19,6 +19,7 @@ from bundle_router.core.records.chain import BadLine, Break, Head, check, link, 
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.header import faults
 from bundle_router.core.records.heads import faults_of_head, missing_runs
+from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.receipt import make_receipt
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
 from bundle_router.review.learning.steps import StepLabel
@@ -131,6 +132,17 @@ class RunArchive(ABC):
         """Return the complete lines of a run, as they are at the time of the call, by the file they are in."""
 
     @abstractmethod
+    def stamps(self) -> dict[str, RunStamp]:
+        """Return the stamp of every run, without reading any."""
+
+    @abstractmethod
+    def lines_after(self, run_id: str, positions: Mapping[str, int]) -> Mapping[str, Iterator[tuple[bytes, int]]]:
+        """Return the complete lines after a position in each file (0: the beginning), each with the position after it.
+
+        Positions mean something to this archive alone. Raises UnknownRun.
+        """
+
+    @abstractmethod
     def artifacts(self, run_id: str) -> KeptArtifacts: ...
 
     @abstractmethod
@@ -162,6 +174,15 @@ class RunArchive(ABC):
             with contextlib.suppress(UnknownRun):  # pruned meanwhile
                 summaries.append(self.summary(run_id))
         return sorted(summaries, key=lambda run: (run.opened, run.run_id), reverse=True)
+
+    def sub_runs(self, run_id: str) -> list[RunSummary]:
+        """The runs that began below this one, in the order they were opened. Reads the header of every run."""
+        below = []
+        for other in self.run_ids():
+            with contextlib.suppress(UnknownRun, CorruptRun):  # pruned meanwhile; unreadable
+                if self.header(other).get("parent_run_id") == run_id:
+                    below.append(self.summary(other))
+        return sorted(below, key=lambda run: (run.opened, run.run_id))
 
     def unknown(self, run_id: str) -> UnknownRun:
         return UnknownRun(f"there is no run {run_id!r} in {self.where}", advice="`bundle-router runs list` lists them")
@@ -196,6 +217,24 @@ class RunArchive(ABC):
         place = self.path_text(run_id)
         streams = [_parsed(f"{place}/{name}", lines) for name, lines in self.lines(run_id).items()]
         yield from heapq.merge(*streams, key=lambda record: record["seq"])
+
+    def records_after(self, run_id: str, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
+        """The records after a position in each file (see `lines_after`), in the order of their `seq`; positions move
+        along. Raises UnknownRun, CorruptRun."""
+        place = self.path_text(run_id)
+
+        def parsed(name: str, lines: Iterator[tuple[bytes, int]]) -> Iterator[tuple[int, str, int, dict[str, Any]]]:
+            for line, position in lines:
+                try:
+                    record = parse(line)
+                except BadLine as error:
+                    raise CorruptRun(f"{place}/{name}: {error}", advice=ADVICE) from error
+                yield record["seq"], name, position, record
+
+        streams = [parsed(name, lines) for name, lines in self.lines_after(run_id, positions).items()]
+        for _, name, position, record in heapq.merge(*streams, key=lambda found: found[:2]):
+            positions[name] = position
+            yield record
 
     def decisions(self, run_id: str) -> Iterator[DecisionRecord]:
         """The decisions of a run, in their order. Raises UnknownRun, CorruptRun."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -19,6 +19,7 @@ from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.chain import FILES, File, genesis, parse
+from bundle_router.core.records.read_model import RunStamp
 from bundle_router.errors import CorruptRun, RequestError
 from bundle_router.review.learning.steps import StepLabel
 
@@ -108,14 +109,32 @@ class PostgresArchive(RunArchive):
         return {name: self._lines(run_id, file, count) for file, name in FILES.items()}
 
     def _lines(self, run_id: str, file: File, end: int) -> Iterator[bytes]:
+        return (line for line, _ in self._numbered_lines(run_id, file, -1, end))
+
+    def _numbered_lines(self, run_id: str, file: File, at: int, end: int) -> Iterator[tuple[bytes, int]]:
+        """The lines of a file after sequence number `at`, each with the number after its own."""
         query = (
             "select seq, line from router_records where run_id = %s and file = %s and seq > %s and seq < %s "
             "order by seq limit %s"
         )
-        at = -1
         while rows := self._pool.fetch(query, (run_id, file, at, end, BATCH)):
-            yield from (line.encode("utf-8") + b"\n" for _, line in rows)
+            yield from ((line.encode("utf-8") + b"\n", seq + 1) for seq, line in rows)
             at = rows[-1][0]
+
+    def stamps(self) -> dict[str, RunStamp]:
+        query = (
+            "select run_id, next_seq, md5(coalesce(ended, header)), "
+            "(select count(*) from router_labels l where l.run_id = router_runs.run_id) "
+            "from router_runs order by run_id"
+        )
+        found = self._pool.fetch(query)
+        return {run_id: RunStamp(count, "", f"{header} {labels}") for run_id, count, header, labels in found}
+
+    def lines_after(self, run_id: str, positions: Mapping[str, int]) -> dict[str, Iterator[tuple[bytes, int]]]:
+        (count,) = self._row("select next_seq from router_runs where run_id = %s", run_id)
+        return {
+            name: self._numbered_lines(run_id, file, positions.get(name, 0) - 1, count) for file, name in FILES.items()
+        }
 
     def artifacts(self, run_id: str) -> PostgresArtifacts:
         self.path_text(run_id)

@@ -10,17 +10,19 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.adapters.archive.archive import ADVICE, RunArchive, RunSummary, Torn, is_run_id, summary_of
 from bundle_router.adapters.archive.heads import HEADS, FolderHeads
+from bundle_router.adapters.archive.labels import FILE as LABELS
 from bundle_router.adapters.archive.labels import append_label, read_labels
 from bundle_router.adapters.artifacts import ArtifactPool, ArtifactReader, free_unfinished
 from bundle_router.adapters.file_locks import holders
 from bundle_router.core.records.chain import FILES, MAX_LINE, BadLine, Read, boundary, lines_backward, unseal
+from bundle_router.core.records.read_model import RunStamp
 from bundle_router.errors import CorruptRun, StorageError, storage_error
 from bundle_router.review.learning.steps import StepLabel
 
@@ -83,6 +85,14 @@ class Archive(RunArchive):
     def lines(self, run_id: str) -> dict[str, Iterator[bytes]]:
         path = self.path(run_id)
         return {name: _lines(path / name, size) for name, size in _sizes(path).items()}
+
+    def stamps(self) -> dict[str, RunStamp]:
+        root = str(self.root)
+        return {run_id: _stamp(f"{root}/{run_id}") for run_id in self.run_ids()}
+
+    def lines_after(self, run_id: str, positions: Mapping[str, int]) -> dict[str, Iterator[tuple[bytes, int]]]:
+        path = self.path(run_id)
+        return {name: _lines_after(path / name, positions.get(name, 0), size) for name, size in _sizes(path).items()}
 
     def last_decision(self, run_id: str) -> dict[str, Any] | None:
         """The last `route.decided` record, from the end of the file. Raises UnknownRun, CorruptRun."""
@@ -226,11 +236,33 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _lines(path: Path, size: int) -> Iterator[bytes]:
-    """The complete lines within the first `size` bytes of a file. One over MAX_LINE comes in pieces, which are bad."""
+def _stamp(run_dir: str) -> RunStamp:
+    """The sizes of the records' files, and inode and time of each file that matters."""
+    sizes, names = 0, []
+    for name in (*FILES.values(), "run.json", LABELS):
+        try:
+            status = os.lstat(f"{run_dir}/{name}")  # a third of the time of a Path's: 40,000 for 10,000 runs
+        except OSError:
+            names.append("-")
+            continue
+        sizes += status.st_size if len(names) < len(FILES) else 0
+        names.append(f"{status.st_ino}:{status.st_mtime_ns}:{status.st_size if len(names) >= len(FILES) else ''}")
+    return RunStamp(sizes, " ".join(names[: len(FILES)]), " ".join(names[len(FILES) :]))
+
+
+def _lines_after(path: Path, position: int, size: int) -> Iterator[tuple[bytes, int]]:
+    for line in _lines(path, size - position, position):
+        position += len(line)
+        yield line, position
+
+
+def _lines(path: Path, size: int, start: int = 0) -> Iterator[bytes]:
+    """The complete lines within `size` bytes of a file, from `start` on. One over MAX_LINE comes in pieces, which are
+    bad."""
     with _opened(path) as fd:
         if fd is None:
             return
+        os.lseek(fd, start, os.SEEK_SET)
         with open(fd, "rb", buffering=_BLOCK, closefd=False) as file:
             while size > 0:
                 line = file.readline(min(size, MAX_LINE))

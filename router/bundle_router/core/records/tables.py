@@ -1,72 +1,165 @@
-"""Records as rows, for databases and spreadsheets: one table a kind of thing, no nesting.
+"""Records as rows, for databases, spreadsheets and pages: one table a kind of thing, no nesting.
 
-decisions   one row a decision                       calls       one row a finished (or refused) call
-bundles     one row a bundle shown or left out       artifacts   one row a reference to stored bytes
+runs        one row a run, with what its records come to     labels      one row a bundle that a reviewer spoke of
+decisions   one row a decision                               calls       one row a call or a request passed on
+bundles     one row a bundle shown or left out               artifacts   one row a reference to stored bytes
+exposures   one row a tool of what a decision showed, by digest: many decisions show the same
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
-Table = Literal["decisions", "bundles", "calls", "artifacts"]
-Kind = Literal["text", "integer", "real", "boolean"]
+Table = Literal["runs", "decisions", "bundles", "exposures", "calls", "artifacts", "labels"]
+Kind = Literal["text", "integer", "real", "boolean", "timestamp"]
 
 COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
+    "runs": {
+        "run_id": "text", "state": "text", "opened": "timestamp", "closed": "timestamp", "began": "timestamp",
+        "ended": "timestamp", "took_ms": "real", "parent_run_id": "text", "parent_decision_id": "text",
+        "workspace": "text", "catalog_revision": "text", "workflow": "text", "principal": "text", "records": "integer",
+        "bytes": "integer", "problem": "text", "decisions": "integer", "calls": "integer", "denied": "integer",
+        "failed": "integer", "degraded": "integer", "model_failures": "integer", "searches": "integer",
+        "media": "integer", "labels": "integer", "tokens": "integer", "all_tokens": "integer", "cost_usd": "real",
+    },
     "decisions": {
-        "run_id": "text", "seq": "integer", "time": "text", "decision_id": "text", "catalog_revision": "text",
+        "run_id": "text", "seq": "integer", "time": "timestamp", "decision_id": "text", "catalog_revision": "text",
         "input_digest": "text", "principal": "text", "workflow": "text", "role": "text", "step": "text", "goal": "text",
-        "parent_run_id": "text", "source": "text", "degraded": "boolean", "route": "text", "justification": "text",
-        "shown": "integer", "left_out": "integer", "evicted": "integer", "tools": "integer", "tokens": "integer",
-        "all_tools": "integer", "all_tokens": "integer", "model": "text", "cost_usd": "real", "elapsed_us": "integer",
+        "constraints": "text", "parent_run_id": "text", "parent_decision_id": "text", "branch": "text", "key": "text",
+        "policy": "text", "labels": "text", "source": "text", "degraded": "boolean", "degraded_code": "text",
+        "route": "text", "justification": "text", "shown": "integer", "left_out": "integer", "evicted": "integer",
+        "tools": "integer", "tokens": "integer", "all_tools": "integer", "all_tokens": "integer", "exposure": "text",
+        "model": "text", "model_failure": "text", "attempts": "integer", "input_tokens": "integer",
+        "output_tokens": "integer", "cost_usd": "real", "model_ms": "real", "embeddings": "text",
+        "elapsed_us": "integer", "used": "integer", "calls": "integer",
     },
     "bundles": {
         "run_id": "text", "seq": "integer", "position": "integer", "bundle": "text", "tool": "text", "shown": "boolean",
-        "rank": "integer", "reason": "text", "code": "text", "detail": "text",
+        "rank": "integer", "reason": "text", "code": "text", "detail": "text", "mode": "text", "calls": "integer",
+    },
+    "exposures": {
+        "exposure": "text", "position": "integer", "tool": "text", "bundle": "text", "place": "text",
+        "tokens": "integer",
     },
     "calls": {
-        "run_id": "text", "seq": "integer", "time": "text", "call_id": "text", "decision_id": "text", "server": "text",
-        "tool": "text", "bundle": "text", "outcome": "text", "code": "text", "arguments": "text", "result": "text",
-        "original_bytes": "integer", "kept_bytes": "integer", "rule": "text", "cached": "boolean", "elapsed_ms": "real",
+        "run_id": "text", "seq": "integer", "time": "timestamp", "kind": "text", "call_id": "text",
+        "decision_id": "text", "decision_seq": "integer", "server": "text", "tool": "text", "bundle": "text",
+        "via": "text", "key": "text", "branch": "text", "attempt": "integer", "outcome": "text", "code": "text",
+        "arguments": "text", "result": "text", "original_bytes": "integer", "kept_bytes": "integer", "rule": "text",
+        "flags": "text", "cached": "boolean", "cached_from": "text", "elapsed_ms": "real", "ready_ms": "real",
     },
     "artifacts": {
         "run_id": "text", "seq": "integer", "position": "integer", "uri": "text", "sha256": "text", "mime_type": "text",
-        "bytes": "integer", "role": "text",
+        "bytes": "integer", "role": "text", "name": "text", "width": "integer", "height": "integer",
+        "duration_s": "real",
+    },
+    "labels": {
+        "run_id": "text", "seq": "integer", "position": "integer", "decision_id": "text", "bundle": "text",
+        "needed": "boolean", "by": "text", "time": "timestamp",
     },
 }  # fmt: skip
-"""Every table's columns in order. `(run_id, seq)`, with `position` where there is one, identifies a row."""
+"""Every table's columns in order. `KEYS` identify a row.
+
+`used` and `calls` of decisions and bundles join them to what followed: bundles called, and calls. A call's `kind` is
+`call` or `request`; one without an end has no `outcome`, and its `seq` is that of its beginning.
+"""
+KEYS: Final = frozenset(("run_id", "seq", "position"))
+_OWN_KEYS: Final[Mapping[Table, frozenset[str]]] = {"exposures": frozenset(("exposure", "position"))}
 
 Row = dict[str, Any]
 
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|\+00:00)")
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
-def rows(record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
-    """The rows of one record; none for records that only mark a beginning, and for types this version doesn't know.
+def keys_of(table: Table) -> frozenset[str]:
+    """Return the columns that identify a row of the table."""
+    return _OWN_KEYS.get(table, KEYS & COLUMNS[table].keys())
 
-    Every value fits its column, whatever the record holds: see `fitted`. What is absent is None.
+
+class RunRows:
+    """Makes the rows of one run, record by record, in the order of their `seq`.
+
+    `seqs` maps the ids of decisions seen before to their `seq`, where the records go on from an earlier reading. After
+    the last record, `unfinished` gives the calls that have no end.
     """
-    kind = record.get("type")
-    if kind == "route.decided":
-        yield "decisions", _decision(record)
-        yield from (("bundles", row) for row in _bundles(record))
-    elif kind == "call.finished":
-        yield "calls", _call(record)
-        yield from (("artifacts", row) for row in _artifacts(record))
-    elif kind == "request.passed":
-        yield from (("artifacts", row) for row in _artifacts(record))
+
+    def __init__(self, run_id: str, seqs: Mapping[str, int] | None = None) -> None:
+        self._run_id = run_id
+        self._seqs = dict(seqs or {})
+        self._started: dict[str, Mapping[str, Any]] = {}
+
+    def of(self, record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
+        """The rows of one record; none for types this version doesn't know.
+
+        Every value fits its column, whatever the record holds: see `fitted`. What is absent is None.
+        """
+        kind = record.get("type")
+        if kind == "route.decided":
+            self._note_decision(record)
+            yield "decisions", _decision(record)
+            yield from (("bundles", row) for row in _bundles(record))
+        elif kind == "call.started":
+            self._started[str(record.get("call_id"))] = record
+        elif kind in ("call.finished", "request.passed"):
+            started = self._started.pop(str(record.get("call_id")), {})
+            yield "calls", self._call(record, started)
+            yield from (("artifacts", row) for row in _artifacts(record))
+
+    def unfinished(self) -> Iterator[tuple[Table, Row]]:
+        """The calls that began and have no end, each under the `seq` of its beginning."""
+        yield from (("calls", self._call(record, {})) for record in self._started.values())
+
+    def take_up(self, begun: Iterable[Mapping[str, Any]]) -> None:
+        """Take up calls that earlier records began: rows that `unfinished` gave."""
+        self._started |= {str(row.get("call_id")): row for row in begun}
+
+    def label(self, position: int, label: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
+        """The rows of a reviewer's label: a bundle each. `position` is that of the label's first row in the run."""
+        decision_id = label.get("decision_id")
+        seq = self._seqs.get(str(decision_id), -1)
+        said = [(id_, True) for id_ in label.get("needed", ())] + [(id_, False) for id_ in label.get("not_needed", ())]
+        for at, (bundle, needed) in enumerate(said, position):
+            key = {"run_id": self._run_id, "seq": seq, "position": at, "bundle": bundle, "needed": needed}
+            yield "labels", _picked("labels", key, label)
+
+    def _note_decision(self, record: Mapping[str, Any]) -> None:
+        seq, decision_id = record.get("seq"), record.get("decision_id")
+        if isinstance(seq, int) and isinstance(decision_id, str):
+            self._seqs[decision_id] = seq
+
+    def _call(self, record: Mapping[str, Any], started: Mapping[str, Any]) -> Row:
+        shaped = _object(record, "shaped")
+        flags = shaped.get("flags")
+        added = {
+            "kind": "request" if record.get("type") == "request.passed" else "call",
+            "decision_seq": self._seqs.get(str(record.get("decision_id"))),
+            "attempt": record.get("attempt", 1),
+            "tool": record.get("method") if record.get("type") == "request.passed" else None,
+            "arguments": record.get("arguments") or started.get("arguments"),
+            "flags": " ".join(map(str, flags)) if isinstance(flags, list | tuple) and flags else None,
+        }
+        return _picked("calls", added, record, shaped)
+
+
+def rows(record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
+    """The rows of one record that need no other. See `RunRows.of`."""
+    yield from RunRows(str(record.get("run_id", ""))).of(record)
 
 
 def fitted(value: Any, kind: Kind) -> Any:
     """A value as its column can hold it, in every database and file format; None where it can't be.
 
     Text: NUL and lone surrogates become U+FFFD, for all to see; what is not text becomes its JSON. Numbers: within
-    64 bits.
+    64 bits. Timestamps: RFC 3339 in UTC, as records have it.
     """
     if kind == "text" and value is not None:
         return _UNSTORABLE.sub("\ufffd", value if isinstance(value, str) else json.dumps(value))
+    if kind == "timestamp":
+        return value if isinstance(value, str) and _TIME.fullmatch(value) else None
     if kind == "boolean":
         return value if isinstance(value, bool) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -84,6 +177,16 @@ def _picked(table: Table, *sources: Mapping[str, Any]) -> Row:
     }
 
 
+def run_row(stated: Mapping[str, Any]) -> Row:
+    """Return the row of a run with what is stated of it; the rest is counted from the other tables."""
+    return _picked("runs", stated)
+
+
+def exposure_row(stated: Mapping[str, Any]) -> Row:
+    """Return one row of what was shown."""
+    return _picked("exposures", stated)
+
+
 def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = record.get(name)
     return found if isinstance(found, Mapping) else {}
@@ -96,15 +199,27 @@ def _objects(record: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _decision(record: Mapping[str, Any]) -> Row:
     model, evicted = _object(record, "model"), _object(record, "activation").get("evicted")
+    step, reply = _object(record, "step"), _object(record, "reply")
+    labels = {str(row.get("name")): row.get("value") for row in _objects(step, "labels")}
     counted = {
         "shown": len(_objects(record, "bundles")),
         "left_out": len(_objects(record, "left_out")),
         "evicted": len(evicted) if isinstance(evicted, list | tuple) else 0,
         "model": model.get("name"),
+        "model_failure": model.get("failure"),
+        "attempts": model.get("attempts"),
+        "input_tokens": model.get("input_tokens"),
+        "output_tokens": model.get("output_tokens"),
         "cost_usd": model.get("cost_usd"),
+        "model_ms": model.get("elapsed_ms"),
+        "embeddings": _object(record, "search").get("embeddings"),
+        "degraded_code": (reply.get("failure") or model.get("failure")) if record.get("degraded") is True else None,
+        "labels": labels or None,
+        "constraints": "\n".join(map(str, step.get("constraints") or ())) or None,
     }
-    plain = {name: value for name, value in record.items() if name not in ("step", *counted)}
-    return _picked("decisions", counted, plain, _object(record, "step"), _object(record, "exposure"))
+    plain = {name: value for name, value in record.items() if name not in ("step", "exposure", *counted)}
+    step = {name: value for name, value in step.items() if name not in ("labels", "constraints")}
+    return _picked("decisions", counted, plain, step, _object(record, "exposure"))
 
 
 def _bundles(record: Mapping[str, Any]) -> Iterator[Row]:
@@ -116,10 +231,6 @@ def _bundles(record: Mapping[str, Any]) -> Iterator[Row]:
     left_out = [{**row, "bundle": row.get("id"), "shown": False} for row in _objects(record, "left_out")]
     for position, row in enumerate([*shown, *left_out]):
         yield _picked("bundles", {**key, "position": position}, row)
-
-
-def _call(record: Mapping[str, Any]) -> Row:
-    return _picked("calls", record, _object(record, "shaped"))
 
 
 def _artifacts(record: Mapping[str, Any]) -> Iterator[Row]:

@@ -1,0 +1,84 @@
+"""What each decision showed, tool by tool: worked out once for all decisions that show the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from bundle_router.adapters.index.sources import IndexedRuns
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.recorded_catalog import catalog_from
+from bundle_router.core.records.tables import Row, exposure_row
+from bundle_router.errors import CorruptRun, UnknownRun
+from bundle_router.review.model_view import placement_of
+
+KEPT: Final = 64
+"""Catalogs that are kept read."""
+
+
+class Exposures:
+    """The exposures of the decisions of one archive. Those that were given once are not given again."""
+
+    def __init__(self, archive: IndexedRuns) -> None:
+        self._archive = archive
+        self._catalogs: dict[str, Catalog | None] = {}
+        self._known: dict[str, str | None] = {}
+
+    def of(self, run_id: str, record: Mapping[str, Any]) -> tuple[str | None, list[Row]]:
+        """Return the digest of what a decision showed, and its rows where they were not given before.
+
+        None where it can't be known: the catalog is gone, or the record is not what its type says.
+        """
+        key = _key(record)
+        if key in self._known:
+            return self._known[key], []
+        rows = self._rows(run_id, record)
+        found = digest(encode(rows)) if rows is not None else None
+        self._known[key] = found
+        return found, [exposure_row({"exposure": found, **row}) for row in rows or ()]
+
+    def _rows(self, run_id: str, record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        try:
+            decided = DecisionRecord.from_json(record)
+            catalog = self._catalog(run_id, decided.decision.catalog_revision)
+            if catalog is None:
+                return None
+            placement, _ = placement_of(catalog, decided)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        places = (("direct", placement.direct), ("deferred", placement.deferred), ("meta", placement.meta))
+        rows = [
+            {"tool": row.name, "bundle": row.bundle, "place": place, "tokens": row.tokens}
+            for place, placed in places
+            for row in placed
+        ]
+        return [{"position": position, **row} for position, row in enumerate(rows)]
+
+    def _catalog(self, run_id: str, revision: str) -> Catalog | None:
+        if revision not in self._catalogs:
+            if len(self._catalogs) >= KEPT:
+                self._catalogs.clear()
+            try:
+                self._catalogs[revision] = catalog_from(self._archive.catalog(run_id, revision))
+            except (CorruptRun, UnknownRun, ValidationError):
+                self._catalogs[revision] = None
+        return self._catalogs[revision]
+
+
+def _key(record: Mapping[str, Any]) -> str:
+    """All that decides what is shown, as text."""
+    step, activation = record.get("step"), record.get("activation")
+    after = activation.get("after") if isinstance(activation, Mapping) else None
+    bundles = record.get("bundles")
+    shown = [(row.get("id"), row.get("mode")) for row in bundles or () if isinstance(row, Mapping)] if bundles else []
+    asked = {k: v for k, v in step.items() if k not in ("goal", "constraints", "labels")} if step else None
+    places = [
+        (row.get("id"), row.get("place"), [(t.get("name"), t.get("place")) for t in row.get("tools", ())])
+        for row in after or ()
+        if isinstance(row, Mapping)
+    ]
+    return digest(encode([record.get("catalog_revision"), record.get("facts"), asked, shown, places]))

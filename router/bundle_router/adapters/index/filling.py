@@ -1,0 +1,307 @@
+"""Fills the index from runs: whole, by name, or with what is new since the last time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from bundle_router.adapters.index.counting import count_runs
+from bundle_router.adapters.index.exposures import Exposures
+from bundle_router.adapters.index.sources import IndexedRuns
+from bundle_router.adapters.index.tables import (
+    BATCH,
+    META,
+    TEXTS,
+    explained,
+    has_current_tables,
+    insert_rows,
+    open_engine,
+    prepare,
+    tables,
+    writing,
+)
+from bundle_router.core.records.read_model import RunStamp
+from bundle_router.core.records.tables import COLUMNS, Row, RunRows, Table, run_row
+from bundle_router.errors import CorruptRun, UnknownRun
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
+
+RUNS_AT_ONCE: Final = 200
+"""Runs that one transaction of a refresh takes in."""
+MAX_TEXT: Final = 20_000
+"""Characters of a goal or of arguments that can be searched."""
+_SEARCHED: Final = {"goal": "goal", "constraints": "goal", "arguments": "arguments"}
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was put into an index. `url` is without its password; `problems` names the runs that can't be read."""
+
+    url: str
+    runs: int
+    decisions: int
+    calls: int
+    problems: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What a refresh found: runs that were read, runs that are gone, and those that can't be read with the reason."""
+
+    changed: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """How far a run was read: its stamp then, the position in each file, and the hash of the last record."""
+
+    length: int = 0
+    records: str = ""
+    rest: str = ""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    head: str = ""
+
+
+def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named: bool = False) -> Built:
+    """Fill the index from whole runs of an archive. `named`: the rows of other runs stay; else it holds these alone.
+
+    A run that is broken is a row that says why. Raises RequestError for an unusable URL, for tables of our names that
+    something else made, and for `named` runs in an index of another version; StorageError when the database can't be
+    reached or written.
+    """
+    engine = open_engine(url)
+    try:
+        with explained("written"), writing(engine) as connection:
+            prepare(connection, named=named)
+            filling, stamps = _Filling(connection, archive), archive.stamps()
+            for run_id in run_ids:
+                if named:
+                    forget_run(connection, run_id)
+                filling.take_new(run_id, None, stamps.get(run_id, RunStamp(0, "", "")))
+            filling.end()
+    finally:
+        engine.dispose()
+    return Built(
+        engine.url.render_as_string(hide_password=True),
+        filling.runs,
+        filling.counts["decisions"],
+        filling.counts["calls"],
+        tuple(filling.problems),
+    )
+
+
+def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], None] | None = None) -> Refreshed:
+    """Bring the index up to date with a `RunArchive`: what is new is read, what is gone is forgotten.
+
+    `report` is told how many of how many changed runs are done. Raises RequestError, StorageError.
+    """
+    with explained("brought up to date"):
+        with writing(engine) as connection:
+            if not has_current_tables(connection):
+                prepare(connection, named=False)
+            known = _sources(connection)
+            stamps = archive.stamps()
+            gone = tuple(sorted(known.keys() - stamps.keys()))
+            for run_id in gone:
+                forget_run(connection, run_id)
+            unsettled = _unsettled(connection)
+        changed = [id_ for id_, stamp in stamps.items() if id_ in unsettled or _is_other(known.get(id_), stamp)]
+        problems: list[tuple[str, str]] = []
+        for at in range(0, len(changed), RUNS_AT_ONCE):
+            part = changed[at : at + RUNS_AT_ONCE]
+            with writing(engine) as connection:
+                filling = _Filling(connection, archive)
+                for run_id in part:
+                    try:
+                        filling.take_new(run_id, known.get(run_id), stamps[run_id])
+                    except UnknownRun:  # pruned meanwhile
+                        filling.drop(run_id)
+                filling.end()
+                problems += filling.problems
+            if report is not None:
+                report(at + len(part), len(changed))
+    read = tuple(id_ for id_ in changed if _is_other(known.get(id_), stamps[id_]))
+    return Refreshed(read, gone, tuple(problems))
+
+
+def _is_other(source: _Source | None, stamp: RunStamp) -> bool:
+    return source is None or (source.length, source.records, source.rest) != (stamp.length, stamp.records, stamp.rest)
+
+
+def _sources(connection: Connection) -> dict[str, _Source]:
+    table = tables()["sources"].__table__
+    return {
+        row.run_id: _Source(row.length, row.records, row.rest, json.loads(row.positions), row.head)
+        for row in connection.execute(table.select())
+    }
+
+
+def _unsettled(connection: Connection) -> set[str]:
+    """Runs whose state may change although their files don't: whoever works on them may end."""
+    table = tables()["runs"].__table__
+    return {row.run_id for row in connection.execute(table.select().where(table.c.state == "open"))}
+
+
+def forget_run(connection: Connection, run_id: str) -> None:
+    """Delete the rows of a run."""
+    for name, model in tables().items():
+        if name not in (META, "exposures"):
+            connection.execute(model.__table__.delete().where(model.__table__.c.run_id == run_id))
+    if connection.dialect.name == "sqlite":
+        from sqlmodel import text
+
+        connection.execute(text(f"delete from {TEXTS} where run_id = :run_id"), {"run_id": run_id})
+
+
+class _Filling:
+    """Takes runs into an index, within one transaction."""
+
+    def __init__(self, connection: Connection, archive: IndexedRuns) -> None:
+        self._connection = connection
+        self._archive = archive
+        self._exposures = Exposures(archive)
+        self._waiting: dict[str, list[Row]] = {}
+        self._with_search = connection.dialect.name == "sqlite"
+        self.counts: dict[Table, int] = dict.fromkeys(COLUMNS, 0)
+        self.runs = 0
+        self.problems: list[tuple[str, str]] = []
+
+    def take_new(self, run_id: str, source: _Source | None, stamp: RunStamp) -> None:
+        """Read what is new of a run; all of it where its records are not those of before with others behind."""
+        try:
+            if source is not None and stamp.follows(source.length, source.records) and self._goes_on(run_id, source):
+                self._take(run_id, source, stamp, self._known_rows(run_id))
+                return
+        except (CorruptRun, UnknownRun):
+            pass  # the whole run is read below, which says what is wrong with it
+        if source is not None:
+            forget_run(self._connection, run_id)
+        self._take(run_id, _Source(), stamp, RunRows(run_id))
+
+    def drop(self, run_id: str) -> None:
+        """Forget a run, and what of it waits to be written."""
+        self._flush()
+        forget_run(self._connection, run_id)
+
+    def _goes_on(self, run_id: str, source: _Source) -> bool:
+        """Whether the records after those that were read have the last of these before them."""
+        first = next(self._archive.records_after(run_id, dict(source.positions)), None)
+        return first is None or first.get("prev") == source.head
+
+    def _known_rows(self, run_id: str) -> RunRows:
+        """What earlier readings knew of the run; its unfinished calls are taken up again."""
+        decisions, calls = tables()["decisions"].__table__, tables()["calls"].__table__
+        seqs = {
+            row.decision_id: row.seq
+            for row in self._connection.execute(
+                decisions.select().with_only_columns(decisions.c.decision_id, decisions.c.seq).where(
+                    decisions.c.run_id == run_id
+                )
+            )
+        }  # fmt: skip
+        unfinished = (calls.c.run_id == run_id) & calls.c.outcome.is_(None)
+        begun = [dict(row) for row in self._connection.execute(calls.select().where(unfinished)).mappings()]
+        self._connection.execute(calls.delete().where(unfinished))
+        rows = RunRows(run_id, seqs)
+        rows.take_up(begun)
+        return rows
+
+    def _take(self, run_id: str, source: _Source, stamp: RunStamp, rows: RunRows) -> None:
+        positions, head, problem = dict(source.positions), source.head, ""
+        self.runs += 1
+        try:
+            for record in self._archive.records_after(run_id, positions):
+                head = str(record.get("hash", ""))
+                for table, row in rows.of(record):
+                    if table == "decisions":
+                        row["exposure"] = self._exposure(run_id, record)
+                    self._add(run_id, table, row)
+        except CorruptRun as error:
+            problem = error.message
+            self.problems.append((run_id, problem))
+            self.drop(run_id)
+            positions, head, rows = {}, "", RunRows(run_id)
+        for table, row in rows.unfinished():
+            self._add(run_id, table, row)
+        self._add_labels(run_id, rows)
+        self._set_run(run_id, problem)
+        self._set_source(run_id, stamp, positions, head)
+
+    def _exposure(self, run_id: str, record: Mapping[str, Any]) -> str | None:
+        digest, fresh = self._exposures.of(run_id, record)
+        self._waiting.setdefault("exposures", []).extend(fresh)
+        return digest
+
+    def _add(self, run_id: str, table: Table, row: Row) -> None:
+        row["run_id"] = run_id  # of the directory: it is what runs are replaced by
+        self.counts[table] += 1
+        self._waiting.setdefault(table, []).append(row)
+        if self._with_search:
+            self._add_texts(run_id, table, row)
+        if len(self._waiting[table]) >= BATCH:
+            self._flush()
+
+    def _add_texts(self, run_id: str, table: Table, row: Row) -> None:
+        if table == "artifacts":
+            words = [("artifact", " ".join(str(row[name]) for name in ("sha256", "name", "mime_type") if row[name]))]
+        elif table in ("decisions", "calls") and not (table == "calls" and row["outcome"] is None):
+            words = [(of, row[name]) for name, of in _SEARCHED.items() if row.get(name)]
+        else:
+            return
+        for of, said in words:
+            text = {"run_id": run_id, "seq": row["seq"], "field": of, "text": said[:MAX_TEXT]}
+            self._waiting.setdefault(TEXTS, []).append(text)
+
+    def _add_labels(self, run_id: str, rows: RunRows) -> None:
+        labels = tables()["labels"].__table__
+        self._connection.execute(labels.delete().where(labels.c.run_id == run_id))
+        try:
+            said = self._archive.labels(run_id)
+        except CorruptRun as error:
+            self.problems.append((run_id, error.message))
+            return
+        position = 0
+        for label in said:
+            for table, row in rows.label(position, label.model_dump(mode="json")):
+                self._add(run_id, table, row)
+                position += 1
+
+    def _set_run(self, run_id: str, problem: str) -> None:
+        summary = self._archive.summary(run_id)
+        names = ("state", "opened", "closed", "parent_run_id", "workspace", "catalog_revision", "records", "bytes")
+        stated = {name: getattr(summary, name) or None for name in names}
+        stated |= {"run_id": run_id, "problem": problem or summary.problem or None}
+        if problem:
+            stated["state"] = "unreadable"
+        runs = tables()["runs"].__table__
+        self._connection.execute(runs.delete().where(runs.c.run_id == run_id))
+        self._waiting.setdefault("runs", []).append(run_row(stated))
+
+    def _set_source(self, run_id: str, stamp: RunStamp, positions: Mapping[str, int], head: str) -> None:
+        sources = tables()["sources"].__table__
+        self._connection.execute(sources.delete().where(sources.c.run_id == run_id))
+        row = {"run_id": run_id, "length": stamp.length, "records": stamp.records, "rest": stamp.rest}
+        self._waiting.setdefault("sources", []).append(
+            {**row, "positions": json.dumps(positions), "head": head, "dirty": True}
+        )
+
+    def _flush(self) -> None:
+        from sqlmodel import text
+
+        words = self._waiting.pop(TEXTS, [])
+        for table, batch in self._waiting.items():
+            insert_rows(self._connection, table, batch)
+        self._waiting.clear()
+        if words:
+            insert = f"insert into {TEXTS} (run_id, seq, field, text) values (:run_id, :seq, :field, :text)"
+            self._connection.execute(text(insert), words)
+
+    def end(self) -> None:
+        """Write what waits, and count what the changed runs come to."""
+        self._flush()
+        count_runs(self._connection)

@@ -1,0 +1,98 @@
+"""What many runs come to: the tables behind `runs stats` and the overview page, one query each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from bundle_router.adapters.index.counting import FAILED
+from bundle_router.adapters.index.tables import PREFIX
+from bundle_router.core.records.read_model import Stats, Tally
+
+Ask = Callable[..., list[dict[str, Any]]]
+"""Gives the rows of a statement, with the values of the condition bound."""
+ROWS: Final = 15
+"""Rows of one table."""
+DAYS: Final = 60
+
+_CALLS: Final = "from {p}calls c join {p}runs r on r.run_id = c.run_id where {where} and c.kind = 'call'"
+_DECISIONS: Final = "from {p}decisions d join {p}runs r on r.run_id = d.run_id where {where}"
+_TABLES: Final[Mapping[str, str]] = {
+    "decisions by source": "select d.source as name, count(*) as n, avg(d.elapsed_us) / 1000.0 as amount "
+    + _DECISIONS + " group by d.source",
+    "routes": "select d.route as name, count(*) as n, avg(d.tokens) as amount " + _DECISIONS
+    + " and d.route <> '' group by d.route",
+    "fallback reasons": "select d.degraded_code as name, count(*) as n " + _DECISIONS
+    + " and d.degraded group by d.degraded_code",
+    "model failures": "select d.model_failure as name, count(*) as n " + _DECISIONS
+    + " and d.model_failure <> '' group by d.model_failure",
+    "calls by bundle": "select c.bundle as name, count(*) as n, sum(c.elapsed_ms) as amount " + _CALLS
+    + " and c.bundle <> '' group by c.bundle",
+    "calls by tool": "select c.server || '.' || c.tool as name, count(*) as n, sum(c.elapsed_ms) as amount " + _CALLS
+    + " group by c.server, c.tool",
+    "denials by code": "select c.code as name, count(*) as n " + _CALLS + " and c.outcome = 'denied' group by c.code",
+    "denials by tool": "select c.server || '.' || c.tool as name, count(*) as n, 0 as amount, max(c.code) as detail "
+    + _CALLS + " and c.outcome = 'denied' group by c.server, c.tool, c.code",
+    "denials by principal": "select coalesce(nullif(r.principal, ''), '(nobody named)') as name, count(*) as n "
+    + _CALLS + " and c.outcome = 'denied' group by r.principal",
+    "failures by outcome": "select c.outcome as name, count(*) as n " + _CALLS + " and c.outcome in " + FAILED
+    + " group by c.outcome",
+    "failures by tool": "select c.server || '.' || c.tool as name, count(*) as n, 0 as amount, "
+    "max(c.outcome) as detail " + _CALLS + " and c.outcome in " + FAILED + " group by c.server, c.tool, c.outcome",
+    "tokens by tool": "select e.tool as name, sum(e.tokens * x.n) as n, sum(x.n) as amount, e.bundle as detail "
+    "from (select d.exposure, count(*) as n " + _DECISIONS + " and d.exposure <> '' group by d.exposure) x "
+    "join {p}exposures e on e.exposure = x.exposure where e.place = 'direct' group by e.tool, e.bundle",
+    "shown and never used": "select b.bundle as name, count(*) as n, count(distinct b.run_id) as amount "
+    "from {p}bundles b join {p}runs r on r.run_id = b.run_id where {where} and b.shown group by b.bundle "
+    "having sum(b.calls) = 0",
+    "asked for and missing": "select f.value as name, sum(f.count) as n, count(*) as amount from {p}facets f "
+    "join {p}runs r on r.run_id = f.run_id where {where} and f.facet = 'missing' group by f.value",
+    "principals": "select coalesce(nullif(r.principal, ''), '(nobody named)') as name, count(*) as n, "
+    "sum(r.denied) as amount from {p}runs r where {where} group by r.principal",
+    "searched at every step": "select r.run_id as name, r.searches as n, r.decisions as amount from {p}runs r "
+    "where {where} and r.decisions > 0 and r.searches >= r.decisions",
+}  # fmt: skip
+_SLOWEST: Final = (
+    "select c.run_id || '/' || c.seq as name, 1 as n, c.elapsed_ms as amount, c.server || '.' || c.tool as detail "
+    + _CALLS + " and c.elapsed_ms is not null order by c.elapsed_ms desc limit :rows"
+)  # fmt: skip
+_MATRIX: Final = (
+    "select d.role || char(10) || b.bundle as name, count(*) as n, sum(b.calls) as amount from {p}bundles b "
+    "join {p}decisions d on d.run_id = b.run_id and d.seq = b.seq join {p}runs r on r.run_id = d.run_id "
+    "where {where} and b.shown group by d.role, b.bundle limit 2000"
+)
+
+
+def stats(ask: Ask, where: str) -> Stats:
+    """Return what the runs of the condition come to."""
+
+    def filled(statement: str) -> str:
+        return statement.replace("{p}", PREFIX).replace("{where}", where)
+
+    (total,) = ask(
+        filled(
+            "select count(*) as runs, coalesce(sum(decisions), 0) as decisions, coalesce(sum(calls), 0) as calls, "
+            "coalesce(sum(tokens), 0) as tokens, coalesce(sum(all_tokens), 0) as all_tokens, "
+            "coalesce(sum(cost_usd), 0) as cost_usd from {p}runs r where {where}"
+        )
+    )
+    days = ask(
+        filled(
+            "select substr(d.time, 1, 10) as day, count(*) as n, coalesce(sum(d.tokens), 0) as tokens, "
+            "coalesce(sum(d.all_tokens), 0) as all_tokens " + _DECISIONS
+            + " and d.time is not null group by day order by day desc limit :days"
+        ),
+        days=DAYS,
+    )  # fmt: skip
+    tables = {
+        name: tuple(_tally(row) for row in ask(filled(statement) + " order by n desc, name limit :rows", rows=ROWS))
+        for name, statement in _TABLES.items()
+    }
+    tables["slowest calls"] = tuple(_tally(row) for row in ask(filled(_SLOWEST), rows=ROWS))
+    tables["role × bundle"] = tuple(_tally(row) for row in ask(filled(_MATRIX)))
+    by_day = tuple((row["day"], row["n"], row["tokens"], row["all_tokens"]) for row in reversed(days))
+    return Stats(**total, by_day=by_day, tables=tables)
+
+
+def _tally(row: Mapping[str, Any]) -> Tally:
+    return Tally(row["name"] or "", row["n"], float(row.get("amount") or 0.0), row.get("detail") or "")

@@ -1,0 +1,380 @@
+"""Reads the index: one query a question, bound in rows. SQLite alone. See the package for the rules of the tables.
+
+Rules:
+1. Nothing that a person typed stands in a statement: values are bound, names come from closed lists.
+2. A list reads as many rows as it shows, and one more; what is counted is counted by the database.
+3. Times are RFC 3339 in UTC, as in the records.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bundle_router.adapters.index.filling import Refreshed, refresh
+from bundle_router.adapters.index.overviews import stats
+from bundle_router.adapters.index.sources import IndexedRuns
+from bundle_router.adapters.index.tables import PREFIX, SEARCH, TEXTS, explained, open_engine
+from bundle_router.core.records.read_model import (
+    ArtifactUse,
+    Facet,
+    FacetCount,
+    RunPage,
+    RunQuery,
+    RunRow,
+    Sort,
+    Stats,
+    TextHit,
+    Timeline,
+)
+from bundle_router.core.records.tables import COLUMNS, Table
+from bundle_router.errors import StorageError, UnknownRun
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+FILE: Final = ".index.sqlite"
+"""The index that is kept up to date, beside the runs; no run id starts with a dot."""
+VALUES_SHOWN: Final = 12
+"""Values of one facet that are counted out."""
+LOOK_S: Final = 2.0
+"""A refresh is not made again before this has passed."""
+_SORTS: Final[Mapping[Sort, str]] = {
+    "started": "began", "took": "took_ms", "steps": "decisions", "calls": "calls", "tokens": "tokens",
+    "saved": "all_tokens - tokens", "cost": "cost_usd", "denied": "denied", "failed": "failed", "run": "run_id",
+}  # fmt: skip
+_WORD: Final = re.compile(r"\w+", re.UNICODE)
+MAX_WORDS: Final = 16
+_RUN_COLUMNS: Final = ", ".join(name for name in COLUMNS["runs"])
+
+
+def index_url(where: str, runs: str | Path | None) -> str:
+    """Return the URL of the index of an archive: a file in the runs folder or, of a database, in the user's cache; in
+    memory where neither can be written. `where` says which archive it is, `runs` its folder if it has one."""
+    if runs is not None:
+        path = Path(runs).absolute() / FILE
+    else:
+        home = os.environ.get("XDG_CACHE_HOME", "") or str(Path(os.environ.get("HOME", "/nonexistent"), ".cache"))
+        path = Path(home, "bundle-router", "runs", f"{sha256(where.encode()).hexdigest()[:16]}.sqlite")
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return f"sqlite:///{path}" if os.access(path if path.exists() else path.parent, os.W_OK) else "sqlite://"
+
+
+class RunIndex:
+    """The index of one archive, kept up to date as it is read. May be used from many threads."""
+
+    def __init__(
+        self, archive: IndexedRuns, url: str, report: Callable[[int, int], None] | None = None, look_s: float = LOOK_S
+    ) -> None:
+        self._archive = archive
+        self._engine = open_engine(url)
+        self._lock = threading.Lock()
+        self._looked = -look_s
+        self._look_s = look_s
+        self._report = report
+        self._rows_read = 0
+        self.stale = ""
+        """Why the index could not be brought up to date the last time, if so."""
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that queries have given back so far."""
+        return self._rows_read
+
+    def refresh(self, *, now: bool = False) -> Refreshed | None:
+        """Bring the index up to date, unless that was done a moment ago. One that can't be written is read as it is."""
+        with self._lock:
+            at = time.monotonic()
+            if not now and at - self._looked < self._look_s:
+                return None
+            try:
+                found = refresh(self._archive, self._engine, self._report)
+                self.stale = ""
+            except StorageError as error:
+                found, self.stale = None, error.message
+            self._looked = time.monotonic()
+            return found
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with explained("read"), self._engine.connect() as connection:
+            yield connection
+
+    def _rows(self, connection: Connection, query: str, **bound: Any) -> list[dict[str, Any]]:
+        from sqlmodel import text
+
+        found = [dict(row) for row in connection.execute(text(query), bound).mappings()]
+        self._rows_read += len(found)
+        return found
+
+    # --- runs --------------------------------------------------------------------------------------------------------
+
+    def runs(self, query: RunQuery, *, facets: bool = True) -> RunPage:
+        """Return the runs asked for, with what they can be narrowed by."""
+        where, bound = conditions(query)
+        order = _SORTS[query.sort]
+        way = "asc" if query.ascending else "desc"
+        with self._connected() as connection:
+            rows = self._rows(
+                connection,
+                f"select {_RUN_COLUMNS} from {PREFIX}runs r where {where} "
+                f"order by {order} is null, {order} {way}, run_id {way} limit :limit offset :offset",
+                **bound, limit=query.limit, offset=query.offset,
+            )  # fmt: skip
+            (total,) = self._rows(connection, f"select count(*) as n from {PREFIX}runs r where {where}", **bound)
+            counted = self._facets(connection, where, bound) if facets else {}
+        return RunPage(tuple(run_of(row) for row in rows), total["n"], counted)
+
+    def _facets(
+        self, connection: Connection, where: str, bound: Mapping[str, Any]
+    ) -> dict[Facet, tuple[FacetCount, ...]]:
+        some = f" join {PREFIX}runs r on r.run_id = f.run_id where {where}" if where != "true" else ""
+        rows = self._rows(
+            connection,
+            "select facet, value, n from (select facet, value, n, row_number() over (partition by facet "
+            "order by n desc, value) as place from (select f.facet, f.value, count(*) as n "
+            f"from {PREFIX}facets f{some} group by f.facet, f.value)) "
+            "where place <= :values order by facet, n desc, value",
+            **bound, values=VALUES_SHOWN,
+        )  # fmt: skip
+        found: dict[Facet, list[FacetCount]] = {}
+        for row in rows:
+            found.setdefault(row["facet"], []).append(FacetCount(row["value"], row["n"]))
+        return {facet: tuple(values) for facet, values in found.items()}
+
+    def run(self, run_id: str) -> RunRow:
+        """Return one run. Raises UnknownRun."""
+        with self._connected() as connection:
+            rows = self._rows(
+                connection,
+                f"select {_RUN_COLUMNS} from {PREFIX}runs where run_id = :run_id",
+                run_id=run_id,
+            )
+        if not rows:
+            raise UnknownRun(f"there is no run {run_id[:128]!r}", advice="`bundle-router runs list` lists them")
+        return run_of(rows[0])
+
+    def newer_than(self, run_id: str, query: RunQuery) -> int:
+        """Return how many of the runs asked for began after that one."""
+        where, bound = conditions(query)
+        with self._connected() as connection:
+            (found,) = self._rows(
+                connection,
+                f"select count(*) as n from {PREFIX}runs r where {where} and "
+                f"began > (select began from {PREFIX}runs where run_id = :newest)",
+                **bound, newest=run_id,
+            )  # fmt: skip
+        return int(found["n"])
+
+    # --- one run -----------------------------------------------------------------------------------------------------
+
+    def timeline(self, run_id: str, *, start: int = 0, limit: int = 200) -> Timeline:
+        """Return the records of a run from `start` on, at most `limit` of them."""
+        with self._connected() as connection:
+            decisions = self._part(connection, "decisions", run_id, start, limit + 1)
+            calls = self._part(connection, "calls", run_id, start, limit + 1)
+            seqs = sorted([row["seq"] for row in (*decisions, *calls)])
+            end = seqs[limit] if len(seqs) > limit else None
+            last = (end if end is not None else (seqs[-1] + 1 if seqs else 0)) - 1
+            bundles = self._between(connection, "bundles", run_id, start, last)
+            artifacts = self._between(connection, "artifacts", run_id, start, last)
+            subs = self._rows(
+                connection,
+                f"select {_RUN_COLUMNS} from {PREFIX}runs where parent_run_id = :run_id order by began limit 200",
+                run_id=run_id,
+            )
+        return Timeline(
+            tuple(row for row in decisions if row["seq"] <= last),
+            by_seq(bundles),
+            tuple(row for row in calls if row["seq"] <= last),
+            by_seq(artifacts),
+            tuple(run_of(row) for row in subs),
+            end,
+        )
+
+    def _part(self, connection: Connection, table: Table, run_id: str, start: int, limit: int) -> list[dict[str, Any]]:
+        rows = self._rows(
+            connection,
+            f"select * from {PREFIX}{table} where run_id = :run_id and seq >= :start order by seq limit :limit",
+            run_id=run_id, start=start, limit=limit,
+        )  # fmt: skip
+        return [typed(table, row) for row in rows]
+
+    def _between(
+        self, connection: Connection, table: Table, run_id: str, start: int, last: int
+    ) -> list[dict[str, Any]]:
+        rows = self._rows(
+            connection,
+            f"select * from {PREFIX}{table} where run_id = :run_id and seq between :start and :last "
+            "order by seq, position",
+            run_id=run_id, start=start, last=last,
+        )  # fmt: skip
+        return [typed(table, row) for row in rows]
+
+    def rows_of(self, table: Table, run_id: str, **equal: Any) -> list[dict[str, Any]]:
+        """Return the rows of a run in one table where these columns have these values."""
+        assert set(equal) <= COLUMNS[table].keys(), equal  # noqa: S101 - a caller's bug, not input
+        where = "".join(f" and {name} = :{name}" for name in equal)
+        with self._connected() as connection:
+            rows = self._rows(
+                connection,
+                f"select * from {PREFIX}{table} where run_id = :run_id{where} order by seq",
+                run_id=run_id, **equal,
+            )  # fmt: skip
+        return [typed(table, row) for row in rows]
+
+    def never_used(self, run_id: str) -> list[tuple[str, int]]:
+        """Return the bundles that the run showed and never called, with the steps they were shown at."""
+        with self._connected() as connection:
+            rows = self._rows(
+                connection,
+                f"select bundle, count(*) as steps from {PREFIX}bundles where run_id = :run_id and shown "
+                "group by bundle having sum(calls) = 0 order by steps desc, bundle",
+                run_id=run_id,
+            )
+        return [(row["bundle"], row["steps"]) for row in rows]
+
+    def facet_values(self, run_id: str, facet: Facet) -> list[tuple[str, int]]:
+        """Return the values that one run has of a facet, with how often."""
+        with self._connected() as connection:
+            rows = self._rows(
+                connection,
+                f"select value, count from {PREFIX}facets where run_id = :run_id and facet = :facet "
+                "order by count desc, value",
+                run_id=run_id, facet=facet,
+            )  # fmt: skip
+        return [(row["value"], row["count"]) for row in rows]
+
+    # --- across runs -------------------------------------------------------------------------------------------------
+
+    def search(self, words: str, *, limit: int = 50, run_id: str | None = None) -> list[TextHit]:
+        """Return where all the words (or beginnings of words) stand, the best places first."""
+        match = match_of(words)
+        if not match:
+            return []
+        only = "and t.run_id = :run_id " if run_id is not None else ""
+        with self._connected() as connection:
+            rows = self._rows(
+                connection,
+                f"select t.run_id, t.seq, t.field, snippet({SEARCH}, 0, '', '', ' … ', 24) as excerpt, r.began "
+                f"from {SEARCH} s join {TEXTS} t on t.id = s.rowid join {PREFIX}runs r on r.run_id = t.run_id "
+                f"where {SEARCH} match :match {only}order by bm25({SEARCH}), r.began desc, t.seq limit :limit",
+                match=match, limit=limit, **({"run_id": run_id} if run_id is not None else {}),
+            )  # fmt: skip
+        return [TextHit(r["run_id"], r["seq"], r["field"], r["excerpt"], instant(r["began"])) for r in rows]
+
+    def artifact(self, digest: str, *, limit: int = 200) -> list[ArtifactUse]:
+        """Return the records that made the artifact, then those whose arguments name it, by time."""
+        with self._connected() as connection:
+            made = self._rows(
+                connection,
+                "select a.run_id, a.seq, c.time, c.kind, c.server || '.' || c.tool as tool, a.mime_type, a.bytes, "
+                f"a.name, a.role from {PREFIX}artifacts a join {PREFIX}calls c "
+                "on c.run_id = a.run_id and c.seq = a.seq where a.sha256 = :digest order by c.time limit :limit",
+                digest=digest, limit=limit,
+            )  # fmt: skip
+            took = self._rows(
+                connection,
+                f"select c.run_id, c.seq, c.time, c.kind, c.server || '.' || c.tool as tool from {SEARCH} s "
+                f"join {TEXTS} t on t.id = s.rowid join {PREFIX}calls c on c.run_id = t.run_id and c.seq = t.seq "
+                f"where {SEARCH} match :match and t.field = 'arguments' order by c.time limit :limit",
+                match=match_of(digest), limit=limit,
+            )  # fmt: skip
+        return [
+            ArtifactUse(
+                row["run_id"], row["seq"], instant(row["time"]), row["kind"], row["tool"] or "",
+                row.get("mime_type") or "", row.get("bytes") or 0, row.get("name") or "", row.get("role") or "",
+                is_taken,
+            )
+            for rows, is_taken in ((made, False), (took, True))
+            for row in rows
+        ]  # fmt: skip
+
+    def stats(self, query: RunQuery) -> Stats:
+        """Return what the chosen runs come to."""
+        where, bound = conditions(query)
+        with self._connected() as connection:
+            return stats(lambda statement, **more: self._rows(connection, statement, **bound, **more), where)
+
+
+def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
+    """Return the condition on `bundle_router_runs r`, and the values bound in it."""
+    parts: list[str] = []
+    bound: dict[str, Any] = {}
+
+    def bind(value: Any) -> str:
+        bound[f"v{len(bound)}"] = value
+        return f":v{len(bound) - 1}"
+
+    def one_of(facet: str, values: Sequence[str]) -> str:
+        listed = ", ".join(bind(value) for value in values)
+        among = f"select run_id from {PREFIX}facets where facet = {bind(facet)} and value in ({listed})"
+        return f"r.run_id in ({among})"
+
+    wanted: dict[str, list[str]] = {}
+    for facet, value in query.facets:
+        wanted.setdefault(facet, []).append(value)
+    for name, values in wanted.items():
+        parts += [one_of(name, [value]) for value in values] if name == "mark" else [one_of(name, values)]
+    for time_, sign in ((query.since, ">="), (query.until, "<")):
+        if time_:
+            parts.append(f"r.began {sign} {bind(time_.replace('T', ' ').removesuffix('Z'))}")
+    if query.text.strip():
+        match = match_of(query.text)
+        found = f"select t.run_id from {SEARCH} s join {TEXTS} t on t.id = s.rowid where {SEARCH} match {bind(match)}"
+        named = f"r.run_id like {bind(_like(query.text))} escape '\\'"
+        parts.append(f"(r.run_id in ({found}) or {named})" if match else named)
+    return " and ".join(parts) or "true", bound
+
+
+def match_of(words: str) -> str:
+    """Return what was typed as a full-text query: every word, or word that begins so, quoted; empty for no word."""
+    return " ".join(f'"{word}"*' for word in _WORD.findall(words)[:MAX_WORDS])
+
+
+def _like(text: str) -> str:
+    return "%" + re.sub(r"([%_\\])", r"\\\1", text.strip()) + "%"
+
+
+def run_of(row: Mapping[str, Any]) -> RunRow:
+    """Return a row of `runs` as a value: absent numbers are 0, absent words empty."""
+    absent: dict[str, Any] = {"text": "", "integer": 0, "real": 0.0}
+    known = typed("runs", row)
+    values: dict[str, Any] = {
+        name: known[name] if known[name] is not None else absent[kind] for name, kind in COLUMNS["runs"].items()
+    }
+    return RunRow(**values)
+
+
+def typed(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its times as times and its booleans as booleans, which SQLite has not."""
+    kinds = COLUMNS[table]
+    return {
+        name: instant(value) if kinds.get(name) == "timestamp"
+        else bool(value) if kinds.get(name) == "boolean" and value is not None else value
+        for name, value in row.items()
+    }  # fmt: skip
+
+
+def instant(value: Any) -> str:
+    """Return the time that SQLite holds, as records have it; empty for none."""
+    return value.replace(" ", "T") + "Z" if isinstance(value, str) else ""
+
+
+def by_seq(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[Mapping[str, Any], ...]]:
+    """Return rows by their sequence number."""
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["seq"], []).append(row)
+    return {seq: tuple(of) for seq, of in found.items()}

@@ -1,0 +1,306 @@
+"""The index's tables and its database: made, checked to be ours, dumped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from bundle_router.core.records.tables import COLUMNS, Kind, Row, Table, keys_of
+from bundle_router.errors import NotInstalled, RequestError, StorageError, storage_error
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine.reflection import Inspector
+
+VERSION: Final = 3
+BATCH: Final = 1000
+PREFIX: Final = "bundle_router_"
+META: Final = "bundle_router_index"
+WRITES: Final = "bundle_router_writes"
+TEXTS: Final = PREFIX + "texts"
+SEARCH: Final = PREFIX + "search"
+
+_DERIVED: Final[dict[str, dict[str, Kind]]] = {
+    "facets": {"run_id": "text", "facet": "text", "value": "text", "count": "integer"},
+    "sources": {
+        "run_id": "text", "length": "integer", "records": "text", "rest": "text", "positions": "text", "head": "text",
+        "dirty": "boolean",
+    },
+}  # fmt: skip
+"""Tables beside those of `COLUMNS`: the values that runs are filtered by, and how far each run was read."""
+_DERIVED_KEYS: Final = {"facets": ("run_id", "facet", "value"), "sources": ("run_id",)}
+_INDEXES: Final = (
+    ("facets", "facet, value, run_id"),
+    ("runs", "began"),
+    ("runs", "parent_run_id"),
+    ("decisions", "run_id, decision_id"),
+    ("decisions", "time"),
+    ("calls", "run_id, decision_id"),
+    ("calls", "tool"),
+    ("artifacts", "sha256"),
+)
+_FULL_TEXT: Final = (
+    f"create table if not exists {TEXTS} (id integer primary key, run_id text, seq integer, field text, text text)",
+    f"create index if not exists {TEXTS}_run on {TEXTS} (run_id, seq)",
+    f"create virtual table if not exists {SEARCH} using fts5(text, content='{TEXTS}', content_rowid='id', "
+    "tokenize=\"unicode61 remove_diacritics 2\", prefix='3 6')",
+    f"create trigger if not exists {TEXTS}_added after insert on {TEXTS} begin "
+    f"insert into {SEARCH}(rowid, text) values (new.id, new.text); end",
+    f"create trigger if not exists {TEXTS}_gone after delete on {TEXTS} begin "
+    f"insert into {SEARCH}({SEARCH}, rowid, text) values ('delete', old.id, old.text); end",
+)
+"""SQLite's full text: the words lie in a table, the search over them follows it by triggers."""
+
+_TABLES: dict[str, Any] = {}
+
+
+def sqlite_url(runs: str | Path) -> str:
+    """Return where the index of a runs folder is kept unless a URL says otherwise."""
+    return f"sqlite:///{Path(runs).absolute() / 'index.sqlite'}"
+
+
+def tables() -> dict[str, Any]:
+    """Return the SQLModel classes by table (and `META`), made once: SQLModel is imported when first wanted."""
+    if _TABLES:
+        return _TABLES
+    from sqlmodel import Field, SQLModel
+
+    for table, columns in COLUMNS.items():
+        _TABLES[table] = _made(table, columns, keys_of(table))
+    for name, columns in _DERIVED.items():
+        _TABLES[name] = _made(name, columns, frozenset(_DERIVED_KEYS[name]))
+    meta = {
+        "__annotations__": {"name": str, "value": str},
+        "__module__": __name__,
+        "__tablename__": META,
+        "name": Field(primary_key=True),
+    }
+    _TABLES[META] = cast(Any, type(SQLModel))("IndexMeta", (SQLModel,), meta, table=True)
+    return _TABLES
+
+
+def _made(table: str, columns: Any, keys: frozenset[str]) -> Any:
+    from sqlalchemy import BigInteger, Boolean, Column, DateTime, Float, Text
+    from sqlmodel import Field, SQLModel
+
+    python = {"text": str, "integer": int, "real": float, "boolean": bool, "timestamp": object}
+    kinds = {"text": Text, "integer": BigInteger, "real": Float, "boolean": Boolean}
+    annotations: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    for name, kind in columns.items():
+        annotations[name] = python[kind] if name in keys else python[kind] | None
+        of = DateTime(timezone=True) if kind == "timestamp" else kinds[kind]()
+        fields[name] = Field(sa_column=Column(name, of, primary_key=name in keys, autoincrement=False))
+    namespace = {
+        "__annotations__": {n: (Any if columns[n] == "timestamp" else a) for n, a in annotations.items()},
+        "__module__": __name__,
+        "__tablename__": PREFIX + table,
+        "__table_args__": {"sqlite_with_rowid": False} if table == "facets" else {},
+        "__doc__": f"A row of {table} (see bundle_router.core.records.tables).",
+        **fields,
+    }
+    return cast(Any, type(SQLModel))(table.capitalize(), (SQLModel,), namespace, table=True)
+
+
+# --- the database ----------------------------------------------------------------------------------------------------
+
+
+def open_engine(url: str) -> Engine:
+    """Return a SQLAlchemy engine for SQLite or PostgreSQL. Raises RequestError for a URL that is neither or has no
+    driver, StorageError for a file that can't be made."""
+    from sqlalchemy import event, make_url
+    from sqlalchemy.exc import ArgumentError
+    from sqlmodel import create_engine
+
+    try:
+        backend = make_url(url).get_backend_name()
+    except ArgumentError:
+        raise RequestError(
+            "the index URL is not an SQLAlchemy URL", advice="e.g. sqlite:///runs/index.sqlite"
+        ) from None
+    if backend not in ("sqlite", "postgresql"):
+        raise RequestError(f"the index speaks SQLite and PostgreSQL, not {backend}")
+    try:
+        engine = create_engine(url)
+    except ImportError:
+        advice = "pip install 'bundle-router[postgresql]' for postgresql:// URLs"
+        raise NotInstalled("the database driver is not installed", advice=advice) from None
+    if engine.dialect.name == "sqlite":
+        if engine.url.database not in (None, "", ":memory:"):
+            # As private as the records it repeats, whatever the umask.
+            _make_private(str(engine.url.database))
+
+        @event.listens_for(engine, "connect")
+        def _pragmas(connection: Any, _record: Any) -> None:
+            # WAL with NORMAL: 1.2 ms a commit instead of 17.9; a crash can lose the end of a cache, never corrupt it.
+            for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000", "cache_size=-32000"):
+                connection.execute(f"PRAGMA {pragma}")
+            connection.isolation_level = None  # else making a table would end the transaction it is part of
+
+        @event.listens_for(engine, "begin")
+        def _begin(connection: Connection) -> None:
+            writes = connection.get_execution_options().get(WRITES, False)
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction that writes: it waits for another writer at its beginning, not in its middle."""
+    with engine.execution_options(**{WRITES: True}).begin() as connection:
+        yield connection
+
+
+def _make_private(path: str) -> None:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise storage_error(f"the index {path} can't be written", error) from None
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Turn a database's error into a StorageError that says what could not be done."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except SQLAlchemyError as error:
+        # Its text may quote the URL; only the driver's own first line is passed on.
+        cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]
+        advice = "check that the database is there, has space, and that nobody else is writing the index"
+        raise StorageError(f"the index can't be {doing}: {cause}", kind="io_error", advice=advice) from None
+
+
+def prepare(connection: Connection, *, named: bool) -> None:
+    """Make our tables, of this version and, unless runs are `named`, without rows. Refuses to touch what is not ours.
+
+    Raises RequestError for tables of our names that something else made, and for `named` runs in another version's.
+    """
+    from sqlalchemy import inspect
+    from sqlmodel import SQLModel
+
+    made = {model.__tablename__: model.__table__ for model in tables().values()}
+    look = inspect(connection)
+    there = [name for name in made if look.has_table(name)]
+    version = _version(connection, look) if META in there else None
+    if there and version is None:
+        raise RequestError(
+            f"the database has a table {there[0]!r} that is no index of this program; nothing was changed",
+            advice="give --url another database (or schema), or rename that table",
+        )
+    if version not in (None, str(VERSION)):
+        if named:
+            raise RequestError(
+                f"the index was made by another version (its tables are version {version}, not {VERSION})",
+                advice="run `bundle-router runs index` without run ids: it makes the tables anew",
+            )
+        drop(connection, [made[name] for name in there])
+    SQLModel.metadata.create_all(connection, tables=list(made.values()))
+    _make_the_rest(connection)
+    if version != str(VERSION):
+        connection.execute(made[META].insert(), [{"name": "version", "value": str(VERSION)}])
+    elif not named:
+        clear(connection)
+
+
+def drop(connection: Connection, made: list[Any]) -> None:
+    from sqlmodel import SQLModel, text
+
+    if connection.dialect.name == "sqlite":
+        for name in (SEARCH, TEXTS):
+            connection.execute(text(f"drop table if exists {name}"))
+    SQLModel.metadata.drop_all(connection, tables=made)
+
+
+def clear(connection: Connection) -> None:
+    """Delete all rows."""
+    from sqlmodel import text
+
+    if connection.dialect.name == "sqlite":
+        connection.execute(text(f"delete from {TEXTS}"))
+    for name, model in tables().items():
+        if name != META:
+            connection.execute(model.__table__.delete())
+
+
+def has_current_tables(connection: Connection) -> bool:
+    """Whether the tables are there and of this version. Raises RequestError for tables that are not ours."""
+    from sqlalchemy import inspect
+
+    look = inspect(connection)
+    if not look.has_table(META):
+        return False
+    return _version(connection, look) == str(VERSION)
+
+
+def _make_the_rest(connection: Connection) -> None:
+    """Indexes, and where the database is SQLite the full text."""
+    from sqlmodel import text
+
+    for table, columns in _INDEXES:
+        name = f"{PREFIX}{table}_{columns.split(',')[-1].strip()}_{len(columns)}"
+        connection.execute(text(f"create index if not exists {name} on {PREFIX}{table} ({columns})"))
+    if connection.dialect.name == "sqlite":
+        for statement in _FULL_TEXT:
+            connection.execute(text(statement))
+
+
+def _version(connection: Connection, look: Inspector) -> str | None:
+    """The version of the tables that are there; None when `META` is a table that somebody else made."""
+    if {column["name"] for column in look.get_columns(META)} != {"name", "value"}:
+        return None
+    meta = tables()[META].__table__
+    found = connection.execute(meta.select().where(meta.c.name == "version")).first()
+    return None if found is None else str(found.value)
+
+
+def insert_rows(connection: Connection, table: str, batch: list[Row]) -> None:
+    """Core insert, about 20 times faster than `add_all`; a row that is there already is left as it is."""
+    if not batch:
+        return
+    times = [name for name, kind in COLUMNS.get(table, {}).items() if kind == "timestamp"]  # type: ignore[call-overload]  # any table
+    for row in batch:
+        row.update({name: instant_of(row[name]) for name in times if row[name] is not None})
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert
+    else:
+        from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]  # same shape, other dialect
+    connection.execute(insert(tables()[table].__table__).on_conflict_do_nothing(), batch)
+
+
+def dump(url: str) -> Iterator[tuple[Table, list[Row]]]:
+    """Return the rows of every table, in batches. Times are aware. Raises StorageError."""
+    engine = open_engine(url)
+    try:
+        with explained("read"), engine.connect() as connection:
+            for table, columns in COLUMNS.items():
+                of = tables()[table].__table__
+                times = [name for name, kind in columns.items() if kind == "timestamp"]
+                keys = [of.c[name] for name in columns if name in keys_of(table)]
+                result = connection.execution_options(yield_per=BATCH).execute(of.select().order_by(*keys))
+                for part in result.mappings().partitions():
+                    batch = [dict(row) for row in part]
+                    for row in batch:
+                        row.update({name: _in_utc(row[name]) for name in times if row[name] is not None})
+                    yield table, batch
+    finally:
+        engine.dispose()
+
+
+def _in_utc(time: datetime) -> datetime:
+    """SQLite gives back what it was given, in UTC and without saying so; PostgreSQL says its own zone."""
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def instant_of(text: str) -> datetime | None:
+    """Return the time of an RFC 3339 text in UTC; None for a day or hour that there is not."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return None

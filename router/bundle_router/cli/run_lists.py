@@ -1,0 +1,246 @@
+"""`bundle-router runs list|stats|search` over the read model: which runs, what they come to, where words stand."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from bundle_router.cli.arguments import archive_of
+from bundle_router.cli.output import heading, print_json, progress, say, table
+from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery, RunRow, Sort, Tally
+from bundle_router.core.tools.shaping import visible
+from bundle_router.errors import RequestError
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.index import RunIndex
+
+_LISTED: Final = tuple(facet for facet in FACETS if facet != "mark")
+_OF_MARK: Final = {"denied", "failed", "degraded", "media"}
+_HELP: Final = {
+    "bundle": "that was shown", "tool": "that was called or asked for", "code": "why a call was refused",
+    "reason": "why a step was degraded", "missing": "tool that was asked for and only not shown",
+    "outcome": "of a call",
+}  # fmt: skip
+_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(m|h|d|w)")
+_AGO_S: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DESCENDING: Final = "-"
+
+
+def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> None:
+    """The options that say which runs; with `sorting`, in which order and how many."""
+    of = parser.add_argument_group("which runs")
+    for facet in _LISTED:
+        of.add_argument(f"--{facet}", action="append", default=[], metavar="NAME", help=_HELP.get(facet, ""))
+    for mark in MARKS[:4]:
+        of.add_argument(f"--{mark}", action="store_true", help=f"runs with something {mark}")
+    of.add_argument("--mark", action="append", default=[], choices=MARKS, help="runs with this mark")
+    of.add_argument("--search", default="", metavar="WORDS", help="words in goals, arguments and artifacts")
+    of.add_argument("--since", metavar="TIME", help="RFC 3339 time or date, or an age: 12h, 7d")
+    of.add_argument("--until", metavar="TIME", help="the same")
+    if sorting:
+        parser.add_argument("--sort", choices=[*SORTS, *(f"-{name}" for name in SORTS)],
+                            help="order; with a '-' the other way round: --sort=-took")  # fmt: skip
+        parser.add_argument("--limit", type=int, help="runs shown (default: 50 where the options ask for some)")
+
+
+def asks_for_some(arguments: argparse.Namespace) -> bool:
+    """Whether any option narrows or orders the list."""
+    return query_of(arguments) != RunQuery() or arguments.sort is not None
+
+
+def query_of(arguments: argparse.Namespace) -> RunQuery:
+    """Return what the options ask for. Raises RequestError for a time that is none."""
+    facets: list[tuple[Facet, str]] = [(facet, value) for facet in _LISTED for value in getattr(arguments, facet)]
+    facets += [("mark", mark) for mark in MARKS if mark in arguments.mark or getattr(arguments, mark, False) is True]
+    sort = (getattr(arguments, "sort", None) or "started").removeprefix(_DESCENDING)
+    reversed_ = (getattr(arguments, "sort", None) or "").startswith(_DESCENDING)
+    limit = getattr(arguments, "limit", None)
+    if limit is not None and limit < 1:
+        raise RequestError("--limit must be at least 1")
+    return RunQuery(
+        facets=tuple(facets),
+        text=arguments.search,
+        since=_time(arguments.since),
+        until=_time(arguments.until),
+        sort=cast(Sort, sort),
+        ascending=(sort == "run") != reversed_,
+        limit=RunQuery().limit if limit is None else limit,
+    )
+
+
+def _time(text: str | None) -> str:
+    if text is None:
+        return ""
+    if (ago := _AGO.fullmatch(text)) is not None:
+        found = datetime.now(UTC) - timedelta(seconds=float(ago[1]) * _AGO_S[ago[2]])
+    else:
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            raise RequestError(f"{text!r} is neither a time nor an age", advice="write e.g. 2026-11-20 or 7d") from None
+        found = found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return found.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def has_index(arguments: argparse.Namespace) -> bool:
+    """Whether there is an index of the runs that the options name."""
+    from bundle_router.adapters.index import index_url
+
+    url = index_url(archive_of(arguments).where, None if arguments.store else arguments.runs)
+    return Path(url.removeprefix("sqlite:///")).is_file()
+
+
+@contextmanager
+def index_of(arguments: argparse.Namespace) -> Iterator[RunIndex]:
+    """The read model of the runs that the options name, up to date."""
+    from bundle_router.adapters.index import RunIndex, index_url
+
+    archive = archive_of(arguments)
+    with progress("reading runs", 100) as done:
+        index = RunIndex(
+            archive,
+            index_url(archive.where, None if arguments.store else arguments.runs),
+            report=lambda at, of: done(100 * at // of),
+        )
+        try:
+            index.refresh(now=True)
+            if index.stale:
+                sys.stderr.write(visible(f"bundle-router: read as it was: {index.stale}") + "\n")
+        except BaseException:
+            index.close()
+            raise
+    try:
+        yield index
+    finally:
+        index.close()
+
+
+def list_some(arguments: argparse.Namespace) -> int:
+    """Print the runs that the options ask for."""
+    query = query_of(arguments)
+    with index_of(arguments) as index:
+        page = index.runs(query, facets=arguments.json)
+    if arguments.json:
+        facets = [{"facet": f, "values": [asdict(v) for v in values]} for f, values in page.facets.items()]
+        print_json({"total": page.total, "runs": [row_json(run) for run in page.runs], "facets": facets})
+    elif not page.runs:
+        say("no run is like that")
+    else:
+        columns = (
+            "run",
+            "state",
+            "began (UTC)",
+            "took>",
+            "workflow",
+            "steps>",
+            "calls>",
+            "tokens>",
+            "of all>",
+            "marks",
+        )
+        table(columns, [_cells(run) for run in page.runs])
+        if page.total > len(page.runs):
+            say(f"{len(page.runs)} of {page.total:,} runs; --limit shows more")
+    return 0
+
+
+_COLUMNS: Final = (
+    "run", "state", "began (UTC)", "took>", "workflow", "steps>", "calls>", "tokens>", "of all>", "marks",
+)  # fmt: skip
+
+
+def row_json(run: RunRow) -> dict[str, object]:
+    """Return a run of a list as JSON values."""
+    return {**asdict(run), "saved": run.saved}
+
+
+def _cells(run: RunRow) -> Sequence[object]:
+    share = f"{run.tokens / run.all_tokens:.0%}" if run.all_tokens else ""
+    began = run.began[:19].replace("T", " ")
+    return (run.run_id, run.state, began, took(run.took_ms), run.workflow, run.decisions, run.calls,
+            f"{run.tokens:,}", share, marks_of(run))  # fmt: skip
+
+
+def marks_of(run: RunRow) -> str:
+    """Return what stands out of a run, in words."""
+    counted = (("denied", run.denied), ("failed", run.failed), ("degraded", run.degraded), ("media", run.media))
+    words = [f"{count} {word}" for word, count in counted if count]
+    return ", ".join([*words, *([run.problem] if run.problem else [])])
+
+
+def took(ms: float) -> str:
+    """Return a duration for people: 0.4 ms, 65 ms, 3.2 s, 3 min 12 s, 2 h 5 min."""
+    if ms < 10:
+        return f"{ms:.1f} ms"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def show_stats(arguments: argparse.Namespace) -> int:
+    """Print what the runs that the options ask for come to."""
+    with index_of(arguments) as index:
+        found = index.stats(query_of(arguments))
+    if arguments.json:
+        days = [dict(zip(("day", "decisions", "tokens", "all_tokens"), row, strict=True)) for row in found.by_day]
+        tables = [{"table": name, "rows": [asdict(row) for row in rows]} for name, rows in found.tables.items()]
+        names = ("runs", "decisions", "calls", "tokens", "all_tokens", "cost_usd")
+        print_json({**{name: getattr(found, name) for name in names}, "by_day": days, "tables": tables})
+        return 0
+    heading(f"{found.runs:,} runs, {found.decisions:,} decisions, {found.calls:,} calls")
+    share = f", {found.tokens / found.all_tokens:.1%} of what all tools would have been" if found.all_tokens else ""
+    say(f"{found.tokens:,} tokens of definitions shown{share}; ${found.cost_usd:.4f} for the router's model")
+    for name, rows in found.tables.items():
+        if rows and name != "role × bundle":
+            say()
+            table((name, *_MEASURES.get(name, ("count>",))), [_stat_cells(name, row) for row in rows])
+    return 0
+
+
+_MEASURES: Final = {
+    "decisions by source": ("decisions>", "mean ms>"), "routes": ("decisions>", "mean tokens>"),
+    "calls by bundle": ("calls>", "ms in all>"), "calls by tool": ("calls>", "ms in all>"),
+    "tokens by tool": ("tokens>", "steps>", "bundle"), "slowest calls": ("ms>", "tool"),
+    "shown and never used": ("steps>", "runs>"), "asked for and missing": ("times>", "runs>"),
+    "principals": ("runs>", "denied>"), "searched at every step": ("searches>", "steps>"),
+    "denials by tool": ("count>", "code"), "failures by tool": ("count>", "outcome"),
+}  # fmt: skip
+"""What the columns of a table are, after its name."""
+
+
+def _stat_cells(name: str, row: Tally) -> Sequence[object]:
+    columns = _MEASURES.get(name, ("count>",))
+    if name == "slowest calls":
+        return (row.name, f"{row.amount:,.1f}", row.detail)
+    if len(columns) == 1:
+        return (row.name or "(none)", f"{row.count:,}")
+    if columns[-1] in ("code", "outcome"):
+        return (row.name, f"{row.count:,}", row.detail)
+    amount = f"{row.amount:,.1f}" if "ms" in columns[1] else f"{row.amount:,.0f}"
+    return (row.name, f"{row.count:,}", amount, row.detail)[: 1 + len(columns)]
+
+
+def show_hits(arguments: argparse.Namespace) -> int:
+    """Print where the words stand."""
+    words = " ".join(arguments.words)
+    with index_of(arguments) as index:
+        hits = index.search(words, limit=max(1, arguments.limit))
+    if arguments.json:
+        print_json([asdict(hit) for hit in hits])
+    elif not hits:
+        say(f"{words!r} stands in no goal, argument or artifact")
+    else:
+        rows = [(hit.run_id, hit.seq, hit.field, " ".join(hit.excerpt.split())) for hit in hits]
+        table(("run", "seq>", "where", "text"), rows)
+    return 0

@@ -1,0 +1,174 @@
+"""The read model: what is asked of many runs at once, and the values that answer. Pages and verbs share it.
+
+Times are RFC 3339 in UTC, as in the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+Facet = Literal[
+    "workflow", "role", "step", "principal", "source", "bundle", "tool", "mark", "code", "reason", "outcome", "model",
+    "missing",
+]  # fmt: skip
+FACETS: Final[tuple[Facet, ...]] = get_args(Facet)
+"""What runs are filtered by. `bundle`: was shown; `tool`: was called, or asked for; `missing`: asked for and only not
+shown; `code`: why a call was refused; `reason`: why a step was degraded; `mark`: see `MARKS`."""
+MARKS: Final = (
+    "denied", "failed", "degraded", "media", "model failed", "searched at every step", "labelled", "sub-run", "open",
+    "unreadable",
+)  # fmt: skip
+Sort = Literal["started", "took", "steps", "calls", "tokens", "saved", "cost", "denied", "failed", "run"]
+SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStamp:
+    """What a run looks like from outside. `length` grows with its records; `records` changes with them, also where they
+    were edited in place; `rest` changes when anything else does (its header, its labels)."""
+
+    length: int
+    records: str
+    rest: str
+
+    def follows(self, length: int, records: str) -> bool:
+        """Whether the records may be those of an earlier stamp with others behind them, rather than in their place."""
+        return self.length > length or (self.length, self.records) == (length, records)
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Which runs are asked for. Values of one facet are alternatives, but for marks, which must all be there; facets
+    narrow each other. `text` is searched in goals, arguments and artifacts; `since` and `until` bound the beginning."""
+
+    facets: tuple[tuple[Facet, str], ...] = ()
+    text: str = ""
+    since: str = ""
+    until: str = ""
+    sort: Sort = "started"
+    ascending: bool = False
+    offset: int = 0
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run of a list. Counts are of its records; `tokens` sums what its steps were shown, `all_tokens` what showing
+    every tool of the catalog at each would have cost. `problem` says why a run can't be read."""
+
+    run_id: str
+    state: str
+    began: str = ""
+    ended: str = ""
+    opened: str = ""
+    closed: str = ""
+    took_ms: float = 0.0
+    parent_run_id: str = ""
+    parent_decision_id: str = ""
+    workflow: str = ""
+    principal: str = ""
+    workspace: str = ""
+    catalog_revision: str = ""
+    records: int = 0
+    bytes: int = 0
+    decisions: int = 0
+    calls: int = 0
+    denied: int = 0
+    failed: int = 0
+    degraded: int = 0
+    model_failures: int = 0
+    searches: int = 0
+    media: int = 0
+    labels: int = 0
+    tokens: int = 0
+    all_tokens: int = 0
+    cost_usd: float = 0.0
+    problem: str = ""
+
+    @property
+    def saved(self) -> int:
+        """Tokens that were not shown."""
+        return max(0, self.all_tokens - self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class FacetCount:
+    """One value of a facet, and how many of the runs have it."""
+
+    value: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """Some of the runs that were asked for, how many there are, and what they can be narrowed by."""
+
+    runs: tuple[RunRow, ...]
+    total: int
+    facets: Mapping[Facet, tuple[FacetCount, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TextHit:
+    """One place where words were found: `field` is `goal`, `arguments` or `artifact`; `excerpt` marks nothing."""
+
+    run_id: str
+    seq: int
+    field: str
+    excerpt: str
+    began: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactUse:
+    """A record that made or took an artifact. `took`: its arguments name it."""
+
+    run_id: str
+    seq: int
+    time: str
+    kind: str
+    tool: str
+    mime_type: str = ""
+    bytes: int = 0
+    name: str = ""
+    role: str = ""
+    took: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """One row of an overview: a name, how often, and a second measure where there is one."""
+
+    name: str
+    count: int
+    amount: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What the chosen runs come to, in tables."""
+
+    runs: int
+    decisions: int
+    calls: int
+    tokens: int
+    all_tokens: int
+    cost_usd: float
+    by_day: tuple[tuple[str, int, int, int], ...]
+    """Day (UTC), decisions, tokens shown, tokens of everything."""
+    tables: Mapping[str, tuple[Tally, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A part of a run's records as rows of the index, in order. `next_seq` is where the next part begins, if any."""
+
+    decisions: tuple[Mapping[str, Any], ...]
+    bundles: Mapping[int, tuple[Mapping[str, Any], ...]]
+    calls: tuple[Mapping[str, Any], ...]
+    artifacts: Mapping[int, tuple[Mapping[str, Any], ...]]
+    sub_runs: tuple[RunRow, ...]
+    next_seq: int | None = None
