@@ -187,6 +187,15 @@ def test_check_names_tools_of_bundles_that_nobody_pinned(project: Path) -> None:
     assert json_of(project, "check")["unpinned"] == ["github", "mail"]
 
 
+def test_check_names_a_glob_that_covers_no_pinned_tool_beside_one_that_does(project: Path) -> None:
+    servers, bundles = project / "config" / "servers.toml", project / "config" / "bundles.toml"
+    servers.write_text(servers.read_text().replace('"untrusted"', '"trusted"'))
+    bundles.write_text(bundles.read_text().replace('"mail.echo"', '"mail.ec*", "mail.send_*"'))
+    said = run(project, "check").stdout
+    assert "names 'mail.send_*', which covers none of the" in said
+    assert "'mail.ec*'" not in said
+
+
 def test_a_volatile_path_that_says_nothing_is_a_config_error(project: Path) -> None:
     path = project / "config" / "servers.toml"
     path.write_text(path.read_text() + 'volatile = ["description"]\n')

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.pins.compare import server_differences
 from bundle_router.core.tools.pins.values import Pins
 from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood, inspect
@@ -45,7 +46,21 @@ def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str) -> Ite
             more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
             message = f"bundles name tools that are not pinned: {', '.join(missing[:MAX_LISTED])}{more}"
             yield Problem(file, 0, "tools", message, again, "warning", "unpinned-tool")
+        yield from _unmatched_globs(catalog, known, file)
         yield from _lights(known, file, everyone)
+
+
+def _unmatched_globs(catalog: Catalog, known: Pins, file: str) -> Iterator[Problem]:
+    """Globs of bundles that cover no tool that was reviewed, beside others that may."""
+    for bundle in catalog.bundles.values():
+        for glob in bundle.patterns:
+            server, _, short = glob.partition(".")
+            if server == known.server and not any(matches(short, tool) for tool in known.names):
+                message = (
+                    f"bundle {bundle.id!r} names {glob!r}, which covers none of the {len(known.names)} pinned tools"
+                )
+                hint = f"check its spelling, or review what is new: bundle-router pin {server}"
+                yield Problem(file, 0, "tools", message, hint, "warning", "unmatched-glob")
 
 
 def _lights(known: Pins, file: str, everyone: Neighbourhood) -> Iterator[Problem]:
