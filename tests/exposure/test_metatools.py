@@ -597,6 +597,20 @@ def test_a_record_from_before_evicted_tools_were_told_replays_as_it_was() -> Non
         assert replay({**record, "left_out": []}, made).outcome == "identical"
 
 
+def test_a_search_says_when_what_it_found_has_no_room_in_the_array() -> None:
+    with opened(many(MAX_ASKED + 4, max_tools=MAX_ASKED * 2)) as router:
+        for first in range(0, MAX_ASKED - 8, 20):
+            assert "They are in your tool list from now on." in select(router, range(first, first + 20))
+        said = select(router, range(MAX_ASKED - 8, MAX_ASKED + 4))
+        assert "Your tool list has room for 8 more at this step: call the others with call_tool." in said
+        assert "from now on" not in said
+        assert len([tool for tool in router.tools_sync("r").active if tool.name.startswith("hub.")]) == MAX_ASKED
+        said = select(router, [MAX_ASKED + 1])
+        assert "has room for 0 more" in said
+        named = {"name": f"hub__t{MAX_ASKED + 1}", "arguments": {}}
+        assert router.call_sync("r", "call_tool", named).ok, "as the answer says"
+
+
 def test_select_names_what_it_drops() -> None:
     with opened(many(22)) as router:
         dropped = "One call takes 20 names, so these were dropped: hub__t20, hub__t21."

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide.activation import room_in
 from bundle_router.core.decide.decide import permitted_tools, plan_for
 from bundle_router.core.models import Activation, Code, Facts, Mode, Step
 from bundle_router.core.models.folders import relative_folder
@@ -219,7 +220,7 @@ class Surface:
         unranked = needs_ranking(self.catalog, held)
         ranked = self._ranking(state.decided, unranked) if unranked else ()
         placement = place(self.catalog, held, state.activation, ranked=ranked, max_tokens=state.step.max_tokens)
-        return VisibleTools(self.catalog, placement, self.exposed, joins)
+        return VisibleTools(self.catalog, placement, self.exposed, joins, room=room_in(state.activation))
 
     def _ranking(self, decided: DecidedStep, tools: frozenset[str]) -> Sequence[str]:
         key = (decided.id, tools)

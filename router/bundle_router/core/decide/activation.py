@@ -28,7 +28,8 @@ from bundle_router.core.decide.history import from_messages as from_messages
 from bundle_router.core.models import Activation, Asked, Entry, Reason
 
 MAX_ASKED: Final = 128
-"""Tools one run may have asked for at a time. More are found and called all the same, but don't join the array."""
+"""Tools one run may have asked for at a time. More are found and called all the same, but don't join the array; the
+answer that names them says so."""
 
 UNTRUSTED: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union", "shortlist", "default"))
 """Origins that text in an intent may have had a hand in. The declared default is one: it is shown when an answer was
@@ -66,13 +67,18 @@ def touch(activation: Activation, id_: str) -> Activation:
     return Activation(tuple(replace(e, used=tick) if e.id == id_ else e for e in activation.entries))
 
 
+def room_in(activation: Activation) -> int:
+    """Return how many more tools may be asked for."""
+    return MAX_ASKED - sum(len(entry.tools) for entry in activation.entries)
+
+
 def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activation:
     """The activation after tools of bundle `id_` were asked for. Where the bundle is not in the set nothing changes."""
     entry = next((entry for entry in activation.entries if entry.id == id_), None)
     if entry is None:
         return activation
     tick, known = _tick(activation), {asked.name: asked for asked in entry.tools}
-    room = MAX_ASKED - sum(len(other.tools) for other in activation.entries)
+    room = room_in(activation)
     for name in dict.fromkeys(tools):
         if name in known:
             known[name] = replace(known[name], used=tick)

@@ -43,6 +43,8 @@ class VisibleTools:
     """Whether what was found joins the array: false where the array can't change (MCP)."""
     told: Collection[str] = ()
     """Tools whose signatures the agent was given at this step, and has before it still."""
+    room: int | None = None
+    """How many more tools may join the array; None: any number."""
 
     def where(self, tool: str) -> str:
         return self.places.get(tool, "")
@@ -102,7 +104,13 @@ def _how(shelf: VisibleTools, told: Collection[str], places: Mapping[str, str]) 
     wheres = {places[tool] for tool in told}
     if "meta" in wheres or (not shelf.joins and "deferred" in wheres):
         return "Call them by name with call_tool."
-    return "They are in your tool list from now on." if "deferred" in wheres else ""
+    if "deferred" not in wheres:
+        return ""
+    joining = [row for row in shelf.placement.deferred if row.name in told]
+    companions = {name for row in joining for name in shelf.catalog.bundles[row.bundle].companions}
+    if shelf.room is not None and len({*companions, *(row.name for row in joining)}) > shelf.room:
+        return f"Your tool list has room for {max(shelf.room, 0)} more at this step: call the others with call_tool."
+    return "They are in your tool list from now on."
 
 
 def selected_text(shelf: VisibleTools, tools: Sequence[str], unknown: Sequence[str]) -> MetaAnswer:
