@@ -14,7 +14,8 @@ from bundle_router.core.records.chain import FILES, encode_record, seal_text, un
 from bundle_router.core.records.recorded_catalog import catalog_from
 
 RECORDED = Path(__file__).parent.parent / "data" / "runs"
-RUNS = sorted(RECORDED.glob("*/*/run.json"))
+RUNS = sorted(RECORDED.glob("0.1.0-first-layout/*/run.json"))
+EARLY = RECORDED / "0.1.0-early"
 SHIPPED = "sha256:90748df58908bf96cb8d017a0ba3bc2a07defdc0bca30bd4c303fc6916228dfe"
 """The revision of the shipped config. It changes when that config does, and with nothing else."""
 
@@ -36,6 +37,34 @@ def test_every_recorded_decision_is_taken_again_as_it_was(runs: Path, capsys: py
     assert main(["replay", "--runs", str(runs), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["counts"] == {"identical": 8}
+
+
+def test_runs_of_before_the_first_kept_layout_verify_and_show_what_they_showed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = shutil.copytree(EARLY, tmp_path / "runs")
+    assert main(["runs", "verify", "--runs", str(runs)]) == 0
+    capsys.readouterr()
+    assert main(["replay", "--runs", str(runs)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("7 decisions: 5 same bundles, 2 identical\n")
+    assert "5 of runs by an early version differ in details alone: activation, left_out" in said
+    assert main(["replay", "--runs", str(runs), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["differing"] == []
+    assert [(row["run_id"], row["seq"], row["differs"]) for row in found["early"]] == [
+        ("early", 0, ["activation"]), ("early", 3, ["activation"]), ("early", 5, ["left_out"]),
+        ("early", 7, ["activation"]), ("early-sub", 0, ["left_out"]),
+    ]  # fmt: skip
+
+
+def test_other_bundles_fail_a_replay_of_an_early_run_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = shutil.copytree(EARLY, tmp_path / "runs")
+    path = runs / "early-sub" / "routing.jsonl"
+    path.write_text(path.read_text("utf-8").replace('"id":"workspace.exec","rank":2', '"id":"docs.fetch","rank":2'))
+    assert main(["replay", "--runs", str(runs), "early-sub", "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)["differing"]
+    assert (row["outcome"], row["gained"], row["lost"]) == ("changed", ["workspace.exec"], ["docs.fetch"])
 
 
 @pytest.mark.parametrize("recorded", RUNS, ids=lambda path: path.parent.name)

@@ -14,6 +14,7 @@ from bundle_router.cli.attempts import EachRun
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.records import header
 from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.core.records.replay import Replayed, replay
 from bundle_router.errors import CorruptRun, RequestError
@@ -28,7 +29,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 1 when any decision comes out with other bundles, or, under its own config, otherwise at all."""
+    """Exit status 1 when any decision comes out with other bundles, or, under its own config, otherwise at all; of an
+    early run (`header.is_early`) only other bundles count, and what else differs is named."""
     from bundle_router.wiring import load_catalog
 
     archive = archive_of(arguments)
@@ -39,16 +41,23 @@ def run(arguments: argparse.Namespace) -> int:
     given = load_catalog(arguments.config, local=local_servers(arguments)) if arguments.config else None
     counts: Counter[str] = Counter()
     differing: list[Replayed] = []
+    early: list[Replayed] = []
     known: set[str] = set()
     attempt = EachRun()
     for run_id in arguments.run_ids or archive.run_ids():
         for outcome, replayed in attempt.all(_outcomes(archive, run_id, given, known)):
             counts[outcome] += 1
-            differing += [replayed] if replayed is not None else []
+            if replayed is not None:
+                is_early_detail = outcome == "same_bundles" and header.is_early(archive.header(run_id))
+                (early if is_early_detail else differing).append(replayed)
     if arguments.json:
-        print_json({"counts": dict(counts), "differing": [_row(item) for item in differing]})
+        rows = {"differing": differing, "early": early}
+        print_json({"counts": dict(counts), **{name: [_row(item) for item in rows[name]] for name in rows}})
     else:
         _show(counts, differing)
+        if early:
+            parts = sorted({name for item in early for name in item.differs})
+            say(f"{len(early)} of runs by an early version differ in details alone: {', '.join(parts)}")
         if counts and (later := _later_servers(given, known)):
             say(f"no run knew {', '.join(later)}: taken here as reviewed and available")
     return attempt.status or (1 if differing else 0)

@@ -30,6 +30,11 @@ def workspace_of(header: Mapping[str, Any]) -> str | None:
     return next((place for place in reversed(stated) if isinstance(place, str)), None)
 
 
+def is_early(header: Mapping[str, Any]) -> bool:
+    """Whether the run was begun before the first layout that is kept for good (the oldest of `tests/data/runs`)."""
+    return "seal" not in header and "workspace" not in header
+
+
 def opening_digest(header: Mapping[str, Any]) -> str:
     """The digest of what was stated when the run was opened."""
     return digest_of({name: value for name, value in header.items() if name not in CHANGING})
