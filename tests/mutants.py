@@ -1,0 +1,574 @@
+"""Change the decisive modules in one small way at a time, and see whether a test fails: `python tests/mutants.py`.
+
+A mutant that no test tells from the original is a survivor. Each is killed by a test, goes with simpler code, or is
+argued in `tests/data/mutants.toml`. The exit status is 1 when a survivor is not argued, or an argument is stale: its
+mutant is killed or no longer there.
+
+Rules:
+1. Nothing on disk is changed. pytest collects an area's tests once; for each mutant this process is forked, the child
+   puts the mutant's code into the functions that exist, and runs the tests that enter the changed lines, quickest
+   first, to the first that fails.
+2. What is changed: the body of functions, and the values of constants of a module (put wherever they were imported).
+   Not: class bodies, defaults of parameters, decorators, annotations, messages.
+3. The quickest tests that together take `SECONDS` of CPU have to tell it apart: what only a long search would find is
+   found by chance.
+4. A child that fails, dies or uses several times the CPU of its tests is a killed mutant. Hypothesis takes the same
+   examples each time and shrinks nothing, so that two runs say the same.
+
+    python tests/mutants.py                     all areas: an hour or two of CPU
+    python tests/mutants.py chain --part 1/4    every fourth mutant of one area
+    python tests/mutants.py chain --match seal  those whose line in the list holds the text
+    python tests/mutants.py --list              what would be tried
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import gc
+import os
+import pickle
+import re
+import resource
+import signal
+import sys
+import threading
+import time
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+HOME: Final = ROOT / "router" / "bundle_router"
+ARGUED: Final = ROOT / "tests" / "data" / "mutants.toml"
+SECONDS: Final = 3.0
+"""CPU seconds, lines followed, of the tests that one mutant is tried with."""
+WORD: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
+
+
+@dataclass(frozen=True)
+class Area:
+    """Modules (paths or globs below the package) and the tests that are to tell their mutants from them."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def paths(self) -> list[Path]:
+        return sorted({path for glob in self.modules for path in HOME.glob(glob)})
+
+
+AREAS: Final = {
+    "decide": Area(
+        ("core/decide/decide.py", "core/decide/plans.py", "core/decide/shown.py", "core/decide/mapping.py",
+         "core/decide/replies.py", "core/decide/history.py", "core/decide/budgets.py"),
+        ("tests/core", "tests/exposure/test_history.py", "tests/selecting/test_shortlist.py",
+         "tests/learning/test_recalled_steps.py"),
+    ),
+    "policy": Area(
+        ("core/decide/policy.py", "core/decide/step_policy.py", "core/decide/ceiling.py", "core/models/patterns.py"),
+        ("tests/core", "tests/config/test_shipped_content.py"),
+    ),
+    "activation": Area(
+        ("core/decide/activation.py",),
+        ("tests/core", "tests/exposure/test_history.py", "tests/exposure/test_metatools.py"),
+    ),
+    "chain": Area(
+        ("core/records/chain.py", "core/records/heads.py", "core/records/receipt.py", "core/records/header.py"),
+        ("tests/runlog/test_chain.py", "tests/runlog/test_kept_heads.py", "tests/runlog/test_receipts.py",
+         "tests/runlog/test_torn_ends.py", "tests/runlog/test_recorded_runs.py", "tests/core/test_records.py"),
+    ),
+    "admission": Area(
+        ("core/tools/admission/*.py",),
+        ("tests/cards/test_admission.py", "tests/cards/test_pins.py", "tests/mcp/test_transport_core.py"),
+    ),
+    "redaction": Area(("adapters/redaction/*.py",), ("tests/redaction",)),
+}  # fmt: skip
+
+
+# --- what is changed -------------------------------------------------------------------------------------------------
+
+Make = Callable[[], ast.AST | None]
+"""Makes what stands in the node's place; None: nothing (`pass`, or one item less)."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change. `where` names the module and function, `change` what became what; `number` tells equals apart."""
+
+    path: Path
+    where: str
+    change: str
+    number: int
+    node: int
+    variant: int
+    lines: tuple[int, int]
+    constant: str
+    """The module's constant whose value is changed; empty: a function is."""
+
+    @property
+    def name(self) -> str:
+        return self.change + (f" #{self.number}" if self.number else "")
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.name}"
+
+
+COMPARED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+COUNTED: Final[dict[type[ast.operator], type[ast.operator]]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
+}  # fmt: skip
+CALLED: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+
+def variants(node: ast.AST, parent: ast.AST) -> list[Make]:
+    """Return the ways in which a node is changed, each made anew from the node."""
+
+    def with_(**fields: Any) -> Make:
+        return lambda: _changed(node, **fields)
+
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in COMPARED:
+            return [with_(ops=[COMPARED[type(op)]()])]
+        case ast.BoolOp(values=values):
+            less = [[value for value in values if value is not gone] for gone in values]
+            return [with_(values=left) if len(left) > 1 else _only(left[0]) for left in less]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return [lambda: operand]
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in COUNTED and not _is_text(left, right):
+            return [with_(op=COUNTED[type(op)]())]
+        case ast.Constant(value=bool() as value):
+            return [with_(value=not value)]
+        case ast.Constant(value=int() | float() as value):
+            return [with_(value=value + 1)]
+        case ast.Constant(value=str() as value) if WORD.match(value) and not isinstance(parent, ast.JoinedStr):
+            return [with_(value="not_" + value)]
+        case ast.Call(func=ast.Name(id="sorted"), args=args):
+            return [lambda: ast.Call(ast.Name("list", ast.Load()), args, [])]
+        case ast.Call(func=ast.Name(id=name)) if name in CALLED:
+            return [with_(func=ast.Name(CALLED[name], ast.Load()))]
+        case ast.comprehension(ifs=[_, *_] as ifs):
+            return [with_(ifs=[one for one in ifs if one is not gone]) for gone in ifs]
+        case ast.If() | ast.While() | ast.IfExp() if not isinstance(node.test, ast.Compare | ast.BoolOp | ast.UnaryOp):
+            return [with_(test=ast.UnaryOp(ast.Not(), node.test))]
+        case ast.Return(value=value) if value is not None and not isinstance(value, ast.Constant):
+            return [with_(value=ast.Constant(None))]
+        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise() | ast.Break() | ast.Continue():
+            return [lambda: ast.Pass()]
+        case ast.Assign(targets=[ast.Subscript() | ast.Attribute()]):
+            return [lambda: ast.Pass()]
+    return []
+
+
+def _only(node: ast.AST) -> Make:
+    return lambda: node
+
+
+def _changed(node: ast.AST, **fields: Any) -> ast.AST:
+    made = copy.copy(node)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def _is_text(*operands: ast.expr) -> bool:
+    return any(
+        isinstance(one, ast.JoinedStr) or (isinstance(one, ast.Constant) and isinstance(one.value, str))
+        for one in operands
+    )
+
+
+SKIPPED: Final = ("annotation", "returns", "decorator_list", "defaults", "kw_defaults", "format_spec")
+TYPES: Final = {"Literal", "Final", "Callable", "TypeVar", "NewType", "cast"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node, and where it stands: in a field of `parent`, in a function or class, in a statement, in the value of a
+    constant of the module."""
+
+    node: ast.AST
+    parent: ast.AST
+    name: str
+    scope: tuple[str, ...]
+    stmt: ast.stmt | None
+    constant: str
+
+
+def walked(node: ast.AST, above: Site | None = None) -> Iterator[Site]:
+    """Yield what is below a node in one order, so that a site is known by its number."""
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if name in SKIPPED or not isinstance(child, ast.AST) or _is_left_alone(child):
+                continue
+            scope = above.scope if above else ()
+            constant = (above.constant if above else "") or ("" if scope else _constant(child))
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                scope = (*scope, child.name)
+            stmt = child if isinstance(child, ast.stmt) else above.stmt if above else None
+            site = Site(child, node, name, scope, stmt, constant)
+            yield site
+            yield from walked(child, site)
+
+
+def _is_left_alone(node: ast.AST) -> bool:
+    """Whether nothing is changed below the node: what is said of types, docstrings, what only a bug of ours reaches."""
+    if isinstance(node, ast.Assert | ast.Import | ast.ImportFrom):
+        return True
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    called = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, ast.Subscript) else None
+    return isinstance(called, ast.Name) and called.id in TYPES
+
+
+def _constant(node: ast.AST) -> str:
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            return name
+    return ""
+
+
+def mutants_of(path: Path) -> list[Mutant]:
+    """Return every mutant of a module, in the order of its text."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    within = _within_functions(tree)
+    made: list[Mutant] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for number, site in enumerate(walked(tree)):
+        in_function = id(site.node) in within
+        if not in_function and (site.scope or not site.constant):
+            continue
+        where = f"{path.relative_to(HOME)} {'.'.join(site.scope) or site.constant}"
+        for variant, make in enumerate(variants(site.node, site.parent)):
+            context = f" in {_text(site.parent)[:100]}" if isinstance(site.node, ast.Constant) else ""
+            change = f"{_text(site.node)} -> {_text(make())}{context}"
+            seen[where, change] += 1
+            times = seen[where, change]
+            constant = "" if in_function else site.constant
+            again = times if times > 1 else 0
+            made.append(Mutant(path, where, change, again, number, variant, _lines(site), constant))
+    return made
+
+
+def _lines(site: Site) -> tuple[int, int]:
+    """Return the lines of which one is entered when the node is: those of its statement, without what that holds."""
+    stmt = site.stmt
+    assert stmt is not None, "every node stands in a statement"
+    first: int = getattr(site.node, "lineno", stmt.lineno)
+    last: int = getattr(site.node, "end_lineno", stmt.end_lineno) or first
+    body = getattr(stmt, "body", None)
+    if site.node is stmt and body:
+        return first, body[0].lineno - 1
+    return (first if body else min(first, stmt.lineno)), last
+
+
+def _within_functions(tree: ast.Module) -> set[int]:
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    ]
+    bodies = [one for node in functions for one in (node.body if isinstance(node.body, list) else [node.body])]
+    return {id(inner) for body in bodies for inner in ast.walk(body)}
+
+
+def _text(node: ast.AST | None) -> str:
+    if node is None:
+        return "nothing"
+    if isinstance(node, ast.comprehension):
+        return " ".join((f"for {ast.unparse(node.target)} in …", *(f"if {ast.unparse(one)}" for one in node.ifs)))
+    if isinstance(node, ast.If | ast.While):
+        return f"{type(node).__name__.lower()} {ast.unparse(node.test)}"
+    return " ".join(ast.unparse(ast.fix_missing_locations(copy.deepcopy(node))).split())
+
+
+def code_of(mutant: Mutant) -> tuple[ast.Module, CodeType]:
+    """Return the module with the change made, parsed and compiled."""
+    tree = ast.parse(mutant.path.read_text(encoding="utf-8"))
+    site = next(islice(walked(tree), mutant.node, None))
+    node, parent, name = site.node, site.parent, site.name
+    new = variants(node, parent)[mutant.variant]()
+    assert new is not None
+    if isinstance(node, ast.expr | ast.stmt):
+        ast.copy_location(new, node)
+    held = getattr(parent, name)
+    if isinstance(held, list):
+        held[next(at for at, one in enumerate(held) if one is node)] = new
+    else:
+        setattr(parent, name, new)
+    ast.fix_missing_locations(tree)
+    return tree, compile(tree, str(mutant.path), "exec", dont_inherit=True)
+
+
+# --- putting it into the functions that exist ------------------------------------------------------------------------
+
+Live = dict[str, dict[tuple[str, int], list[FunctionType]]]
+
+
+def live_functions() -> Live:
+    """Return the functions that exist, by file and by name and line."""
+    gc.unfreeze()
+    found: Live = defaultdict(lambda: defaultdict(list))
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(str(HOME)):
+            found[thing.__code__.co_filename][thing.__code__.co_qualname, thing.__code__.co_firstlineno].append(thing)
+    return found
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from codes(constant)
+
+
+def put(mutant: Mutant, live: Live) -> bool:
+    """Put a mutant in place of the original, in this process. False: it changes nothing that exists."""
+    tree, compiled = code_of(mutant)
+    if mutant.constant:
+        return _put_constant(mutant, tree)
+    changed = False
+    for code in codes(compiled):
+        for function in live[str(mutant.path)][code.co_qualname, code.co_firstlineno]:
+            if function.__code__ != code and len(function.__code__.co_freevars) == len(code.co_freevars):
+                function.__code__ = code
+                changed = True
+    return changed
+
+
+def _put_constant(mutant: Mutant, tree: ast.Module) -> bool:
+    parts = mutant.path.relative_to(ROOT / "router").with_suffix("").parts
+    module = sys.modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)]
+    statement = next(one for one in tree.body if _constant(one) == mutant.constant)
+    value = statement.value  # type: ignore[attr-defined] # `_constant` knows those that have one
+    old = module.__dict__[mutant.constant]
+    new = eval(compile(ast.Expression(value), str(mutant.path), "eval"), module.__dict__)
+    for other in list(sys.modules.values()):
+        names = getattr(other, "__dict__", {})
+        if names.get(mutant.constant) is old and getattr(other, "__name__", "").startswith("bundle_router"):
+            names[mutant.constant] = new
+    return bool(module.__dict__[mutant.constant] is new)
+
+
+# --- running the tests -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Entered:
+    """What one test entered: lines by file, and the CPU seconds it took."""
+
+    lines: dict[str, set[int]]
+    seconds: float
+    failed: bool
+
+
+def run_item(item: pytest.Item, following: pytest.Item | None) -> bool:
+    """Run one test; whether it passed or was skipped."""
+    from _pytest.runner import runtestprotocol
+
+    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
+
+
+def traced(items: Sequence[pytest.Item], files: frozenset[str]) -> list[Entered]:
+    """Run each test, and see which lines of the files it enters. For a forked process."""
+    entered: dict[str, set[int]] = {}
+
+    def line(frame: FrameType, event: str, _argument: Any) -> Any:
+        entered.setdefault(frame.f_code.co_filename, set()).add(frame.f_lineno)
+        return line
+
+    def call(frame: FrameType, event: str, argument: Any) -> Any:
+        return line(frame, event, argument) if frame.f_code.co_filename in files else None
+
+    found = []
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        entered = {}
+        begin = time.process_time()
+        threading.settrace(call)
+        sys.settrace(call)
+        passed = run_item(item, following)
+        sys.settrace(None)
+        threading.settrace(None)
+        found.append(Entered(entered, time.process_time() - begin, not passed))
+    return found
+
+
+def in_child(work: Callable[[], bytes], cpu: float) -> tuple[int, bytes]:
+    """Run in a forked process. Returns its status (0: it came to its end) and what it gave."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        code = 3
+        try:
+            os.setpgid(0, 0)
+            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 2))
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            said = work()
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(said)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writing)
+    limit = threading.Timer(60 + 20 * cpu, _end, [pid])
+    limit.start()
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    status = os.waitpid(pid, 0)[1]
+    limit.cancel()
+    _end(pid)
+    return status, said
+
+
+def _end(pid: int) -> None:
+    """End the child's own process group, with what it started."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+class Runner:
+    """The plugin that takes the place of pytest's own loop."""
+
+    def __init__(self, area: Area, mutants: Sequence[Mutant]) -> None:
+        self.mutants = mutants
+        self.files = frozenset(map(str, area.paths()))
+        self.survivors: list[Mutant] = []
+        self.error = "pytest ran nothing"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_load_initial_conftests(self) -> None:
+        from hypothesis import Phase, settings  # not before: pytest wants to be the first to import it
+
+        settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), database=None, derandomize=True)
+        settings.load_profile("mutants")  # tests/profiles.py makes its own of this one
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        live, items, self.error = live_functions(), session.items, ""
+        status, said = in_child(lambda: pickle.dumps(traced(items, self.files)), 3600)
+        if status:
+            self.error = "the tests did not come to their end without a change"
+            return True
+        entered: list[Entered] = pickle.loads(said)
+        failed = [item.nodeid for item, one in zip(items, entered, strict=True) if one.failed]
+        if failed:
+            self.error = f"these tests fail without a change: {', '.join(failed)}"
+            return True
+        order = sorted(range(len(items)), key=lambda at: entered[at].seconds)
+        for at, mutant in enumerate(self.mutants):
+            chosen = _within_seconds([one for one in order if _enters(entered[one], mutant)], entered)
+            begin = time.monotonic()
+            verdict = self._verdict(
+                mutant, [items[one] for one in chosen], sum(entered[o].seconds for o in chosen), live
+            )
+            print(f"{at + 1}/{len(self.mutants)} {verdict:9} {time.monotonic() - begin:6.1f} s  {mutant}", flush=True)
+            if verdict in ("survived", "unseen"):
+                self.survivors.append(mutant)
+        return True
+
+    def _verdict(self, mutant: Mutant, items: Sequence[pytest.Item], seconds: float, live: Live) -> str:
+        if not items:
+            return "unseen"
+
+        def work() -> bytes:
+            if not put(mutant, live):
+                return b"unseen"
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                if not run_item(item, following):
+                    return b"killed"
+            return b"survived"
+
+        status, said = in_child(work, 5 + 4 * seconds)
+        return "killed" if status else said.decode()
+
+
+def _within_seconds(order: Sequence[int], entered: Sequence[Entered]) -> list[int]:
+    """Return the first of the tests that together take no longer than a mutant may; at least one."""
+    ends = list(accumulate(entered[at].seconds for at in order))
+    return [at for at, end in zip(order, ends, strict=True) if end <= SECONDS or at == order[0]]
+
+
+def _enters(entered: Entered, mutant: Mutant) -> bool:
+    lines = entered.lines.get(str(mutant.path), set())
+    return bool(lines) if mutant.constant else any(mutant.lines[0] <= line <= mutant.lines[1] for line in lines)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def argued() -> dict[tuple[str, str], str]:
+    """Return why a survivor survives, by where it stands and what it changes."""
+    rows = tomllib.loads(ARGUED.read_text(encoding="utf-8")).get("survivor", [])
+    return {(row["at"], change): row["why"] for row in rows for change in row["mutants"]}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("areas", nargs="*", metavar="AREA", help=f"of {', '.join(AREAS)}; none: all")
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="every N-th mutant, from the K-th")
+    parser.add_argument("--match", default="", help="only mutants whose line holds this text")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="only mutants that a line of the file names")
+    parser.add_argument("--list", action="store_true", help="print them, and try none")
+    asked = parser.parse_args()
+    unknown = [name for name in asked.areas if name not in AREAS]
+    if unknown:
+        parser.error(f"unknown area {unknown[0]!r}: there are {', '.join(AREAS)}")
+    os.chdir(ROOT)
+    why, wrong = argued(), 0
+    for name in asked.areas or AREAS:
+        every = [mutant for path in AREAS[name].paths() for mutant in mutants_of(path)]
+        names = {(mutant.where, mutant.name) for mutant in every}
+        here = {path.relative_to(HOME).as_posix() for path in AREAS[name].paths()}
+        for at, change in sorted(why.keys() - names):
+            if at.split()[0] in here:
+                print(f"stale     {at}: {change} is argued, and there is no such mutant")
+                wrong += 1
+        first, step = map(int, asked.part.split("/"))
+        again = asked.again.read_text(encoding="utf-8") if asked.again else ""
+        meant = [one for one in every if asked.match in str(one) and (not again or f"{one}\n" in again)]
+        chosen = meant[first - 1 :: step]
+        if asked.list:
+            print(*chosen, sep="\n")
+        elif chosen:
+            wrong += tried(name, chosen, why)
+    return 1 if wrong else 0
+
+
+def tried(name: str, mutants: Sequence[Mutant], why: dict[tuple[str, str], str]) -> int:
+    """Try mutants of one area; how many of them are wrong."""
+    runner = Runner(AREAS[name], mutants)
+    pytest.main(
+        ["-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", *AREAS[name].tests],
+        plugins=[runner],
+    )
+    if runner.error:
+        print(f"{name}: {runner.error}")
+        return 1
+    left = {(mutant.where, mutant.name) for mutant in runner.survivors}
+    new = [mutant for mutant in runner.survivors if (mutant.where, mutant.name) not in why]
+    stale = [one for one in mutants if (one.where, one.name) in why and (one.where, one.name) not in left]
+    for mutant in new:
+        print(f"SURVIVED  {mutant}")
+    for mutant in stale:
+        print(f"stale     {mutant} is argued, and was killed")
+    told = f"{len(mutants) - len(left)} killed, {len(left) - len(new)} argued, {len(new)} not"
+    print(f"{name}: {len(mutants)} mutants, {told}")
+    return len(new) + len(stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
