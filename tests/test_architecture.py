@@ -72,12 +72,7 @@ OWNERS = {
     "bs4": {"router/bundle_router/tools/docs/content.py"},
     "docstring_parser": {"router/bundle_router/adapters/local/functions.py"},
     "h11": {"router/bundle_router/tools/docs/transfer.py"},
-    "re2": {
-        "router/bundle_router/adapters/redaction/automata.py",
-        "router/bundle_router/adapters/patterns.py",
-        "router/bundle_router/tools/repo/regexes.py",
-        "router/bundle_router/tools/workspace/grammar.py",
-    },
+    "re2": {"router/bundle_router/tools/expressions.py"},
     "litellm": {"router/bundle_router/adapters/llm/loading.py"},
     "instructor": {"router/bundle_router/adapters/llm/loading.py"},
     "aiohttp": {

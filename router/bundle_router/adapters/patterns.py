@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-MAX_PROGRAM_BYTES: Final = 8 * 1024 * 1024
+from bundle_router.tools.expressions import MAX_BYTES, compile_expression
+
 SCHEMA_PROGRAM_BYTES: Final = 256 * 1024
 """For a pattern of a schema: there may be thousands of them, and each takes this much at most to be made."""
 
@@ -17,17 +18,7 @@ class LinearPattern:
     __slots__ = ("_expression", "instructions")
 
     def __init__(self, pattern: str, max_bytes: int) -> None:
-        import re2
-
-        options = re2.Options()
-        options.log_errors = False
-        options.max_mem = max_bytes
-        try:
-            self._expression = re2.compile(_encodable(pattern), options)
-        except re2.error as error:
-            why = error.args[0] if error.args else "invalid"
-            words = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
-            raise ValueError(words[:300]) from None
+        self._expression = compile_expression(_encodable(pattern), max_bytes=max_bytes)
         self.instructions: int = self._expression.programsize
 
     def find(self, text: str) -> tuple[int, int] | None:
@@ -50,4 +41,4 @@ def compile_linear(pattern: str) -> LinearPattern:
 
 def compile_pattern(pattern: str) -> Callable[[str], tuple[int, int] | None]:
     """Where in a line the pattern is first found. Raises ValueError, in words, for one that RE2 does not take."""
-    return LinearPattern(pattern, MAX_PROGRAM_BYTES).find
+    return LinearPattern(pattern, MAX_BYTES).find

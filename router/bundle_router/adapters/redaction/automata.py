@@ -1,4 +1,4 @@
-"""RE2, and the only module that imports it. Linear in the text whatever the pattern; patterns and texts are bytes.
+"""Expressions over bytes: patterns and texts are bytes, whatever text they come from.
 
 Latin-1 mode matches bytes one by one: UTF-8 text keeps its ASCII meaning, the automata stay small, and a byte string
 that is not UTF-8 (a lone surrogate, a cut character) is as searchable as any other.
@@ -8,21 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final
+from typing import Final
+
+from bundle_router.tools.expressions import compile_expression, compile_set
 
 SET_MEMORY: Final = 32 * 1024 * 1024
 """Bytes that the automaton of a set may grow to. Text that needs more only gets slower."""
-PATTERN_MEMORY: Final = 8 * 1024 * 1024
-
-
-def _options(memory: int) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.max_mem = memory
-    options.log_errors = False
-    return options
 
 
 class Pattern:
@@ -31,9 +22,7 @@ class Pattern:
     __slots__ = ("_regexp", "groups")
 
     def __init__(self, regex: bytes) -> None:
-        import re2
-
-        self._regexp = re2.compile(regex, _options(PATTERN_MEMORY))
+        self._regexp = compile_expression(regex, latin1=True)
         self.groups: int = self._regexp.groups
 
     def spans(self, data: bytes, start: int = 0, end: int | None = None) -> Iterator[tuple[tuple[int, int], ...]]:
@@ -54,7 +43,7 @@ class Pattern:
 
 @cache
 def pattern(regex: str) -> Pattern:
-    """Compiles once per process. Raises `re2.error` on a pattern that RE2 does not take."""
+    """Compiles once per process. Raises ExpressionError on a pattern that RE2 does not take."""
     return Pattern(regex.encode())
 
 
@@ -70,14 +59,7 @@ class PatternSet:
     __slots__ = ("_set",)
 
     def __init__(self, regexes: list[str]) -> None:
-        import re2
-
-        options = _options(SET_MEMORY)
-        options.never_capture = True
-        self._set = re2.Set.SearchSet(options)
-        for regex in regexes:
-            self._set.Add(regex.encode())
-        self._set.Compile()
+        self._set = compile_set([regex.encode() for regex in regexes], max_bytes=SET_MEMORY)
 
     def matching(self, data: bytes) -> list[int] | None:
         """Indexes of the patterns that occur, in no order; None when none does."""

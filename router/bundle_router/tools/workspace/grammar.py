@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from bundle_router.core.models import BinaryForm, BinaryOption, BinaryRule
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.expressions import ExpressionError, compile_expression
 
 MAX_ARGUMENTS: Final = 1_024
 MAX_ARGUMENT_BYTES: Final = 4_096
@@ -209,16 +210,11 @@ def _joint(option: BinaryOption) -> str:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> Any:
-    import re2  # 10 ms: only when something is matched
-
     try:
-        options = re2.Options()
-        options.log_errors = False
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        reason = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
+        return compile_expression(pattern)
+    except ExpressionError as error:
         raise ToolFailure(
-            f"the pattern /{pattern}/ is not a google-re2 expression: {reason}",
+            f"the pattern /{pattern}/ is not a google-re2 expression: {error}",
             code="invalid_rule",
             advice="correct it in policy.toml, then run `bundle-router check`",
         ) from None

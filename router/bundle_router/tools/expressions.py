@@ -1,0 +1,78 @@
+"""Regular expressions by google-re2, which nothing else imports: linear time for any pattern, and a bound on memory.
+
+Loading the library takes 10 ms, so it happens when the first expression is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""What one expression may take at most, re2's own default."""
+_SHOWN: Final = 300
+
+
+class ExpressionError(ValueError):
+    """A pattern that re2 does not take, in its words: syntax it does not have, or more memory than was granted."""
+
+
+def compile_expression(
+    pattern: str | bytes,
+    *,
+    max_bytes: int = MAX_BYTES,
+    ignore_case: bool = False,
+    one_line: bool = False,
+    latin1: bool = False,
+) -> Any:
+    """Compile a pattern. With `one_line` nothing matches across lines. With `latin1` (bytes only) a byte is a letter.
+
+    Raises ExpressionError.
+    """
+    import re2
+
+    options = _options(max_bytes, latin1=latin1)
+    options.case_sensitive = not ignore_case
+    options.never_nl = one_line
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        raise ExpressionError(_words(error)) from None
+
+
+def compile_set(patterns: Sequence[bytes], *, max_bytes: int) -> Any:
+    """Compile patterns over bytes as one automaton, whose `Match(data)` gives the indexes of those that occur, or None.
+    Text that needs more than `max_bytes` of it only gets slower."""
+    import re2
+
+    options = _options(max_bytes, latin1=True)
+    options.never_capture = True
+    together = re2.Set.SearchSet(options)
+    for pattern in patterns:
+        together.Add(pattern)
+    together.Compile()
+    return together
+
+
+def escape(text: str) -> str:
+    """Return a pattern that matches just this text."""
+    import re2
+
+    return str(re2.escape(text))
+
+
+def _options(max_bytes: int, *, latin1: bool) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False  # a pattern may be anybody's: what is wrong with it goes to its author, not to our log
+    options.max_mem = max_bytes
+    if latin1:
+        options.encoding = re2.Options.Encoding.LATIN1
+    return options
+
+
+def _words(error: Exception) -> str:
+    why = error.args[0] if error.args else "invalid"
+    words = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
+    return words if len(words) <= _SHOWN else words[:_SHOWN] + "…"
