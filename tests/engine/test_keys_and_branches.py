@@ -361,3 +361,62 @@ def test_the_chain_of_a_run_that_many_workers_wrote_is_whole() -> None:
     assert (checked.count, checked.broken) == (100, None)
     for router in workers:
         router.close_sync()
+
+
+# --- others come first ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("s.unknown", {}), ("s.look", "no JSON"), ("search_tools", {"query": "look"}), (None, {})]
+)
+def test_what_is_refused_or_answered_here_is_named_after_its_own_record_though_others_came_first(
+    name: str | None, arguments: Any
+) -> None:
+    runs = MemoryRuns()
+    with worker(runs) as one, worker(runs) as other:
+        one.route_sync(step())
+        log, came = other.fakes.store.open("r"), list[str]()
+        assert log is not None
+
+        def others_first(operation: str, run_id: str) -> None:
+            if operation == "append" and not came:
+                came.append(run_id)
+                log.append("calls", {"type": "noted"})
+
+        one.fakes.store.before = others_first
+        result = one.missed_sync("r", "s.unknown") if name is None else one.call_sync("r", name, arguments)
+        (record,) = records(one, "call.finished")
+        assert came
+        assert record["call_id"] == result.call_id == f"r.{record['seq']}"
+
+
+def test_a_tree_makes_no_more_calls_than_it_may_though_two_of_its_runs_begin_one_at_once() -> None:
+    runs, made = MemoryRuns(), list[str]()
+
+    def make(arguments: Mapping[str, Any]) -> str:
+        made.append(str(arguments))
+        return "done"
+
+    tools = {"s.again": make}
+    with worker(runs, tools, calls_per_tree=1) as one, worker(runs, tools, calls_per_tree=1) as other:
+        one.route_sync(step())
+        one.route_sync(step("sub", parent_run_id="r"))
+        at_append, go_on = threading.Event(), threading.Event()
+
+        def held_up(operation: str, run_id: str) -> None:
+            if operation == "append" and not at_append.is_set():
+                at_append.set()
+                assert go_on.wait(20)
+
+        one.fakes.store.before = held_up
+        results: list[Any] = []
+        call = threading.Thread(target=lambda: results.append(one.call_sync("r", "s.again", {"by": "one"})))
+        call.start()
+        assert at_append.wait(20)
+        assert other.call_sync("sub", "s.again", {"by": "other"}).ok
+        go_on.set()
+        call.join(20)
+        (refused,) = results
+        assert (refused.outcome, refused.code, len(made)) == ("budget", "calls_per_tree", 1)
+        assert [record["type"] for record in records(one, "call.started")] == ["call.started"], "its end stands, too"
+        assert one.call_sync("r", "s.again", {}).code == "calls_per_tree"

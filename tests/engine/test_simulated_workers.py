@@ -1,121 +1,144 @@
-"""Workers, branches, retries, crashes and interleavings from a seed, against what must hold. Deterministic: a failing
-seed is named, and `BUNDLE_ROUTER_SEED=<seed>` runs it alone. `BUNDLE_ROUTER_LONG=1`: 100,000 schedules."""
+"""Workers, branches, sub-runs, retries and crashes from a seed, over each store, against what must hold (`schedules`).
+
+A failing seed is named, and `BUNDLE_ROUTER_SEED=<seed>` runs it alone. `BUNDLE_ROUTER_LONG=1`: 100,000 schedules over
+each store, in `PARTS` parts that run side by side.
+"""
 
 from __future__ import annotations
 
 import os
 import random
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
-from bundle_router import Step
-from bundle_router.core.catalog import Bundle, Route, Server
-from bundle_router.core.records.chain import check
-from bundle_router.errors import RouterError, RunBusy
-from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
+import pytest
+from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.adapters.run_log import DiskRunStore
+from bundle_router.core.records.chain import FILES
+from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.ports import RunLog, RunStore
+from bundle_router.testing import FakeClock, FakeRedactor, MemoryRuns, MemoryRunStore
 
-COUNT = 100_000 if os.environ.get("BUNDLE_ROUTER_LONG") else 300
-BUNDLES = {
-    "read": Bundle("read", "reads", ("s.look",), effects=("read",)),
-    "write": Bundle("write", "writes", ("s.again", "s.once"), effects=("write",)),
-}
-CATALOG = small_catalog(
-    BUNDLES,
-    routes=[Route("all", bundles=("write", "read"))],
-    servers=[Server("s", "local", "trusted", idempotent=("again",))],
-)
+from tests.engine.schedules import simulate
+from tests.engine.simulation import Place
+
+LONG: Final = bool(os.environ.get("BUNDLE_ROUTER_LONG"))
+SEED: Final = os.environ.get("BUNDLE_ROUTER_SEED")
+PARTS: Final = 8 if LONG else 1
+SCHEDULES: Final = int(os.environ.get("BUNDLE_ROUTER_SCHEDULES", "100000"))
+"""In the long profile, over each store."""
+POSTGRESQL: Final = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace("+psycopg", "", 1)
+NO_SERVER: Final = "BUNDLE_ROUTER_TEST_POSTGRESQL does not name a server; .ci/run starts one"
+HALF_A_LINE: Final = b'{"schema":"bundle-router.call/1","type":"call.fini'
 
 
-class Crashed(RouterError):
-    """The worker is dead: whatever it does on the store from now on fails."""
+class MemoryPlace(Place):
+    """Runs in memory."""
+
+    def __init__(self) -> None:
+        self._runs = MemoryRuns()
+
+    def store(self) -> RunStore:
+        return MemoryRunStore(FakeRedactor(), self._runs)
+
+    def kill(self, store: RunStore, logs: Sequence[RunLog], dice: random.Random | None) -> None:
+        assert isinstance(store, MemoryRunStore)
+        store.kill()
+
+    def files(self, run_id: str) -> Mapping[str, list[bytes]] | None:
+        run = self._runs.runs.get(run_id)
+        return run.files() if run is not None else None
 
 
-class Schedule:
-    """One run of the simulation."""
+class DirectoryPlace(Place):
+    """Runs in a directory. Who is killed in the midst of a write leaves half a line."""
 
-    def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
-        self.runs = MemoryRuns()
-        self.effects: Counter[tuple[str, str]] = Counter()
-        self.decided: dict[str, str] = {}
-        self.nested = False
-        self.workers = [self.begin() for _ in range(3)]
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
-    def begin(self) -> FakeRouter:
-        def effect(tool: str) -> Any:
-            def made(arguments: Mapping[str, Any]) -> str:
-                self.effects[(tool, str(arguments.get("key")))] += 1
-                return "done"
+    def store(self) -> RunStore:
+        def artifacts(path: str) -> RunArtifacts:
+            return RunArtifacts(path, describe=lambda data: MediaFacts("text/plain"))
 
-            return made
+        return DiskRunStore(self._folder, clock=FakeClock(), artifacts=artifacts)
 
-        made = fake_router(CATALOG, results={t: effect(t) for t in ("s.once", "s.again")}, runs=self.runs)
-        dead = False
+    def kill(self, store: RunStore, logs: Sequence[RunLog], dice: random.Random | None) -> None:
+        for log in logs:
+            log.release()  # type: ignore[attr-defined]  # as the kernel does
+            if dice is not None and dice.random() < 0.3:
+                with Path(log.path, dice.choice(list(FILES.values()))).open("ab") as file:
+                    file.write(HALF_A_LINE)
+        store.close()
 
-        def before(operation: str, run_id: str) -> None:
-            nonlocal dead
-            if dead or (operation == "append" and self.dice.random() < 0.06):
-                if not dead:
-                    dead = True
-                    made.fakes.store.kill()
-                raise Crashed("dead")
-            if operation == "append" and not self.nested and self.dice.random() < 0.3:
-                self.nested = True
-                try:
-                    self.meanwhile(made)
-                finally:
-                    self.nested = False
+    def files(self, run_id: str) -> Mapping[str, list[bytes]] | None:
+        folder = self._folder / run_id
+        if not folder.is_dir():
+            return None
+        lines = {name: (folder / name).read_bytes().splitlines(keepends=True) for name in FILES.values()}
+        return {name: [line for line in own if line.endswith(b"\n")] for name, own in lines.items()}
 
-        made.fakes.store.before = before
-        return made
 
-    def meanwhile(self, busy: FakeRouter) -> None:
-        """Another process appends between two operations of a worker."""
-        log = self.runs.runs.get("r")
-        if log is not None:
-            other = type(busy.fakes.store)(busy.fakes.redactor, self.runs).open("r")
-            assert other is not None
-            other.append("calls", {"type": "noted", "by": "another"})
+class DatabasePlace(Place):
+    """Runs in PostgreSQL, in a schema of this process's own. Commits are not waited for: the machine does not fail."""
 
-    def turn(self) -> None:
-        at = self.dice.randrange(len(self.workers))
-        worker, key = self.workers[at], f"k{self.dice.randrange(6)}"
+    def __init__(self, url: str, connection: Any) -> None:
+        self._url, self._connection = url, connection
+
+    def store(self) -> RunStore:
+        from bundle_router.adapters.postgres import PostgresRunStore
+
+        return PostgresRunStore(self._url, clock=FakeClock(), describe=lambda data: MediaFacts("text/plain"))
+
+    def kill(self, store: RunStore, logs: Sequence[RunLog], dice: random.Random | None) -> None:
+        store.close()
+
+    def files(self, run_id: str) -> Mapping[str, list[bytes]] | None:
+        query = "select file, line from router_records where run_id = %s order by seq"
+        rows = self._connection.execute(query, (run_id,)).fetchall()
+        if not self._connection.execute("select 1 from router_runs where run_id = %s", (run_id,)).fetchall():
+            return None
+        return {name: [line.encode() + b"\n" for own, line in rows if own == file] for file, name in FILES.items()}
+
+    def clear(self) -> None:
+        self._connection.execute("delete from router_runs")
+
+
+@pytest.fixture
+def database() -> Iterator[Callable[[int], Place]]:
+    if not POSTGRESQL:
+        pytest.skip(NO_SERVER)
+    import psycopg
+    from bundle_router.adapters.postgres.schema import migrate
+
+    name = f"simulated_{os.getpid()}"
+    options = f"options=-csearch_path%3D{name}%20-csynchronous_commit%3Doff"
+    with psycopg.connect(POSTGRESQL, autocommit=True) as connection:
+        connection.execute(f"create schema {name}")
+        connection.execute(f"set search_path to {name}")
+        migrate(connection)
         try:
-            if self.dice.random() < 0.5:
-                branch = self.dice.choice(["", "a", "b"])
-                key = f"{branch}-{key}"
-                step = Step(run_id="r", workflow="w", role="x", step="s", key=key, branch=branch)
-                decision = worker.route_sync(step)
-                assert self.decided.setdefault(key, decision.decision_id) == decision.decision_id
-            elif self.decided:
-                tool = self.dice.choice(["s.once", "s.again"])
-                result = worker.call_sync("r", tool, {"key": key}, key=f"{tool}-{key}")
-                assert result.outcome in ("ok", "unknown"), result
-                assert tool == "s.once" or result.outcome == "ok"
-        except RunBusy:
-            pass  # others came first five times in a row: nothing was recorded, and who asked may try again
-        except Crashed:
-            self.workers[at] = self.begin()
-
-    def check(self) -> None:
-        run = self.runs.runs.get("r")
-        if run is None:
-            return
-        assert check(run.files(), "r", None).broken is None
-        keys = Counter(record["key"] for _, record in run.lines if record["type"] == "route.decided")
-        assert all(count == 1 for count in keys.values()), keys
-        for (tool, key), count in self.effects.items():
-            assert tool == "s.again" or count == 1, (tool, key, count)
+            url = f"{POSTGRESQL}{'&' if '?' in POSTGRESQL else '?'}{options}"
+            place = DatabasePlace(url, connection)
+            yield lambda _seed: place
+        finally:
+            connection.execute(f"drop schema {name} cascade")
 
 
-def test_whatever_the_schedule_what_must_hold_holds() -> None:
-    one = os.environ.get("BUNDLE_ROUTER_SEED")
-    for seed in [int(one)] if one else range(COUNT):
-        schedule = Schedule(seed)
-        try:
-            for _ in range(25):
-                schedule.turn()
-            schedule.check()
-        except BaseException as error:
-            raise AssertionError(f"BUNDLE_ROUTER_SEED={seed}") from error
+def seeds(few: int, part: int) -> Sequence[int]:
+    return [int(SEED)] if SEED else range(part, SCHEDULES if LONG else few, PARTS)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_must_hold_holds_in_memory_whatever_the_schedule(part: int) -> None:
+    assert simulate(seeds(60, part), lambda _seed: MemoryPlace())
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_must_hold_holds_in_a_directory_whatever_the_schedule(part: int, tmp_path: Path) -> None:
+    assert simulate(seeds(40, part), lambda seed: DirectoryPlace(tmp_path / str(seed)))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_must_hold_holds_in_a_database_whatever_the_schedule(part: int, database: Callable[[int], Place]) -> None:
+    assert simulate(seeds(8, part), database)

@@ -12,10 +12,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from bundle_router.adapters.media import describe
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.postgres.schema import VERSION, migrate
 from bundle_router.core.records.chain import check
 from bundle_router.errors import CorruptRun, KeyConflict, RequestError, RunBusy, StorageError
+from bundle_router.testing import FakeClock
 
 from tests.postgres.conftest import CATALOG, HEADER
 
@@ -232,3 +234,12 @@ def test_who_waits_hears_of_the_end_of_a_call(make_store: Make) -> None:
         waiter.wait(1.0)
     timer.join()
     assert [record["key"] for record in came] == ["k"]
+
+
+def test_options_of_the_url_reach_the_server_as_they_were_written(url: str) -> None:
+    both = f"{url}%20-capplication_name%3Dx"
+    store = PostgresRunStore(f"{both}&objects=memory:///", clock=FakeClock(), describe=describe)
+    store.create("r", header=HEADER, catalog=CATALOG).close()
+    store.close()
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select run_id from router_runs").fetchall() == [("r",)]

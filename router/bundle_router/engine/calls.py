@@ -252,7 +252,7 @@ def admit(
             refusal = over_budget(run, state, tool, request.arguments.text, tree)
             refusal = refusal or _refusal(state, exposed, resolved, request, checked)
             if refusal is not None:
-                return refuse(ports, run, call, refusal, wait_s)
+                return refuse(ports, run, replace(call, call_id=""), refusal, wait_s)
             call = replace(call, joined=_with_called(run, call) if request.joins else ())
             fields = call_fields(ports, run, call)
             record = CallStarted(**fields, writer=writer, arguments_digest=request.digest).to_json()
@@ -267,7 +267,7 @@ Refusal = tuple[Outcome, str, str]
 
 
 def refuse(ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusal, wait_s: float) -> Result:
-    """Record a refusal and return it. The caller holds the run's lock."""
+    """Record the refusal of a call that has no id yet, and return it. The caller holds the run's lock."""
     outcome, code, text = refusal
     shaped = shape((Text(text),), call.state.catalog.settings.limits.max_result_chars, ports.describe)
     return finish_call(ports, run, call, CallOutcome(outcome, code, shaped), refused=True, wait_s=wait_s)
@@ -279,6 +279,34 @@ def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: 
     over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments))
     over = over or budgets.over_total(limits, run.fold.run_spent, tree)
     return ("budget", *over) if over is not None else None
+
+
+async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Result:
+    """Look once more whether the tree of runs has room for a call, now that its start stands in its own run and others
+    can see it; else end it as refused. Of two that begin at once in two runs at least one sees the other: a tree makes
+    no more calls than it may, and its last may be refused to both."""
+
+    def end(wait_s: float) -> Result | None:
+        tree = at.runs.tree_spent(at.run)
+        others = replace(tree, calls=tree.calls - 1) if tree is not None else None
+        over = budgets.over_total(call.state.catalog.settings.limits, Spent(), others)
+        if over is None:
+            return None
+        code, text = over
+        shaped = shape((Text(text),), call.state.catalog.settings.limits.max_result_chars, at.ports.describe)
+        with at.run.lock:
+            outcome = CallOutcome("budget", code, shaped)
+            return finish_call(at.ports, at.run, call, outcome, refused=True, wait_s=wait_s)
+
+    try:
+        refused = await on_store(at.runs.store, end)
+    except BaseException:
+        at.run.release()
+        raise
+    if refused is None:
+        return call
+    at.run.release()
+    return refused
 
 
 def may_repeat(catalog: Catalog, tool: str) -> bool:

@@ -30,7 +30,16 @@ from bundle_router.core.tools.meta_tools import NAMES, CallTool, parse, resolve
 from bundle_router.core.tools.pins import Pins
 from bundle_router.core.tools.shaping.forms import media_form
 from bundle_router.engine.arguments import Arguments, read_arguments, with_artifacts, without_payloads
-from bundle_router.engine.calls import CallPorts, KeyTaken, admit, check_arguments, may_repeat, once, perform
+from bundle_router.engine.calls import (
+    CallPorts,
+    KeyTaken,
+    admit,
+    check_arguments,
+    may_repeat,
+    once,
+    perform,
+    within_tree,
+)
 from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.flow import EnginePorts, Flow, InThread, drive, drive_from_thread, in_thread, on_store
 from bundle_router.engine.meta_calls import MissedTool, answer, record_missed
@@ -364,6 +373,8 @@ class Engine:
             state = await self.state_async(at.run.id, decision_id)
             tree = self._runs.tree_spent(at.run)
             found = await on_store(self._store, partial(admit, at, state, request, checked, tree))
+            if isinstance(found, AdmittedCall) and tree is not None:
+                return await within_tree(at, found)
             if found is not None:
                 return found
 

@@ -117,8 +117,7 @@ async def answer(
         with run.lock:
             run.read_on()
             refusal = over_budget(run, state, call.tool, arguments.text, tree)
-            own = replace(call, call_id=run.next_id())
-            return refuse(ports, run, own, refusal, wait_s) if refusal is not None else None
+            return refuse(ports, run, call, refusal, wait_s) if refusal is not None else None
 
     refused = await on_store(at.runs.store, begin)
     if refused is not None:
@@ -143,8 +142,7 @@ async def answer(
             if is_present:
                 run.note_signed(state.decided.id, found.signed)
             outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
-            own = replace(call, call_id=run.next_id())
-            result = finish_call(ports, run, own, outcome, wait_s=wait_s)
+            result = finish_call(ports, run, call, outcome, wait_s=wait_s)
             for gone in found.refused:
                 record_missed(at, replace(request, via=name), state, gone, wait_s)
             return replace(result, artifacts=(*found.media, *result.artifacts))
@@ -158,7 +156,7 @@ def record_missed(at: CallPorts, request: CallRequest, state: RunState, missed: 
     """Record a tool that was asked for by name and is not to be had, as a gap. The caller holds the run's lock."""
     ports, run = at.ports, at.run
     now_ns = ports.clock.monotonic_ns()
-    call = AdmittedCall(run.next_id(), missed.tool, "", request, state, TOP, state.scope, now_ns)
+    call = AdmittedCall("", missed.tool, "", request, state, TOP, state.scope, now_ns)
     return refuse(ports, run, call, ("denied", missed.code, missed.text), wait_s)
 
 

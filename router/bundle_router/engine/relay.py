@@ -268,11 +268,11 @@ class RelayedRequest:
         self, request: _Request, answer: ServerReply, shaped: Shaped, stored: Sequence[Stored], wait_s: float
     ) -> None:
         ports, run = self.at.ports, self.at.run
-        with run.lock:
-            run.read_on()
+
+        def record_of(call_id: str) -> RequestPassed:
             record = RequestPassed(
                 run_id=run.id,
-                call_id=run.next_id(),
+                call_id=call_id,
                 decision_id=self.state.decided.id,
                 server=request.server,
                 method=request.method,
@@ -286,8 +286,10 @@ class RelayedRequest:
                 elapsed_ms=round((ports.clock.monotonic_ns() - request.started_ns) / 1e6, 3),
                 original_bytes=shaped.original_bytes,
             )
-            spent = run.fold.spent_after(record.to_json())
-            run.append_call(replace(record, spent=spent).to_json(), compare=False, wait_s=wait_s)
+            return replace(record, spent=run.fold.spent_after(record.to_json()))
+
+        with run.lock:
+            run.append_numbered(record_of, wait_s=wait_s)
 
 
 @dataclass(frozen=True, slots=True)

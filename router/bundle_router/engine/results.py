@@ -110,9 +110,9 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """A call that passed exposure, policy and validation, and whose `call.started` is on disk. `joined` is how it
-    changed the array when it began; `attempt` counts from 1 where it has a key; `idempotent`: making it again does no
-    harm; `ready_ms` is what making its server ready took before."""
+    """A call that passed exposure, policy and validation, and whose `call.started` is on disk; until then it has no id.
+    `joined` is how it changed the array when it began; `attempt` counts from 1 where it has a key; `idempotent`: making
+    it again does no harm; `ready_ms` is what making its server ready took before."""
 
     call_id: str
     tool: str
@@ -184,17 +184,36 @@ def finish_call(
     ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, *, refused: bool = False, wait_s: float
 ) -> Result:
     """Record the end of a call and return what it came to. The caller holds the run's lock. `refused`: it was not
-    made, so that its arguments are kept by their beginning alone."""
-    run.read_on()
+    made, so that its arguments are kept by their beginning alone. A call without an id is given that of this record:
+    nothing began it."""
+    elapsed_ms = (ports.clock.monotonic_ns() - call.started_ns) / 1e6
+
+    def record_of(call_id: str) -> CallFinished:
+        named = replace(call, call_id=call_id)
+        return _finished(ports, run, named, outcome, elapsed_ms, refused=refused)
+
+    if call.call_id:
+        run.read_on()
+        record = record_of(call.call_id)
+        run.append_call(record.to_json(), compare=False, wait_s=wait_s)
+    else:
+        record = run.append_numbered(record_of, wait_s=wait_s)
+    result = result_of(record, idempotent=call.idempotent)
+    parts = outcome.shaped.parts
+    return replace(result, elapsed_ms=elapsed_ms, parts=parts, answer=outcome.answer, whole=outcome.whole)
+
+
+def _finished(
+    ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, elapsed_ms: float, *, refused: bool
+) -> CallFinished:
+    """Return the record of a call's end, as the run stands now."""
     shaped, state = outcome.shaped, call.state
     activation = run.fold.activation(state.decided.branch)
     joined = (*call.joined, *outcome.joined, *_readers(activation, call, shaped))
-    elapsed_ms = (ports.clock.monotonic_ns() - call.started_ns) / 1e6
-    code = recordable(outcome.code)[:MAX_CODE]
     record = CallFinished(
         **call_fields(ports, run, call),
         outcome=outcome.outcome,
-        code=code,
+        code=recordable(outcome.code)[:MAX_CODE],
         result=None if outcome.outcome == "cancelled" else shaped.text,
         artifacts=outcome.stored,
         shaped=ShapedSize(shaped.original_bytes, shaped.kept_bytes, shaped.rule, tuple(shaped.flags)),
@@ -205,10 +224,7 @@ def finish_call(
     )
     if refused:
         record = replace(record, arguments=shortened(record.arguments))
-    spent = run.fold.spent_after(record.to_json())
-    run.append_call(replace(record, spent=spent).to_json(), compare=False, wait_s=wait_s)
-    result = result_of(record, idempotent=call.idempotent)
-    return replace(result, elapsed_ms=elapsed_ms, parts=shaped.parts, answer=outcome.answer, whole=outcome.whole)
+    return replace(record, spent=run.fold.spent_after(record.to_json()))
 
 
 def result_of(record: CallFinished, *, idempotent: bool, again: bool = False) -> Result:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import budgets
@@ -29,7 +29,7 @@ from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Grant, Step
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.models.folders import TOP, is_beneath, relative_folder, seen_from
-from bundle_router.core.records.call_records import SubRunOpened
+from bundle_router.core.records.call_records import CallFinished, RequestPassed, SubRunOpened
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.fold import DecidedStep, RunFold
 from bundle_router.core.records.header import workspace_of
@@ -43,6 +43,10 @@ MOVED_AT_MOST: Final = 50
 FIRST_STEP: Final = "route its first step: Router.route(), or `bundle-router route --run`"
 _STRIPES: Final = 64
 """Locks that runs share by hash while they are opened: enough that two rarely meet, few enough to keep for ever."""
+
+
+NumberedRecord = TypeVar("NumberedRecord", CallFinished, RequestPassed)
+"""A record whose `call_id` is its own place: of a call that was refused or answered here, so that nothing began it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,16 @@ class OpenRun:
         if appended.seq is not None:
             self.fold.take({**record, "seq": appended.seq})
         return appended.seq
+
+    def append_numbered(self, record_of: Callable[[str], NumberedRecord], *, wait_s: float) -> NumberedRecord:
+        """Append a record that is named after its place, and take it in; made anew where others came first, since two
+        records of one name would pass for two ends of one call. The caller holds the lock. Raises RunBusy."""
+        for _ in range(MOVED_AT_MOST):
+            self.read_on()
+            record = record_of(self.next_id())
+            if self.append_call(record.to_json(), compare=True, wait_s=wait_s) is not None:
+                return record
+        raise self.moved_too_often()
 
     def next_id(self) -> str:
         """Return the id of the decision or call whose record comes next. The caller holds the lock."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors as pg
@@ -53,7 +53,7 @@ def without_objects(url: str) -> tuple[str, str]:
         raise RequestError(f"{parts.scheme or url[:20]!r} is no store", advice="give a folder, or postgresql://…")
     query = parse_qsl(parts.query, keep_blank_values=True)
     objects = next((value for name, value in query if name == "objects"), "")
-    kept = urlencode([(name, value) for name, value in query if name != "objects"])
+    kept = urlencode([(name, value) for name, value in query if name != "objects"], quote_via=quote)  # libpq knows no +
     return urlunsplit(parts._replace(query=kept)), objects
 
 

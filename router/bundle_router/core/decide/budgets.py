@@ -5,8 +5,8 @@ Rules:
    belong to the whole run, and to the tree of runs that begins with it.
 2. Whatever is answered counts, refusals too: they cost the model as many tokens. What was refused for want of budget
    does not count, so that the counts in the records stay what they were when the budget ran out.
-3. It is looked at when a call begins. Calls that are under way side by side may pass bytes and time together, each by
-   what one call may have at most.
+3. It is looked at when a call begins; a tree's once more when its start is recorded, as its runs are recorded apart.
+   Calls that are under way side by side may pass bytes and time together, each by what one call may have at most.
 4. A call repeats when one of the last `WINDOW` calls asked the same and got the same answer. Repetitions in a row are
    counted until anything else is asked or answered. So waiting for something to change is no circle while it changes,
    and a circle is one up to a length of `WINDOW`.
