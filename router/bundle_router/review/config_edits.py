@@ -1,0 +1,212 @@
+"""What was edited between two catalogs, edit by edit, and a catalog with some of the edits in it.
+
+Rules:
+1. All edits applied to the old catalog give the new one, by revision; none gives the old one.
+2. An edit is of one entry: a server with its pinned cards, a bundle, a route, a policy, a setting, a table of local
+   limits, a skill. Rows are known by their names. The order of routes is an edit of its own.
+3. What only follows from another edit is carried by it: a bundle that is composed of an edited one, or that holds tools
+   of an edited server, and differs in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Final, Literal
+
+from bundle_router.core.catalog import Bundle, Catalog, Policy, Route, Settings
+
+EditedTable = Literal["server", "bundle", "route", "policy", "setting", "local", "skill", "order of routes"]
+Change = Literal["added", "removed", "changed"]
+
+_FOLLOWS: Final = frozenset(
+    ("tools", "patterns", "servers", "effects", "requires_env", "requires_binary", "companions", "trust", "mode")
+)
+"""Fields of a bundle that may differ because something that it is made of does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEdit:
+    """One edit. `carries` are the ids of bundles that differ only because of it."""
+
+    table: EditedTable
+    name: str
+    change: Change
+    carries: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """What a map of places knows it by."""
+        return self.table, self.name
+
+    def __str__(self) -> str:
+        if self.table == "order of routes":
+            return "the order of routes changed"
+        return f"{self.table} {self.name!r} {self.change}"
+
+
+def config_edits(old: Catalog, new: Catalog) -> tuple[ConfigEdit, ...]:
+    """Return what was edited, by table and name."""
+    bundles = dict(_entries(old.bundles, new.bundles))
+    servers = dict(_entries(old.servers, new.servers))
+    for name in _servers_with_other_cards(old, new):
+        servers.setdefault(name, "changed")
+    carried: dict[tuple[str, str], list[str]] = {}
+    for id_ in [id_ for id_, change in bundles.items() if change == "changed"]:
+        reasons = _reasons(old, new, id_, bundles, servers)
+        for reason in reasons:
+            carried.setdefault(reason, []).append(id_)
+        if reasons:
+            del bundles[id_]
+    edits = [ConfigEdit("server", n, c, tuple(carried.get(("server", n), ()))) for n, c in servers.items()]
+    edits += [ConfigEdit("bundle", n, c, tuple(carried.get(("bundle", n), ()))) for n, c in bundles.items()]
+    edits += [ConfigEdit("route", n, c) for n, c in _entries(_named(old.routes), _named(new.routes))]
+    if _common_order(old, new) != _common_order(new, old):
+        edits.append(ConfigEdit("order of routes", "", "changed"))
+    edits += [ConfigEdit("policy", n, c) for n, c in _entries(_named(old.policies), _named(new.policies))]
+    before, after = setting_leaves(old.settings), setting_leaves(new.settings)
+    edits += [ConfigEdit("setting", n, c) for n, c in _entries(before, after)]
+    edits += [ConfigEdit("local", n, c) for n, c in _entries(dict(old.local), dict(new.local))]
+    edits += [ConfigEdit("skill", n, c) for n, c in _entries(old.skills, new.skills)]
+    return tuple(edits)
+
+
+def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Catalog:
+    """Return the old catalog with those of the edits that lead to the new one."""
+    touched: dict[str, set[str]] = {}
+    for edit in edits:
+        touched.setdefault(edit.table, set()).add(edit.name)
+    bundles = touched.get("bundle", set()) | {id_ for edit in edits for id_ in edit.carries}
+    servers = touched.get("server", set())
+    cards = {name: card for name, card in old.cards.items() if card.server not in servers}
+    cards |= {name: card for name, card in new.cards.items() if card.server in servers}
+    local = {name: getattr(new.local, name) for name in touched.get("local", ())}
+    return Catalog(
+        servers=_merged(old.servers, new.servers, servers),
+        bundles=_merged(old.bundles, new.bundles, bundles),
+        routes=_routes(old, new, touched),
+        policies=tuple(_merged(_named(old.policies), _named(new.policies), touched.get("policy", ())).values()),
+        settings=_settings(old.settings, new.settings, touched.get("setting", set()), ""),
+        local=old.local.model_copy(update=local),
+        cards=cards,
+        skills=_merged(old.skills, new.skills, touched.get("skill", ())),
+    )
+
+
+def _entries(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Change]]:
+    """Yield the names of what differs, with what became of it, in the order of the new one."""
+    for name, value in new.items():
+        if name not in old:
+            yield name, "added"
+        elif old[name] != value:
+            yield name, "changed"
+    for name in old:
+        if name not in new:
+            yield name, "removed"
+
+
+def _named(rows: Iterable[Route] | Iterable[Policy]) -> dict[str, Any]:
+    """Return rows by name. Names are unique in a config; rows of one name in a catalog made by hand are told apart."""
+    named: dict[str, Any] = {}
+    for row in rows:
+        name, count = row.name, 1
+        while name in named:
+            count += 1
+            name = f"{row.name} ({count})"
+        named[name] = row
+    return named
+
+
+def _servers_with_other_cards(old: Catalog, new: Catalog) -> list[str]:
+    def of(catalog: Catalog) -> dict[str, set[Any]]:
+        found: dict[str, set[Any]] = {}
+        for card in catalog.cards.values():
+            found.setdefault(card.server, set()).add(card)
+        return found
+
+    before, after = of(old), of(new)
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+
+
+def _reasons(
+    old: Catalog, new: Catalog, id_: str, bundles: Mapping[str, Change], servers: Mapping[str, Change]
+) -> list[tuple[str, str]]:
+    """Return the edits that all of a bundle's difference follows from; none where it was edited itself."""
+    was, is_now = old.bundles[id_], new.bundles[id_]
+    differing = {item.name for item in fields(Bundle) if getattr(was, item.name) != getattr(is_now, item.name)}
+    parts = [part for part in is_now.bundles if part in bundles]
+    if not differing <= _FOLLOWS or (not parts and not servers):
+        return []
+    reasons = [("bundle", part) for part in parts]
+    reasons += [("server", name) for name in is_now.servers if name in servers]
+    if not reasons:
+        return []
+    for name in sorted(differing - {"trust", "mode"}):
+        moved = _moved(was, is_now, name)
+        explained = {item for part in parts for item in _moved_of(old, new, part, name)}
+        if name in ("tools", "patterns"):
+            explained |= {item for item in moved if item[1].partition(".")[0] in servers}
+        if not moved <= explained:
+            return []
+    return reasons
+
+
+def _moved(was: Bundle, is_now: Bundle, name: str) -> set[tuple[str, str]]:
+    before, after = set(getattr(was, name)), set(getattr(is_now, name))
+    return {("+", item) for item in after - before} | {("-", item) for item in before - after}
+
+
+def _moved_of(old: Catalog, new: Catalog, part: str, name: str) -> set[tuple[str, str]]:
+    nothing = Bundle(part, "")
+    return _moved(old.bundles.get(part, nothing), new.bundles.get(part, nothing), name)
+
+
+def _common_order(catalog: Catalog, other: Catalog) -> list[str]:
+    """Return the names of routes that both have, in the order of the first."""
+    known = _named(other.routes)
+    return [name for name in _named(catalog.routes) if name in known]
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
+    merged = {name: new[name] if name in touched else value for name, value in old.items()
+              if name not in touched or name in new}  # fmt: skip
+    return merged | {name: new[name] for name in new if name in touched and name not in old}
+
+
+def _routes(old: Catalog, new: Catalog, touched: Mapping[str, set[str]]) -> tuple[Route, ...]:
+    """Return the old routes with some edits. A new row comes after the nearest row before it that is there."""
+    edited = touched.get("route", set())
+    before, after = _named(old.routes), _named(new.routes)
+    kept = [name for name in before if name not in edited or name in after]
+    if "order of routes" in touched:
+        common = iter([name for name in after if name in kept])
+        kept = [next(common) if name in after else name for name in kept]
+    position = {name: index for index, name in enumerate(after)}
+    for name in after:
+        if name in edited and name not in before:
+            earlier = [index for index, one in enumerate(kept) if position.get(one, 1 << 30) < position[name]]
+            kept.insert(earlier[-1] + 1 if earlier else 0, name)
+    return tuple(after[name] if name in edited else before[name] for name in kept)
+
+
+def setting_leaves(settings: Any, path: str = "") -> dict[str, Any]:
+    """Return the values of the settings by dotted path."""
+    found: dict[str, Any] = {}
+    for item in fields(settings):
+        value, where = getattr(settings, item.name), f"{path}{item.name}"
+        if is_dataclass(value) and not isinstance(value, type) and item.name in (*Settings.__slots__, "offer"):
+            found |= setting_leaves(value, f"{where}.")
+        else:
+            found[where] = value
+    return found
+
+
+def _settings(old: Any, new: Any, touched: set[str], path: str) -> Any:
+    values = {}
+    for item in fields(old):
+        where = f"{path}{item.name}"
+        if where in touched:
+            values[item.name] = getattr(new, item.name)
+        elif any(name.startswith(f"{where}.") for name in touched):
+            values[item.name] = _settings(getattr(old, item.name), getattr(new, item.name), touched, f"{where}.")
+    return replace(old, **values) if values else old

@@ -1,0 +1,351 @@
+"""The privilege diff: what an edit of the config newly allows, whether or not a past step met it.
+
+Rules:
+1. Every workflow × role × step that either config tells apart is looked at, names it never spells included.
+2. What may be had is a set of grants: this tool, in this bundle, brought in such a way. Widening is what the new
+   catalog grants and the old one does not; narrowing is the reverse. So exchanging the two exchanges widening and
+   narrowing, and a catalog differs from itself in nothing.
+3. Sound for any step: where the tools that policy permits grow, whatever its own policy, its ancestors and the facts
+   are, a widening row has its bundle or its server, at its address or an ancestor's. One exception: a bundle that was
+   renamed and kept its old id counts as the same, so a glob of a step's `allow` may cover its new name alone.
+4. A bundle that comes in by another way is wider where nothing of the step itself brought it before. Which of them
+   search picks is behaviour, and shown by replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Final
+
+from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.decide.mapping import Address
+from bundle_router.core.decide.policy import constituents
+from bundle_router.core.tools.exposure.placing import mode_of
+from bundle_router.review.config_edits import ConfigEdit, config_edits
+from bundle_router.review.privileges.everywhere import everywhere
+from bundle_router.review.privileges.granted import Granted, Permitted, tool_examples, with_examples
+from bundle_router.review.privileges.name_classes import ANY, NameClass, name_classes
+from bundle_router.review.privileges.privilege_rows import (
+    REACH_RANK,
+    Addresses,
+    Aspect,
+    Kind,
+    PrivilegeDiff,
+    PrivilegeRow,
+    Reach,
+)
+
+MAX_ADDRESSES: Final = 2_000_000
+
+_FIELDS: Final = ("workflow", "role", "step")
+_KINDS: Final[tuple[Kind, ...]] = ("widening", "narrowing", "neutral")
+_Triple = tuple[int, int, int]
+_Masks = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NameGroup:
+    """Names of one field that no row of either catalog tells apart. `masks`: the rows that cover them, as bits: the old
+    routes and policies, the new routes and policies."""
+
+    labels: tuple[str, ...]
+    example: str
+    masks: _Masks
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One catalog at one kind of address."""
+
+    granted: Granted
+    route: int
+    policies: int
+    permitted: Permitted
+
+    def reach(self, bundle: Bundle | None) -> Reach:
+        return "permitted" if bundle is None else self.granted.reach(self.route, bundle.id)
+
+    def tools(self, bundle: Bundle | None) -> frozenset[str]:
+        return frozenset() if bundle is None else self.permitted.get(bundle.id, frozenset())
+
+
+def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
+    """Return what the new catalog allows that the old one does not, the reverse, and what else differs."""
+    examples, knows_tools = tool_examples((old, new))
+    fields = [_name_groups(old, new, name) for name in _FIELDS]
+    groups = [found for found, _, _ in fields]
+    complete = knows_tools and all(whole for _, _, whole in fields)
+    count = len(groups[0]) * len(groups[1]) * len(groups[2])
+    complete = complete and count <= MAX_ADDRESSES
+    comparison = _Comparison(with_examples(old, examples), with_examples(new, examples), examples)
+    rows: dict[PrivilegeRow, set[_Triple]] = {}
+    if count <= MAX_ADDRESSES:
+        for masks, triples in _kinds_of_address(groups).items():
+            for row in comparison.rows(masks, _example(groups, triples[0])):
+                rows.setdefault(row, set()).update(triples)
+    found = [replace(row, addresses=_merged(triples, groups)) for row, triples in rows.items()]
+    found += everywhere(old, new, comparison.edits)
+    return PrivilegeDiff(
+        old_revision=old.revision,
+        new_revision=new.revision,
+        rows=tuple(sorted(found, key=_order)),
+        address_count=count,
+        class_counts=(len(groups[0]), len(groups[1]), len(groups[2])),
+        complete=complete,
+        classes=tuple(classes for _, classes, _ in fields),
+    )
+
+
+def _order(row: PrivilegeRow) -> tuple[object, ...]:
+    """What executes or writes first, then by name."""
+    harm = ("exec" not in row.effects, "write" not in row.effects)
+    return (_KINDS.index(row.kind), not row.addresses, harm, row.subject, row.aspect, row.tools, str(row.addresses))
+
+
+# --- addresses -------------------------------------------------------------------------------------------------------
+
+
+def _name_groups(old: Catalog, new: Catalog, field: str) -> tuple[list[NameGroup], tuple[NameClass, ...], bool]:
+    tables: tuple[Sequence[object], ...] = (old.routes, old.policies, new.routes, new.policies)
+    written = [[frozenset(getattr(row, field)) for row in table] for table in tables]
+    classes, complete = name_classes({name for table in written for names in table for name in names})
+    groups: dict[_Masks, NameGroup] = {}
+    for one in classes:
+        bits = [
+            sum(1 << index for index, names in enumerate(table) if not names or not names.isdisjoint(one.patterns))
+            for table in written
+        ]
+        masks: _Masks = (bits[0], bits[1], bits[2], bits[3])
+        known = groups.get(masks)
+        labels = (*known.labels, one.label) if known is not None else (one.label,)
+        groups[masks] = NameGroup(labels, known.example if known is not None else one.example, masks)
+    if len(groups) == 1:
+        return [replace(next(iter(groups.values())), labels=(ANY,))], classes, complete
+    return list(groups.values()), classes, complete
+
+
+def _kinds_of_address(groups: Sequence[Sequence[NameGroup]]) -> dict[_Masks, list[_Triple]]:
+    """Return the addresses by what covers them: the first route of each catalog (as a bit), and all policies."""
+    workflows, roles, steps = groups
+    pairs: dict[_Masks, list[tuple[int, int]]] = {}
+    for (w, workflow), (r, role) in product(enumerate(workflows), enumerate(roles)):
+        pairs.setdefault(_both(workflow.masks, role.masks), []).append((w, r))
+    kinds: dict[_Masks, list[_Triple]] = {}
+    for masks, found in pairs.items():
+        for s, step in enumerate(steps):
+            old_routes, old_policies, new_routes, new_policies = _both(masks, step.masks)
+            key = (old_routes & -old_routes, old_policies, new_routes & -new_routes, new_policies)
+            kinds.setdefault(key, []).extend((w, r, s) for w, r in found)
+    return kinds
+
+
+def _both(one: _Masks, other: _Masks) -> _Masks:
+    return one[0] & other[0], one[1] & other[1], one[2] & other[2], one[3] & other[3]
+
+
+def _example(groups: Sequence[Sequence[NameGroup]], triple: _Triple) -> Address:
+    w, r, s = triple
+    return groups[0][w].example, groups[1][r].example, groups[2][s].example
+
+
+def _merged(triples: set[_Triple], groups: Sequence[Sequence[NameGroup]]) -> tuple[Addresses, ...]:
+    """Return the addresses as few products: steps of one workflow and role together, then roles, then workflows."""
+    steps: dict[tuple[int, int], set[int]] = {}
+    for w, r, s in triples:
+        steps.setdefault((w, r), set()).add(s)
+    roles: dict[tuple[int, frozenset[int]], set[int]] = {}
+    for (w, r), found in steps.items():
+        roles.setdefault((w, frozenset(found)), set()).add(r)
+    workflows: dict[tuple[frozenset[int], frozenset[int]], set[int]] = {}
+    for (w, found_steps), found in roles.items():
+        workflows.setdefault((frozenset(found), found_steps), set()).add(w)
+    made = [
+        Addresses(_labels(ws, groups[0]), _labels(rs, groups[1]), _labels(ss, groups[2]))
+        for (rs, ss), ws in workflows.items()
+    ]
+    return tuple(sorted(made, key=str))
+
+
+def _labels(indexes: set[int] | frozenset[int], groups: Sequence[NameGroup]) -> tuple[str, ...]:
+    if len(indexes) == len(groups):
+        return (ANY,)
+    return tuple(label for index in sorted(indexes) for label in groups[index].labels)
+
+
+# --- what is granted at one of them ----------------------------------------------------------------------------------
+
+
+class _Comparison:
+    """Compares two catalogs at one kind of address after another."""
+
+    def __init__(self, old: Catalog, new: Catalog, examples: Mapping[str, str]) -> None:
+        self._old, self._new = Granted(old), Granted(new)
+        self._labels = examples
+        self._pairs = list(_paired(old, new))
+        self.edits = config_edits(old, new)
+        self._edited = {edit.place: edit for edit in self.edits}
+        self._carried = {id_: edit for edit in self.edits for id_ in edit.carries}
+        self._unstable = frozenset(number for number in range(len(self._pairs)) if not self._is_stable(number))
+        self._met: dict[tuple[int, int], tuple[frozenset[int], frozenset[int]]] = {}
+
+    def rows(self, masks: _Masks, address: Address) -> Iterator[PrivilegeRow]:
+        """Yield what differs at an address, with no address in it."""
+        old = self._side(self._old, masks[0], masks[1], address)
+        new = self._side(self._new, masks[2], masks[3], address)
+        held, differing = self._held(old, new)
+        for number in sorted(differing | (held & self._unstable) if _same_route(old, new) else held):
+            was, is_now = self._pairs[number]
+            yield from self._one_way("widening", old, new, was, is_now)
+            yield from self._one_way("narrowing", new, old, is_now, was)
+            yield from self._otherwise(old, new, was, is_now)
+
+    def _held(self, old: _Side, new: _Side) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the bundles of which either side permits anything, and those of which they permit other tools."""
+        key = (old.policies, new.policies)
+        found = self._met.get(key)
+        if found is None:
+            tools = [(old.tools(was), new.tools(is_now)) for was, is_now in self._pairs]
+            held = frozenset(number for number, (had, has) in enumerate(tools) if had or has)
+            found = self._met[key] = held, frozenset(n for n in held if tools[n][0] != tools[n][1])
+        return found
+
+    def _is_stable(self, number: int) -> bool:
+        """Return whether a bundle is the same on both sides, and is brought in the same way by the same route."""
+        was, is_now = self._pairs[number]
+        old, new = self._old, self._new
+        settings, others = old.catalog.settings, new.catalog.settings
+        return (
+            was is not None
+            and is_now is not None
+            and was == is_now
+            and [part.aliases for part in constituents(old.catalog, was)]
+            == [part.aliases for part in constituents(new.catalog, is_now)]
+            and [part.tools for part in constituents(old.catalog, was)]
+            == [part.tools for part in constituents(new.catalog, is_now)]
+            and (settings.fallback, settings.activation.sticky) == (others.fallback, others.activation.sticky)
+            and (was.id in old.brought_somewhere) == (is_now.id in new.brought_somewhere)
+        )
+
+    def _side(self, granted: Granted, route: int, policies: int, address: Address) -> _Side:
+        return _Side(granted, route.bit_length() - 1, policies, granted.permitted(policies, address))
+
+    def _one_way(
+        self, kind: Kind, less: _Side, more: _Side, was: Bundle | None, is_now: Bundle | None
+    ) -> Iterator[PrivilegeRow]:
+        """Yield what the side with `more` grants of the bundle and the one with `less` does not."""
+        had, has = less.tools(was), more.tools(is_now)
+        if not has or is_now is None:
+            return
+        fresh = has - had
+        if fresh:
+            yield self._row(kind, "may call", fresh, less, more, was, is_now)
+        kept = has & had
+        if not kept or was is None:
+            return
+        if REACH_RANK[more.reach(is_now)] > REACH_RANK[less.reach(was)]:
+            yield self._row(kind, "comes in", kept, less, more, was, is_now)
+        if not {*was.requires_env, *was.requires_binary} <= {*is_now.requires_env, *is_now.requires_binary}:
+            yield self._row(kind, "requires", kept, less, more, was, is_now)
+        looser = frozenset(t for t in kept if not less.granted.handles(was, t) <= more.granted.handles(is_now, t))
+        if looser:
+            yield self._row(kind, "can be denied as", looser, less, more, was, is_now)
+
+    def _otherwise(self, old: _Side, new: _Side, was: Bundle | None, is_now: Bundle | None) -> Iterator[PrivilegeRow]:
+        if was is None or is_now is None:
+            return
+        kept = old.tools(was) & new.tools(is_now)
+        before, after = old.reach(was), new.reach(is_now)
+        if kept and before != after and REACH_RANK[before] == REACH_RANK[after]:
+            yield self._row("neutral", "comes in", kept, old, new, was, is_now)
+
+    def _row(
+        self,
+        kind: Kind,
+        aspect: Aspect,
+        tools: frozenset[str],
+        less: _Side,
+        more: _Side,
+        was: Bundle | None,
+        is_now: Bundle,
+    ) -> PrivilegeRow:
+        before, after = _said(aspect, less, was, tools), _said(aspect, more, is_now, tools)
+        old, new = (more, less) if kind == "narrowing" else (less, more)
+        first, then = (is_now, was) if kind == "narrowing" else (was, is_now)
+        if kind == "narrowing":
+            before, after = after, before
+        catalog = more.granted.catalog
+        return PrivilegeRow(
+            kind=kind,
+            aspect=aspect,
+            subject=is_now.id,
+            tools=tuple(sorted(dict.fromkeys(self._labels.get(tool, tool) for tool in sorted(tools)))),
+            before=before,
+            after=after,
+            effects=is_now.effects,
+            servers=tuple(sorted({tool.partition(".")[0] for tool in tools})),
+            shown=tuple(sorted({mode_of(catalog, is_now, tool) for tool in tools})),
+            edits=tuple(self._blamed(aspect, old, new, first, then)),
+            note="" if was is None or was.id == is_now.id else f"renamed from {was.id!r}",
+        )
+
+    def _blamed(
+        self, aspect: Aspect, old: _Side, new: _Side, was: Bundle | None, is_now: Bundle | None
+    ) -> Iterator[ConfigEdit]:
+        """Yield the edits that bear on a bundle at an address."""
+        ids = dict.fromkeys(bundle.id for bundle in (was, is_now) if bundle is not None)
+        for id_ in ids:
+            yield from (edit for edit in (self._edited.get(("bundle", id_)), self._carried.get(id_)) if edit)
+        if aspect == "may call":
+            names = dict.fromkeys(name for side in (old, new) for name in _covering(side))
+            yield from (edit for name in names if (edit := self._edited.get(("policy", name))) is not None)
+            servers = dict.fromkeys(name for bundle in (was, is_now) if bundle is not None for name in bundle.servers)
+            yield from (edit for name in servers if (edit := self._edited.get(("server", name))) is not None)
+        if aspect in ("may call", "comes in"):
+            routes = dict.fromkeys(
+                side.granted.catalog.routes[side.route].name for side in (old, new) if side.route >= 0
+            )
+            if aspect == "comes in" or not is_now or not was:
+                yield from (edit for name in routes if (edit := self._edited.get(("route", name))) is not None)
+        if aspect == "comes in":
+            wanted = ("fallback.order", "fallback.default", "activation.sticky")
+            yield from (edit for name in wanted if (edit := self._edited.get(("setting", name))) is not None)
+
+
+def _same_route(old: _Side, new: _Side) -> bool:
+    routes = [side.granted.catalog.routes[side.route] if side.route >= 0 else None for side in (old, new)]
+    return routes[0] == routes[1]
+
+
+def _covering(side: _Side) -> Iterator[str]:
+    for index, row in enumerate(side.granted.catalog.policies):
+        if side.policies >> index & 1:
+            yield row.name
+
+
+def _said(aspect: Aspect, side: _Side, bundle: Bundle | None, tools: frozenset[str]) -> str:
+    """Return what a side says of the bundle, in the terms of the row's aspect."""
+    if bundle is None:
+        return ""
+    if aspect == "requires":
+        needs = [*(f"env {name}" for name in bundle.requires_env), *(f"binary {n}" for n in bundle.requires_binary)]
+        return ", ".join(needs) or "nothing"
+    if aspect == "can be denied as":
+        return ", ".join(sorted({name for tool in tools for name in side.granted.handles(bundle, tool)}))
+    return side.reach(bundle) if tools & side.tools(bundle) else ""
+
+
+def _paired(old: Catalog, new: Catalog) -> Iterator[tuple[Bundle | None, Bundle | None]]:
+    """Yield each bundle as it was and as it is: by its id, else by an old id that it kept."""
+    left = {id_: bundle for id_, bundle in old.bundles.items() if id_ not in new.bundles}
+    for id_, bundle in new.bundles.items():
+        if id_ in old.bundles:
+            yield old.bundles[id_], bundle
+            continue
+        names = {id_, *bundle.aliases}
+        was = next((one for one in left.values() if not names.isdisjoint((one.id, *one.aliases))), None)
+        if was is not None:
+            del left[was.id]
+        yield was, bundle
+    yield from ((bundle, None) for bundle in left.values())

@@ -1,0 +1,297 @@
+"""What differs for all addresses alike: servers, limits, local tools, how bundles are shown, pinned definitions.
+
+Rules:
+1. Each key says which way is wider (`_SETTINGS`, `_SERVER`, `_BINARY`, `_BUNDLE`). A key that is not listed counts as
+   replaced: what it said is lost and what it says is gained, so a new key is never passed over.
+2. Sets of patterns are compared by what they cover: a name that an old glob covered is nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, Final, Literal
+
+from bundle_router.core.catalog import Bundle, Card, Catalog, Server
+from bundle_router.core.models import BinaryRule
+from bundle_router.core.models.canonical import encode
+from bundle_router.core.models.patterns import first_cover
+from bundle_router.core.tools.exposure.placing import mode_of
+from bundle_router.review.config_edits import ConfigEdit, setting_leaves
+from bundle_router.review.privileges.privilege_rows import Kind, PrivilegeRow
+
+Wider = Literal["more", "less", "gain", "loss", "replace", "neutral"] | tuple[str, ...]
+"""Which way a value is wider: a larger number (None: unbounded), a smaller one, a set with more in it, one with less,
+any other value, no way; or words from the narrowest to the widest."""
+
+_MAX_SAID: Final = 300
+_OFFERS: Final = ("none", "meta", "deferred", "direct")
+_SETTINGS: Final[Mapping[str, Wider]] = {
+    "fallback.order": "neutral",  # what they bring in is said address by address
+    "fallback.default": "neutral",
+    "activation.sticky": "neutral",
+    "activation.max_tools": "more",
+    "search.floor": "less",
+    "search.read_threshold": "less",
+    "search.write_threshold": "less",
+    "search.max_union": "more",
+    "search.max_union_tokens": "more",
+    "search.max_shortlist": "more",
+    "search.offer.read": _OFFERS,
+    "search.offer.write": _OFFERS,
+    "search.offer.execute": _OFFERS,
+    "model.names": "gain",
+    "model.deadline_s": "neutral",
+    "model.max_picks": "more",
+    "model.mode": "neutral",
+    "model.max_output_tokens": "more",
+    "model.temperature": "neutral",
+    "log.durability": "neutral",
+    "log.diagnostics": "neutral",
+    "log.redact_env": "loss",
+    "records.key": "loss",
+    "records.heads": "loss",
+    "cache.capabilities_ttl_s": "neutral",
+    "cache.answers_ttl_s": "neutral",
+    "cache.answers": "neutral",
+}
+_SERVER: Final[Mapping[str, Wider]] = {
+    "trust": ("untrusted", "trusted"),
+    "enabled": ("false", "true"),
+    "include": "gain",
+    "exclude": "loss",
+    "volatile": "gain",
+    "idempotent": "gain",
+    "pass_through": "gain",
+    "timeout_s": "more",
+    "ttl_s": "neutral",
+    "legacy": "neutral",
+    "prefix": "neutral",
+}
+_BINARY: Final[Mapping[str, Wider]] = {
+    "forms": "gain",
+    "env": "gain",
+    "set_env": "gain",
+    "reads": "gain",
+    "timeout_s": "more",
+    "memory_bytes": "more",
+    "file_bytes": "more",
+    "max_processes": "more",
+    "protect_git": ("true", "false"),
+}
+_BUNDLE: Final[Mapping[str, Wider]] = {
+    "effects": "loss",  # policies, search and reuse rest on what a bundle says it can do
+    "description": "neutral",
+    "avoid": "neutral",
+    "examples": "neutral",
+    "companions": "neutral",
+    "skill": "neutral",
+    "max_tokens": "neutral",
+}
+"""What is not listed here is said address by address, or follows from what is."""
+
+
+def everywhere(old: Catalog, new: Catalog, edits: Iterable[ConfigEdit]) -> Iterator[PrivilegeRow]:
+    """Yield a row for each thing that differs whatever the address."""
+    by_place = {edit.place: edit for edit in edits}
+    yield from _servers(old, new, by_place)
+    yield from _settings(old, new, by_place)
+    yield from _local(old, new, by_place)
+    for id_ in sorted(old.bundles.keys() & new.bundles.keys()):
+        edit = by_place.get(("bundle", id_))
+        yield from _bundle(old, new, old.bundles[id_], new.bundles[id_], (edit,) if edit else ())
+    yield from _definitions(old, new, by_place)
+
+
+_Places = Mapping[tuple[str, str], ConfigEdit]
+_Edits = tuple[ConfigEdit, ...]
+
+
+def _edits(by_place: _Places, table: str, name: str) -> _Edits:
+    edit = by_place.get((table, name))
+    return (edit,) if edit is not None else ()
+
+
+def _servers(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
+    for name in sorted({*old.servers, *new.servers}):
+        was, is_now = old.servers.get(name), new.servers.get(name)
+        edits, path = _edits(by_place, "server", name), f"servers.{name}"
+        if was is None or is_now is None:
+            yield from _one_sided(path, _origin(was), _origin(is_now), edits)
+            continue
+        for item in fields(Server):
+            before, after = getattr(was, item.name), getattr(is_now, item.name)
+            if item.name == "reuse":
+                shared = [tuple(tool for row in rows if row.across_runs for tool in row.tools)
+                          for rows in (before, after)]  # fmt: skip
+                yield from _compared(f"{path}.reuse across runs", shared[0], shared[1], "gain", edits)
+                yield from _compared(f"{path}.reuse", before, after, "neutral", edits)
+            elif item.name == "include":
+                every = [("*",) if names is None else names for names in (before, after)]
+                yield from _compared(f"{path}.include", every[0], every[1], "gain", edits)
+            elif item.name not in ("name", "env_names"):
+                yield from _compared(f"{path}.{item.name}", before, after, _SERVER.get(item.name, "replace"), edits)
+
+
+def _origin(server: Server | None) -> str:
+    if server is None:
+        return ""
+    return f"{server.trust} {server.transport} {server.url or ' '.join((server.command or '', *server.args))}".strip()
+
+
+def _settings(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
+    before, after = setting_leaves(old.settings), setting_leaves(new.settings)
+    for path in before:
+        wider = _SETTINGS.get(path, "more" if path.startswith("limits.") else "replace")
+        yield from _compared(path, before[path], after[path], wider, _edits(by_place, "setting", path))
+
+
+def _local(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
+    edits = _edits(by_place, "local", "docs_hosts")
+    yield from _compared("docs.hosts", old.local.docs_hosts, new.local.docs_hosts, "gain", edits)
+    edits = _edits(by_place, "local", "hard_links")
+    yield from _compared("repo.hard_links", old.local.hard_links, new.local.hard_links, ("refuse", "allow"), edits)
+    before, after = ({rule.name: rule for rule in catalog.local.binaries} for catalog in (old, new))
+    edits = _edits(by_place, "local", "binaries")
+    for name in sorted({*before, *after}):
+        was, is_now, path = before.get(name), after.get(name), f"binaries.{name}"
+        if was is None or is_now is None:
+            yield from _one_sided(path, was.path if was else "", is_now.path if is_now else "", edits)
+            continue
+        for key in BinaryRule.model_fields:
+            values = [getattr(rule, key) for rule in (was, is_now)]
+            if key == "forms":
+                values = [tuple(encode(f.model_dump(mode="json", exclude_defaults=True)) for f in v) for v in values]
+            yield from _compared(f"{path}.{key}", values[0], values[1], _BINARY.get(key, "replace"), edits)
+
+
+def _bundle(old: Catalog, new: Catalog, was: Bundle, is_now: Bundle, edits: _Edits) -> Iterator[PrivilegeRow]:
+    for name, wider in _BUNDLE.items():
+        path = f'bundles."{was.id}".{name}'
+        yield from _compared(path, getattr(was, name), getattr(is_now, name), wider, edits, is_now)
+    shown = {tool: (mode_of(old, was, tool), mode_of(new, is_now, tool)) for tool in was.tools if tool in is_now.tools}
+    for before, after in sorted({pair for pair in shown.values() if pair[0] != pair[1]}):
+        tools = tuple(tool for tool, pair in shown.items() if pair == (before, after))
+        yield PrivilegeRow(
+            "neutral", "shown", was.id, tools, before, after, is_now.effects, is_now.servers, (after,), (), edits
+        )
+    before_text, after_text = (_skill(catalog, bundle) for catalog, bundle in ((old, was), (new, is_now)))
+    if before_text != after_text and was.skill == is_now.skill:
+        yield from _compared(f'bundles."{was.id}".skill text', before_text, after_text, "neutral", edits, is_now)
+
+
+def _skill(catalog: Catalog, bundle: Bundle) -> str:
+    skill = catalog.skill_of(bundle)
+    return skill.text if skill is not None else ""
+
+
+def _definitions(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
+    """Yield what was approved, taken back or replaced of tools' definitions, a row for each server."""
+    by_server: dict[str, dict[str, list[str]]] = {}
+    for name in sorted({*old.cards, *new.cards}):
+        was, is_now = old.cards.get(name), new.cards.get(name)
+        if was != is_now:
+            what = "approved" if was is None else "taken back" if is_now is None else _replaced(was, is_now)
+            by_server.setdefault(name.partition(".")[0], {}).setdefault(what, []).append(name)
+    kinds: Mapping[str, Kind] = {"approved": "widening", "taken back": "narrowing"}
+    for server, found in by_server.items():
+        for what, names in found.items():
+            yield PrivilegeRow(
+                kind=kinds.get(what, "neutral"),
+                aspect="holds everywhere",
+                subject=f"definitions of {server}",
+                tools=tuple(names),
+                before="" if what == "approved" else "reviewed",
+                after="" if what == "taken back" else "reviewed",
+                servers=(server,),
+                edits=_edits(by_place, "server", server),
+                note=what,
+            )
+
+
+def _replaced(was: Card, is_now: Card) -> str:
+    return "replaced" if was.sha256 != is_now.sha256 else "counted anew"
+
+
+# --- comparing two values --------------------------------------------------------------------------------------------
+
+
+def _one_sided(path: str, before: str, after: str, edits: _Edits) -> Iterator[PrivilegeRow]:
+    kind: Kind = "widening" if after else "narrowing"
+    yield PrivilegeRow(kind, "holds everywhere", path, before=before, after=after, edits=edits)
+
+
+def _compared(
+    path: str, before: Any, after: Any, wider: Wider, edits: _Edits, bundle: Bundle | None = None
+) -> Iterator[PrivilegeRow]:
+    """Yield the rows that a value's change comes to: one, or two where something is lost and something gained."""
+    if before == after:
+        return
+    effects = bundle.effects if bundle is not None else ()
+    yield from (
+        PrivilegeRow(kind, "holds everywhere", path, (), _text(was), _text(now), effects, edits=edits)
+        for kind, was, now in _ways(before, after, wider)
+    )
+
+
+_Way = tuple[Kind, Any, Any]
+
+
+def _ways(before: Any, after: Any, wider: Wider) -> Iterator[_Way]:
+    if wider == "replace":
+        yield "widening", "", after
+        yield "narrowing", before, ""
+    elif wider in ("gain", "loss"):
+        yield from _sets(_items(before), _items(after), "widening" if wider == "gain" else "narrowing")
+    elif wider == "neutral":
+        yield "neutral", before, after
+    else:
+        rank = _rank(wider)
+        up: Kind = "widening" if rank(after) > rank(before) else "narrowing"
+        yield up, before, after
+
+
+def _sets(before: tuple[str, ...], after: tuple[str, ...], gaining: Kind) -> Iterator[_Way]:
+    """Yield what is gained and what is lost; `gaining` says what a gain comes to."""
+    losing: Kind = "narrowing" if gaining == "widening" else "widening"
+    gained = tuple(item for item in after if first_cover(before, item) is None)
+    lost = tuple(item for item in before if first_cover(after, item) is None)
+    if gained:
+        yield gaining, "", gained
+    if lost:
+        yield losing, lost, ""
+    if not gained and not lost:
+        yield "neutral", before, after
+
+
+def _items(value: Any) -> tuple[str, ...]:
+    """Return a value as a set."""
+    if isinstance(value, str):
+        return (value,)
+    return () if value is None else tuple(value)
+
+
+def _rank(wider: Wider) -> Callable[[Any], float]:
+    if isinstance(wider, tuple):
+        return lambda value: float(wider.index(str(value).lower()))
+    sign = -1.0 if wider == "less" else 1.0
+    return lambda value: sign * (float("inf") if value is None else float(value))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "not set"
+    plain = value if isinstance(value, str) else ", ".join(value) if _is_words(value) else encode(_plain(value))
+    return plain if len(plain) <= _MAX_SAID else f"{plain[:_MAX_SAID]}… ({len(plain):,} characters)"
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of the catalog as JSON values."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    names = getattr(type(value), "__dataclass_fields__", None)
+    return {name: _plain(getattr(value, name)) for name in names} if names is not None else value

@@ -1,0 +1,141 @@
+"""What one catalog lets a step have at most: the tools of each bundle that policy permits, and what brings the bundle.
+
+Judged by the function that decides and calls (`core.decide.policy`), for steps without a policy of their own, with
+every variable and program present and every server up: what a step, an ancestor or a fact takes away, it takes from
+both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from bundle_router.core.catalog import Bundle, Catalog, Route
+from bundle_router.core.decide.ceiling import ceiling_of
+from bundle_router.core.decide.mapping import Address
+from bundle_router.core.decide.policy import constituents, static_verdict
+from bundle_router.core.models.patterns import first_match
+from bundle_router.review.privileges.name_classes import name_classes
+from bundle_router.review.privileges.privilege_rows import REACH_RANK, Reach
+
+Permitted = Mapping[str, frozenset[str]]
+"""Bundle id → the tools of it that policy permits."""
+
+
+class Granted:
+    """Answers for one catalog."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._permitted: dict[int, Permitted] = {}
+        self._reaches: dict[tuple[int, str], Reach] = {}
+
+    def permitted(self, rows: int, address: Address) -> Permitted:
+        """Return what policy permits at an address. `rows`: the policies that cover it, as bits: equal rows, equal
+        answers."""
+        found = self._permitted.get(rows)
+        if found is None:
+            ceiling = ceiling_of(self.catalog, address, None, ())
+            verdicts = (static_verdict(self.catalog, ceiling, bundle) for bundle in self.catalog.bundles.values())
+            found = {one.id: frozenset(one.tools) for one in verdicts if one.tools}
+            self._permitted[rows] = found
+        return found
+
+    def reach(self, route: int, bundle: str) -> Reach:
+        """Return what brings the bundle where the route of that index (-1: none) is the one that matches."""
+        found = self._reaches.get((route, bundle))
+        if found is None:
+            row = self.catalog.routes[route] if route >= 0 else None
+            found = self._reaches[route, bundle] = self._reach(row, self.catalog.bundles[bundle])
+        return found
+
+    def _reach(self, route: Route | None, bundle: Bundle) -> Reach:
+        brought = self._brought(route, bundle)
+        if brought != "permitted" or not self.catalog.settings.activation.sticky or self._holds_back(route):
+            return brought
+        return "stays" if bundle.id in self.brought_somewhere else "permitted"
+
+    def _brought(self, route: Route | None, bundle: Bundle) -> Reach:
+        """Return what the address itself brings."""
+        names = {bundle.id, *bundle.aliases}
+        if bundle.always or (route is not None and not names.isdisjoint(route.bundles)):
+            return "given"
+        if route is not None and route.ask is None:
+            return "permitted"
+        fallback = self.catalog.settings.fallback
+        asked = bundle.selectable and (route is None or route.ask is None or first_match(route.ask, bundle.id))
+        if asked and fallback.order != ("default",):
+            return "picked"
+        return "picked" if "default" in fallback.order and not names.isdisjoint(fallback.default) else "permitted"
+
+    def _holds_back(self, route: Route | None) -> bool:
+        """Return whether nothing stays at such an address: it has none, by its route or for want of any answer."""
+        if route is not None and (route.bundles or route.ask is None):
+            return not route.bundles
+        fallback = self.catalog.settings.fallback
+        return fallback.order == ("default",) and not fallback.default
+
+    @cached_property
+    def brought_somewhere(self) -> frozenset[str]:
+        """The bundles that some step brings, so that they may stay at another."""
+        mapped = {self.catalog.id_today(id_) for route in self.catalog.routes for id_ in route.bundles}
+        asking = (None, *(route for route in self.catalog.routes if route.ask is not None))
+        return frozenset(
+            bundle.id
+            for bundle in self.catalog.bundles.values()
+            if bundle.id in mapped or any(REACH_RANK[self._brought(route, bundle)] for route in asking)
+        )
+
+    def handles(self, bundle: Bundle, tool: str) -> frozenset[str]:
+        """Return the names under which a step's own policy can deny the tool in this bundle: the bundle's, old ones
+        too, and those of the bundles it comes from."""
+        parts = [bundle, *(part for part in constituents(self.catalog, bundle) if tool in part.tools)]
+        return frozenset(name for part in parts for name in (part.id, *part.aliases))
+
+
+def tool_examples(catalogs: Iterable[Catalog]) -> tuple[dict[str, str], bool]:
+    """Return an example of each kind of tool that the globs of bundles may come to cover, with its label, and whether
+    these are all kinds: policies, servers and bundles tell tools apart that nobody has listed yet."""
+    every = tuple(catalogs)
+    patterns: dict[str, set[str]] = {}
+    for catalog in every:
+        for bundle in catalog.bundles.values():
+            for glob in bundle.patterns:
+                patterns.setdefault(glob.partition(".")[0], set()).add(glob)
+    examples: dict[str, str] = {}
+    complete = True
+    for server, globs in patterns.items():
+        classes, whole = name_classes({*globs, *_told_apart(every, server)}, f"{server}.")
+        complete = complete and whole
+        examples |= {one.example: one.label for one in classes if not one.patterns.isdisjoint(globs)}
+    return examples, complete
+
+
+def _told_apart(catalogs: Iterable[Catalog], server: str) -> Iterable[str]:
+    """Yield all that is said anywhere of tools of the server."""
+    for catalog in catalogs:
+        for bundle in catalog.bundles.values():
+            yield from (tool for tool in bundle.tools if tool.partition(".")[0] == server)
+        for row in catalog.policies:
+            for pattern in (*(row.allow or ()), *row.deny):
+                if pattern.startswith("tool:"):
+                    yield pattern.removeprefix("tool:")
+        known = catalog.servers.get(server)
+        if known is not None:
+            yield from (f"{server}.{name}" for name in (*(known.include or ()), *known.exclude))
+
+
+def with_examples(catalog: Catalog, examples: Iterable[str]) -> Catalog:
+    """Return the catalog in which servers list the example tools, so that the globs of bundles cover them."""
+    tools = tuple(examples)
+    bundles = {
+        bundle.id: replace(bundle, tools=tuple(sorted({*bundle.tools, *_covered(bundle, tools)})))
+        for bundle in catalog.bundles.values()
+        if bundle.patterns
+    }
+    return replace(catalog, bundles={**catalog.bundles, **bundles}) if bundles else catalog
+
+
+def _covered(bundle: Bundle, tools: Iterable[str]) -> Iterable[str]:
+    return (tool for tool in tools if first_match(bundle.patterns, tool) is not None)

@@ -1,0 +1,144 @@
+"""Which names a set of patterns tells apart, with an example of each kind.
+
+Rules:
+1. Two names are of one class when the same patterns cover both. Every class that has a name is found, the names that
+   no pattern covers among them: what a config says of a name it never spells is said of a class.
+2. Found by walking all patterns over every name at once, as automata. An example is the shortest name of its class.
+3. The walk is bounded. Past the bound the answer says that it is not complete, and nobody may rest on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.models.patterns import is_glob, matches
+
+MAX_STATES: Final = 40_000
+MAX_NAME: Final = 200
+"""Characters that a workflow, role or step may have (see `Step`)."""
+OTHER: Final = "any other"
+ANY: Final = "any"
+
+_Trie = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NameClass:
+    """Names that the same patterns cover. `label` is for people, `example` one of the names."""
+
+    label: str
+    example: str
+    patterns: frozenset[str]
+
+
+def name_classes(patterns: Iterable[str], prefix: str = "") -> tuple[tuple[NameClass, ...], bool]:
+    """Return the classes of names that begin with `prefix` and are longer, and whether these are all there are.
+
+    Plain names are patterns that cover themselves. The class of each plain name comes first, the one that nothing
+    covers last.
+    """
+    every = sorted(set(patterns))
+    exact = [pattern for pattern in every if not is_glob(pattern)]
+    globs = [pattern for pattern in every if is_glob(pattern)]
+    found, complete = _walk(exact, globs, prefix)
+    named = set(exact)
+    classes = [
+        NameClass(_label(example, covered, example in named), example, covered)
+        for covered, example in sorted(found.items(), key=lambda item: (item[1] not in named, not item[0], item[1]))
+    ]
+    if len(classes) == 1 and classes[0].label == OTHER:
+        classes = [NameClass(ANY, classes[0].example, classes[0].patterns)]
+    return tuple(classes), complete
+
+
+def label_of(name: str, classes: Sequence[NameClass]) -> str:
+    """Return the label of the class that the name is of."""
+    patterns = {pattern for one in classes for pattern in one.patterns}
+    covered = {pattern for pattern in patterns if matches(pattern, name)}
+    return next((one.label for one in classes if one.patterns == covered), OTHER)
+
+
+def _label(example: str, covered: frozenset[str], is_named: bool) -> str:
+    if is_named:
+        return example
+    return " & ".join(sorted(covered - {"*"})) or OTHER
+
+
+def _walk(exact: Sequence[str], globs: Sequence[str], prefix: str) -> tuple[dict[frozenset[str], str], bool]:
+    """Walk breadth first over what names may come to: where in the plain names, and in each glob, one may be."""
+    trie, ends = _trie_of(exact)
+    literals = sorted({char for glob in globs for char in glob if char not in "*?"})
+    free = _free_char({char for name in exact for char in name} | set(literals))
+    node, states = 0, tuple(_closed(1, glob) for glob in globs)
+    for char in prefix:
+        node, states = trie[node].get(char, -1) if node >= 0 else -1, _moved(states, globs, char)
+    found: dict[frozenset[str], str] = {}
+    seen = {(node, states)}
+    layer = [(prefix, node, states)]
+    for _ in range(MAX_NAME - len(prefix)):
+        if not layer:
+            break
+        following: list[tuple[str, int, tuple[int, ...]]] = []
+        for text, node, states in layer:
+            chars = {*literals, free, *(trie[node] if node >= 0 else ())}
+            for char in sorted(chars, key=lambda one: (one != free, one)):
+                to = trie[node].get(char, -1) if node >= 0 else -1
+                moved = _moved(states, globs, char)
+                name = text + char
+                covered = {glob for glob, state in zip(globs, moved, strict=True) if state >> len(glob) & 1}
+                if to in ends:
+                    covered.add(name)
+                found.setdefault(frozenset(covered), name)
+                if (to, moved) not in seen:
+                    seen.add((to, moved))
+                    following.append((name, to, moved))
+            if len(seen) > MAX_STATES:
+                return found, False
+        layer = following
+    return found, True
+
+
+def _trie_of(names: Sequence[str]) -> tuple[list[_Trie], set[int]]:
+    """Return the nodes of a trie, by number, and which of them end a name."""
+    nodes: list[_Trie] = [{}]
+    ends: set[int] = set()
+    for name in names:
+        at = 0
+        for char in name:
+            if char not in nodes[at]:
+                nodes[at][char] = len(nodes)
+                nodes.append({})
+            at = nodes[at][char]
+        ends.add(at)
+    return nodes, ends
+
+
+def _closed(state: int, glob: str) -> int:
+    """Return the set of positions (as bits) with those that a `*` may be passed over to."""
+    for position, char in enumerate(glob):
+        if char == "*" and state >> position & 1:
+            state |= 1 << (position + 1)
+    return state
+
+
+def _moved(states: tuple[int, ...], globs: Sequence[str], char: str) -> tuple[int, ...]:
+    """Return where each glob may be after one more character."""
+    moved = []
+    for state, glob in zip(states, globs, strict=True):
+        after = 0
+        for position, wanted in enumerate(glob):
+            if state >> position & 1:
+                if wanted == "*":
+                    after |= 1 << position
+                elif wanted in ("?", char):
+                    after |= 1 << (position + 1)
+        moved.append(_closed(after, glob))
+    return tuple(moved)
+
+
+def _free_char(used: set[str]) -> str:
+    """Return a character that no pattern spells: it stands for all of them."""
+    chars: list[str] = [*"xyzqwv", *map(chr, range(0x61, 0x10000))]
+    return next(char for char in chars if char not in used)

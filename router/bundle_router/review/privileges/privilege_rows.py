@@ -1,0 +1,165 @@
+"""The values of a privilege diff, and their JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from bundle_router.core.models import Effect
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.tools.exposure import Place
+from bundle_router.review.config_edits import ConfigEdit
+from bundle_router.review.privileges.name_classes import ANY, NameClass, label_of
+
+Kind = Literal["widening", "narrowing", "neutral"]
+Reach = Literal["permitted", "stays", "picked", "given"]
+"""What brings a permitted bundle to an address: nothing does (`permitted`); it may stay from another step of the run or
+from the parent (`stays`); search, a model, a shortlist or the default may pick it (`picked`); it is there each time
+(`given`)."""
+Aspect = Literal["may call", "comes in", "requires", "can be denied as", "under the id", "shown", "holds everywhere"]
+"""What a row is about. `holds everywhere`: no matter of an address, its `subject` is a config key."""
+
+REACH_RANK: Final[Mapping[Reach, int]] = {"permitted": 0, "stays": 1, "picked": 2, "given": 2}
+"""How much each reach is worth. Whether a bundle is picked or given is a matter of behaviour, not of powers."""
+
+
+REACH_WORDS: Final[Mapping[str, str]] = {
+    "permitted": "is permitted and nothing brings it here",
+    "stays": "may stay from another step",
+    "picked": "may be picked by search, a model or the default",
+    "given": "is there each time",
+}
+EFFECT_SIGNS: Final[Mapping[Effect, str]] = {"exec": "EXECUTES", "write": "WRITES", "network": "NETWORK"}
+"""What has to be seen at a glance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """The workflows, roles and steps that stand in every combination, each as labels of name classes."""
+
+    workflow: tuple[str, ...]
+    role: tuple[str, ...]
+    step: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " × ".join(", ".join(labels) for labels in (self.workflow, self.role, self.step))
+
+
+@dataclass(frozen=True, slots=True)
+class PrivilegeRow:
+    """One thing that one of two catalogs allows and the other does not, or (`neutral`) allows otherwise.
+
+    `subject`: the id of a bundle, or the path of a config key. `tools`: those concerned, or globs over tools that
+    nobody has listed yet. `before` and `after`: the reach of the bundle, or what the key says. `shown`: how the tools
+    are presented. `addresses`: empty where it holds everywhere. `edits`: what it rests on, as far as that is known.
+    """
+
+    kind: Kind
+    aspect: Aspect
+    subject: str
+    tools: tuple[str, ...] = ()
+    before: str = ""
+    after: str = ""
+    effects: tuple[Effect, ...] = ()
+    servers: tuple[str, ...] = ()
+    shown: tuple[Place, ...] = ()
+    addresses: tuple[Addresses, ...] = ()
+    edits: tuple[ConfigEdit, ...] = ()
+    note: str = ""
+
+
+def sentence(row: PrivilegeRow) -> str:
+    """Return what a row says, for people, without its addresses and edits."""
+    tools, gone = ", ".join(row.tools), row.kind == "narrowing"
+    match row.aspect:
+        case "may call":
+            how = f" ({REACH_WORDS.get(row.after, '')}; shown {', '.join(row.shown)})" if not gone else ""
+            said = f"may {'no longer ' if gone else ''}call {tools} of {row.subject}{how}"
+        case "comes in":
+            said = f"{row.subject} {REACH_WORDS[row.after]}; before, it {REACH_WORDS[row.before]}"
+        case "requires":
+            said = f"{row.subject} requires {row.after}; before, {row.before}"
+        case "can be denied as":
+            said = f"{row.subject} can be denied by a step as {row.after}; before, as {row.before}"
+        case "shown":
+            said = f"{tools} of {row.subject}: shown {row.after}; before, {row.before}"
+        case _:
+            both = f"{row.before} → {row.after}" if row.before and row.after else ""
+            change = both or row.after or f"no longer {row.before}"
+            said = f"{row.subject}: {f'{row.note}: {tools}' if tools else change}"
+    return said if not row.note or row.aspect == "holds everywhere" else f"{said} ({row.note})"
+
+
+@dataclass(frozen=True, slots=True)
+class PrivilegeDiff:
+    """What the new catalog allows that the old one does not, and the reverse.
+
+    `address_count`: combinations of workflow, role and step that were looked at; `class_counts`: how many kinds of each
+    the rows tell apart; `classes`: the names that patterns do. `complete` is false where the names were too many to
+    look at all: then nobody may say that nothing widened, and `widens` says that something may have.
+    """
+
+    old_revision: str
+    new_revision: str
+    rows: tuple[PrivilegeRow, ...] = ()
+    address_count: int = 0
+    class_counts: tuple[int, int, int] = (0, 0, 0)
+    complete: bool = True
+    classes: tuple[tuple[NameClass, ...], ...] = ()
+
+    def of(self, kind: Kind) -> tuple[PrivilegeRow, ...]:
+        """Return the rows of that kind."""
+        return tuple(row for row in self.rows if row.kind == kind)
+
+    def at(self, workflow: str, role: str, step: str) -> tuple[PrivilegeRow, ...]:
+        """Return the rows that concern a step there, without those that hold everywhere."""
+        labels = [label_of(name, classes) for name, classes in zip((workflow, role, step), self.classes, strict=True)]
+
+        def has(address: Addresses) -> bool:
+            parts = (address.workflow, address.role, address.step)
+            return all(known == (ANY,) or label in known for label, known in zip(labels, parts, strict=True))
+
+        return tuple(row for row in self.rows if any(map(has, row.addresses)))
+
+    @property
+    def widens(self) -> bool:
+        """Whether anything widened, or can't be said not to have."""
+        return not self.complete or any(row.kind == "widening" for row in self.rows)
+
+    @property
+    def widening_digest(self) -> str:
+        """The digest of the widening rows: what an acknowledgement is for."""
+        return digest_of([self.complete, [row_json(row) for row in self.of("widening")]])
+
+    def to_json(self, places: Mapping[tuple[str, str], str] = {}) -> dict[str, Any]:
+        """Return this as JSON values. `places` says in which file and line an entry stands, by `ConfigEdit.place`."""
+        return {
+            "old_revision": self.old_revision,
+            "new_revision": self.new_revision,
+            "widens": self.widens,
+            "complete": self.complete,
+            "addresses": self.address_count,
+            "names_told_apart": dict(zip(("workflow", "role", "step"), self.class_counts, strict=True)),
+            "rows": [row_json(row, places) for row in self.rows],
+        }
+
+
+def row_json(row: PrivilegeRow, places: Mapping[tuple[str, str], str] = {}) -> dict[str, Any]:
+    """Return a row as JSON values."""
+    return {
+        "kind": row.kind,
+        "aspect": row.aspect,
+        "subject": row.subject,
+        "tools": list(row.tools),
+        "before": row.before,
+        "after": row.after,
+        "effects": list(row.effects),
+        "servers": list(row.servers),
+        "shown": list(row.shown),
+        "addresses": [
+            {"workflow": list(one.workflow), "role": list(one.role), "step": list(one.step)} for one in row.addresses
+        ],
+        "edits": [{"edit": str(edit), "place": places.get(edit.place)} for edit in row.edits],
+        "note": row.note,
+    }
