@@ -23,6 +23,7 @@ from bundle_router.errors import RouterError
 VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "init": ("scaffold", "write a commented config and its JSON Schemas; never overwrites"),
     "check": ("checking", "validate the config, and report what is legal but dead or risky"),
+    "diff": ("diff", "compare two configs: what the new one newly allows at any step, and what it takes away"),
     "demo": ("demo", "run a small workflow end to end and show what happened"),
     "route": ("route", "decide what a step may see, and write it to the run directory"),
     "search": ("search", "rank bundles, or tools, for a request"),

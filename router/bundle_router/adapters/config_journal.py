@@ -1,0 +1,37 @@
+"""The file of a config folder that keeps what was changed in it and why (see `review.config_changes`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bundle_router.errors import RequestError, storage_error
+from bundle_router.review.config_changes import FILE_NAME, ConfigChange, changes_from
+
+
+def append_change(folder: Path, change: ConfigChange) -> Path:
+    """Add a line, and return where. It is on disk when this returns. Raises StorageError."""
+    path = folder / FILE_NAME
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(change.to_line().encode())
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        raise storage_error(f"{path}: can't be written", error) from error
+    return path
+
+
+def read_changes(folder: Path) -> list[ConfigChange]:
+    """Return what was kept, oldest first. Raises RequestError where a line can't be read."""
+    try:
+        text = (folder / FILE_NAME).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{folder / FILE_NAME} can't be read: {error}") from None
+    try:
+        return changes_from(text)
+    except ValueError as error:
+        raise RequestError(str(error), advice="put the line right, or take it out") from None

@@ -1,0 +1,50 @@
+"""A folder as it is in a git revision, read by the `git` program."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from bundle_router.errors import RequestError
+
+_TIMEOUT_S: Final = 60
+_MAX_BYTES: Final = 256 << 20
+
+
+def extract_revision(revision: str, folders: Sequence[str], target: Path) -> None:
+    """Write those of the folders (relative to the current one) that the revision holds beneath `target`.
+
+    Links that lead out are not written. Raises RequestError where git can't be had, or knows no such revision.
+    """
+    if revision.startswith("-"):
+        raise RequestError(f"{revision!r} is not a git revision")
+    listed = _git("ls-tree", "--name-only", "-z", revision, "--", *folders).decode("utf-8", "surrogateescape")
+    present = [name for name in listed.split("\0") if name]
+    if not present:
+        return
+    data = _git("archive", "--format=tar", revision, "--", *present)
+    if len(data) > _MAX_BYTES:
+        raise RequestError(f"{', '.join(present)} in {revision!r} is larger than {_MAX_BYTES:,} bytes")
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(target, filter="data")
+
+
+def _git(*words: str) -> bytes:
+    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(["git", *words], capture_output=True, env=env, timeout=_TIMEOUT_S, check=False)
+    except FileNotFoundError:
+        raise RequestError("git is not installed", advice="compare two folders") from None
+    except subprocess.TimeoutExpired:
+        raise RequestError(f"git took longer than {_TIMEOUT_S} s") from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise RequestError(
+            f"git: {said[0] if said else 'failed'}", advice="name a folder, or a revision and a folder: main:config"
+        )
+    return done.stdout

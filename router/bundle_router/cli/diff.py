@@ -1,0 +1,164 @@
+"""`bundle-router diff`: what an edit of the config newly allows, and what it takes away."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from bundle_router.cli.arguments import add_json
+from bundle_router.cli.local import add_local, local_servers
+from bundle_router.cli.output import heading, print_json, say, say_whole
+from bundle_router.core.catalog import Catalog
+from bundle_router.errors import RequestError
+from bundle_router.review.edit_places import Places
+from bundle_router.review.privileges import (
+    EFFECT_SIGNS,
+    Addresses,
+    Kind,
+    PrivilegeDiff,
+    PrivilegeRow,
+    privilege_diff,
+    sentence,
+)
+
+MAX_ROWS: Final = 40
+"""Rows of a kind that are printed; `--all` prints all."""
+_SIGNS: Final = {"widening": "+", "narrowing": "-", "neutral": "~"}
+_KINDS: Final[tuple[Kind, ...]] = ("widening", "narrowing", "neutral")
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("old", metavar="OLD", help="a config folder, a git revision, or revision:folder")
+    parser.add_argument("new", metavar="NEW", nargs="?", default="config", help="the same (default: config)")
+    parser.add_argument(
+        "--allow-widening",
+        metavar="REASON",
+        help="exit with 0 although something widens; the reason is kept in changes.jsonl of the config folder NEW",
+    )
+    parser.add_argument("--all", action="store_true", help=f"print every row, not {MAX_ROWS} of a kind")
+    add_local(parser)
+    add_json(parser)
+    parser.epilog = "Exit: 0 nothing widens, or it was allowed; 1 something widens; 2 one of the two is invalid."
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with ExitStack() as stack:
+        old, new = (_loaded(text, arguments, stack) for text in (arguments.old, arguments.new))
+        diff = privilege_diff(old.catalog, new.catalog)
+        kept = _keep(arguments.allow_widening, diff, new) if arguments.allow_widening is not None else None
+        places = {**old.places, **new.places}
+        if arguments.json:
+            print_json({**diff.to_json(places), "allowed": arguments.allow_widening, "kept_in": kept and str(kept)})
+        else:
+            _show(diff, places, None if arguments.all else MAX_ROWS)
+            if kept is not None:
+                say(f"allowed: {arguments.allow_widening} (kept in {kept})")
+    return 1 if diff.widens and kept is None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """One of the two. `folder`: where what was allowed is kept, for a revision the folder of today."""
+
+    catalog: Catalog
+    places: Places
+    folder: Path
+
+
+def _loaded(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _Loaded:
+    """Load a folder, or what a git revision holds of one. Raises ConfigError, RequestError."""
+    from bundle_router.wiring.config_folders import load_with_places, revision_folder
+
+    local = local_servers(arguments)
+    if Path(text).is_dir():
+        return _Loaded(*load_with_places(text, local=local), Path(text))
+    revision, _, folder = text.partition(":")
+    folder = folder or "config"
+    extracted = stack.enter_context(revision_folder(revision, folder))
+    catalog, places = load_with_places(extracted, local=local)
+    shown = {place: where.replace(str(extracted), f"{revision}:{folder}") for place, where in places.items()}
+    return _Loaded(catalog, shown, Path(folder))
+
+
+def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:
+    """Keep why a widening was allowed, and return where; None where nothing widens."""
+    from bundle_router.adapters.config_journal import append_change
+    from bundle_router.review.config_changes import ConfigChange, widening_words
+
+    if not reason.strip():
+        raise RequestError("--allow-widening needs a reason", advice="say who needs it and what for")
+    if not diff.widens:
+        return None
+    if not new.folder.is_dir():
+        raise RequestError(f"there is no folder {new.folder} to keep the reason in", advice="name a folder as NEW")
+    change = ConfigChange(
+        type="widening.allowed",
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        by=_user(),
+        reason=reason.strip(),
+        old_revision=diff.old_revision,
+        new_revision=diff.new_revision,
+        widening=widening_words(diff),
+        widening_digest=diff.widening_digest,
+    )
+    return append_change(new.folder, change)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # no such user on this machine
+        return ""
+
+
+# --- for people ------------------------------------------------------------------------------------------------------
+
+
+def _show(diff: PrivilegeDiff, places: Places, limit: int | None) -> None:
+    counts = {kind: len(diff.of(kind)) for kind in _KINDS}
+    for kind in _KINDS:
+        rows = diff.of(kind)
+        if not rows:
+            continue
+        heading(f"{kind} ({len(rows)})")
+        for row in rows[:limit]:
+            for lead, text, under in row_lines(row, places):
+                say_whole(lead, text, under=under)
+        if limit is not None and len(rows) > limit:
+            say(f"  … {len(rows) - limit} more: --all prints them")
+    if not diff.complete:
+        say("there are too many names, or globs over them, to look at all addresses: this counts as widening")
+    workflows, roles, steps = diff.class_counts
+    said = ", ".join(f"{count} {kind}" for kind, count in counts.items()) if diff.rows else "no difference in powers"
+    looked = f"{diff.address_count:,} addresses ({workflows} kinds of workflow, {roles} of role, {steps} of step)"
+    say_whole("", f"{said}; {looked}", under=2)
+
+
+def row_lines(row: PrivilegeRow, places: Places) -> Iterator[tuple[str, str, int]]:
+    """Yield the lines of a row: what stands before each, its text, and how far in it goes on."""
+    signs = " ".join(EFFECT_SIGNS[effect] for effect in row.effects if effect in EFFECT_SIGNS)
+    marked = signs and row.kind != "neutral" and row.aspect in ("may call", "comes in", "requires")
+    yield f"{_SIGNS[row.kind]} ", sentence(row) + (f"  {signs}" if marked else ""), 4
+    for address in row.addresses:
+        yield "    at ", address_words(address), 7
+    if row.edits:
+        yield "    because ", "; ".join(edit_words(row, places)), 7
+
+
+def edit_words(row: PrivilegeRow, places: Places) -> Iterable[str]:
+    """Return what a row rests on, each with its file and line where they are known."""
+    for edit in row.edits:
+        where = places.get(edit.place)
+        yield f"{edit} ({where})" if where else str(edit)
+
+
+def address_words(address: Addresses) -> str:
+    """Return addresses as people say them: `workflow feature, bugfix · role reviewer · any step`."""
+    parts = (("workflow", address.workflow), ("role", address.role), ("step", address.step))
+    return " · ".join(f"any {name}" if labels == ("any",) else f"{name} {', '.join(labels)}" for name, labels in parts)

@@ -1,0 +1,48 @@
+"""Config folders to compare: where their entries stand, and folders as they were in a git revision."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.errors import RequestError
+from bundle_router.review.edit_places import Places, edit_places
+from bundle_router.wiring.catalogs import LocalServers, declared_files, load_catalog, local_cards
+
+
+def load_with_places(config: str | Path, *, local: LocalServers | None = None) -> tuple[Catalog, Places]:
+    """Return the catalog of a config folder, and in which file and line each entry stands. Raises ConfigError."""
+    from bundle_router.adapters.config_files import read_config
+    from bundle_router.core.config.resolve import resolve
+
+    catalog = load_catalog(config, local=local)
+    files = [*declared_files(local), *read_config(config)]
+    return catalog, edit_places(resolve(files, local_cards(local)[1]).written)
+
+
+@contextmanager
+def revision_folder(revision: str, folder: str) -> Iterator[Path]:
+    """Yield a config folder as it is in a git revision, with the `bundles` beside it (pins and skills), for as long as
+    the block runs. `folder` is relative to the current one. Raises RequestError."""
+    from bundle_router.adapters.git_revision import extract_revision
+
+    path = Path(folder)
+    if path.is_absolute() or ".." in path.parts:
+        raise RequestError(f"{folder!r} is not a folder beneath this one", advice="go to the folder it is in")
+    with tempfile.TemporaryDirectory(prefix="bundle-router-") as name:
+        extract_revision(revision, _with_bundles(path), Path(name))
+        found = Path(name) / path
+        if not found.is_dir():
+            raise RequestError(
+                f"{revision!r} is neither a folder nor a git revision that holds {folder!r}",
+                advice="name a folder, or a revision and a folder: main:config",
+            )
+        yield found
+
+
+def _with_bundles(config: Path) -> Sequence[str]:
+    return [os.fspath(config), os.fspath(config.parent / "bundles")]
