@@ -7,7 +7,8 @@
         decision.bundle_ids
 
 Importing this package loads nothing heavy; the names below are loaded when they are first used. So are its modules for
-others: `errors`, `tool` (what a tool's author imports), `serving` (the MCP endpoint) and `testing` (fakes).
+others: `errors`, `tool` (what a tool's author imports), `serving` (the MCP endpoint), `ext` (for frameworks) and
+`testing` (fakes).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _HOMES: Final = {
     "Toolset": "bundle_router.core.tools.exposure",
     "load_catalog": "bundle_router.wiring",
 }
-_MODULES: Final = ("errors", "serving", "testing", "tool")
+_MODULES: Final = ("errors", "ext", "serving", "testing", "tool")
 
 __all__ = ["Catalog", "Decision", "Result", "Router", "RouterError", "Step", "StepPolicy", "Toolset", "load_catalog"]
 

@@ -1,0 +1,10 @@
+"""Adapters for agent frameworks, each imported only by who names it (`from bundle_router.ext.langchain import …`).
+
+    pydantic_ai     RoutedToolset                     pip install 'bundle-router[pydantic-ai]'
+    langchain       RoutedTools (a middleware)        pip install 'bundle-router[langchain]'
+    openai_agents   RoutedAgent                       pip install 'bundle-router[openai-agents]'
+    temporal        activities, route, call …         pip install 'bundle-router[temporal]'
+
+Each gives a framework's own agent loop the tools of one decision. `step_tools` is what they have in common, and what an
+adapter for another framework stands on.
+"""

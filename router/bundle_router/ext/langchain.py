@@ -1,0 +1,129 @@
+"""Tools of a routed step for LangChain's agents and graphs of them.
+
+    agent = create_agent(model, middleware=[RoutedTools(router, Step(run_id="r-1", workflow=…, role=…, step=…))])
+
+The step is routed where the agent begins, and the decision is part of the agent's state: an agent that goes on from a
+checkpoint goes on under it. Where it begins again, its key is the graph's own name for that place (the task id), so it
+is decided once. Agents that a graph runs side by side are branches of the run. `invoke` and `ainvoke` both work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, NotRequired
+
+from bundle_router.core.models import Step
+from bundle_router.core.tools.exposure import Toolset
+from bundle_router.engine.results import Result
+from bundle_router.errors import needs_extra
+from bundle_router.ext.step_tools import StepTools, step_key
+from bundle_router.wiring import Router
+
+with needs_extra("the adapter for LangChain", "langchain"):
+    from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+    from langchain.agents.middleware.types import PrivateStateAttr
+    from langchain_core.messages import SystemMessage, ToolMessage
+    from langgraph.prebuilt.tool_node import ToolCallRequest
+    from langgraph.runtime import Runtime
+    from langgraph.types import Command
+
+
+class RoutedState(AgentState[Any]):
+    """An agent's state with the decision it works under, as (run id, decision id)."""
+
+    routed: NotRequired[Annotated[tuple[str, str], PrivateStateAttr]]
+
+
+StepOf = Callable[[Any, Runtime[Any]], Step]
+Answered = ToolMessage | Command[Any]
+
+
+class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
+    """Gives an agent the tools of a step, beside those it has. `step` is what is routed, or a function of the agent's
+    state and the graph's runtime that gives it."""
+
+    state_schema = RoutedState
+
+    def __init__(self, router: Router, step: Step | StepOf) -> None:
+        super().__init__()
+        self._router, self._step = router, step
+        self._open: dict[tuple[str, str], StepTools] = {}
+
+    def before_agent(self, state: RoutedState, runtime: Runtime[Any]) -> dict[str, Any]:
+        return self._begun(StepTools.route_sync(self._router, self._asked(state, runtime)))
+
+    async def abefore_agent(self, state: RoutedState, runtime: Runtime[Any]) -> dict[str, Any]:
+        return self._begun(await StepTools.route(self._router, self._asked(state, runtime)))
+
+    def after_agent(self, state: RoutedState, runtime: Runtime[Any]) -> None:
+        self._open.pop(_place(state), None)
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        return handler(_shown(request, self._tools(request.state).toolset_sync()))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        return await handler(_shown(request, await self._tools(request.state).toolset()))
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answered]) -> Answered:
+        if request.tool is not None:
+            return handler(request)
+        tools, call = self._tools(request.state), request.tool_call
+        result = tools.call_sync(call["name"], call["args"], call["id"] or "")
+        return _message(call, result, tools.pictures_sync(result))
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answered]]
+    ) -> Answered:
+        if request.tool is not None:
+            return await handler(request)
+        tools, call = self._tools(request.state), request.tool_call
+        result = await tools.call(call["name"], call["args"], call["id"] or "")
+        return _message(call, result, await tools.pictures(result))
+
+    def _asked(self, state: RoutedState, runtime: Runtime[Any]) -> Step:
+        step = self._step if isinstance(self._step, Step) else self._step(state, runtime)
+        info = runtime.execution_info
+        if info is None:
+            return step
+        # `worker:<task>|RoutedTools.before_agent:<task>`: who started this agent, where it is a part of a graph.
+        branch = step.branch or info.checkpoint_ns.rpartition("|")[0][-200:]
+        return step_key(step.model_copy(update={"branch": branch}), info.thread_id, info.checkpoint_ns, info.task_id)
+
+    def _begun(self, tools: StepTools) -> dict[str, Any]:
+        self._open[tools.run_id, tools.decision_id] = tools
+        return {"routed": (tools.run_id, tools.decision_id)}
+
+    def _tools(self, state: Any) -> StepTools:
+        """Return the tools of an agent's decision, also where another process began it."""
+        run_id, decision_id = _place(state)
+        return self._open.setdefault((run_id, decision_id), StepTools(self._router, run_id, decision_id))
+
+
+def _place(state: Any) -> tuple[str, str]:
+    run_id, decision_id = state["routed"]
+    return run_id, decision_id
+
+
+def _shown(request: ModelRequest[Any], toolset: Toolset) -> ModelRequest[Any]:
+    """Return the request with the step's tools behind the agent's own, and the guidance behind its instructions."""
+    tools = [*request.tools, *toolset.tools]
+    if not toolset.guidance:
+        return request.override(tools=tools)
+    said = request.system_message.text if request.system_message is not None else ""
+    text = "\n\n".join(part for part in (said, toolset.guidance) if part)
+    return request.override(tools=tools, system_message=SystemMessage(text))
+
+
+def _message(call: Any, result: Result, pictures: list[str]) -> ToolMessage:
+    blocks: list[str | dict[str, Any]] = [{"type": "text", "text": result.text}]
+    blocks += [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
+    return ToolMessage(
+        content=blocks if pictures else result.text,
+        name=call["name"],
+        tool_call_id=call["id"] or "",
+        status="success" if result.ok else "error",
+    )

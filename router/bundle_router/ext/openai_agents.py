@@ -1,0 +1,110 @@
+"""Tools of a routed step for the OpenAI Agents SDK.
+
+    agent = RoutedAgent(name="editor", router=router, step=Step(run_id="r-1", workflow=…, role=…, step=…))
+    result = await agent.run("…")
+
+`agent.run` is `Runner.run` with a configuration in which a name that is not in the array is answered, and recorded as a
+gap, instead of ending the run. For `Runner.run_streamed` and others hand over `run_config=agent.run_config()` yourself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from bundle_router.core.models import Step
+from bundle_router.errors import RequestError, needs_extra
+from bundle_router.ext.step_tools import StepTools
+from bundle_router.wiring import Router
+
+with needs_extra("the adapter for the OpenAI Agents SDK", "openai-agents"):
+    from agents import (
+        Agent,
+        FunctionTool,
+        RunConfig,
+        RunContextWrapper,
+        Runner,
+        RunResult,
+        Tool,
+        ToolOutputImage,
+        ToolOutputText,
+    )
+    from agents.run_config import ToolErrorFormatterArgs
+    from agents.tool_context import ToolContext
+
+
+@dataclass
+class RoutedAgent(Agent[Any]):
+    """An agent that has the tools of a step beside its own. The step is routed once, when they are first asked for:
+    an agent is one decision, so make one for each task. A step with a key, made again, gives the recorded decision.
+    """
+
+    router: Router | None = None
+    step: Step | None = None
+    _tools: asyncio.Future[StepTools] | None = field(default=None, init=False, repr=False)
+    _listed: tuple[Any, list[Tool]] = field(default=(None, []), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.router is None or self.step is None:
+            raise RequestError("RoutedAgent needs a router and a step", advice="RoutedAgent(…, router=…, step=…)")
+        super().__post_init__()  # type: ignore[no-untyped-call]  # the SDK annotates it nowhere
+
+    async def _routed(self) -> StepTools:
+        if self._tools is None:
+            assert self.router is not None  # noqa: S101 - `__post_init__` saw to it
+            assert self.step is not None  # noqa: S101 - as above
+            self._tools = asyncio.ensure_future(StepTools.route(self.router, self.step, "mcp"))
+        return await self._tools
+
+    async def get_all_tools(self, run_context: RunContextWrapper[Any]) -> list[Tool]:
+        own = await super().get_all_tools(run_context)
+        tools = await self._routed()
+        listed = await tools.toolset()
+        if listed is not self._listed[0]:
+            self._listed = (listed, [_function_tool(tools, row) for row in listed.tools])
+        return [*own, *self._listed[1]]
+
+    async def get_system_prompt(self, run_context: RunContextWrapper[Any]) -> str | None:
+        said = await super().get_system_prompt(run_context)
+        guidance = (await (await self._routed()).toolset()).guidance
+        return "\n\n".join(part for part in (said, guidance) if part) or None
+
+    def run_config(self, config: RunConfig | None = None) -> RunConfig:
+        """Return a run configuration, this or a new one, that answers names which are not in the array."""
+        behaviour: dict[str, Any] = {"tool_not_found_behavior": "return_error_to_model"}
+        return replace(config or RunConfig(), **behaviour, tool_error_formatter=self._formatter(config))
+
+    def _formatter(self, config: RunConfig | None) -> Any:
+        theirs = config.tool_error_formatter if config is not None else None
+
+        async def say(error: ToolErrorFormatterArgs[Any]) -> str | None:
+            if error.kind == "tool_not_found":
+                return await (await self._routed()).missed(error.tool_name)
+            said = theirs(error) if theirs is not None else None
+            return said if said is None or isinstance(said, str) else await said
+
+        return say
+
+    async def run(self, prompt: Any, *, run_config: RunConfig | None = None, **more: Any) -> RunResult:
+        """Run the agent as `Runner.run` does, with its parameters; `prompt` is its input."""
+        return await Runner.run(self, prompt, run_config=self.run_config(run_config), **more)
+
+
+def _function_tool(tools: StepTools, row: dict[str, Any]) -> FunctionTool:
+    return FunctionTool(
+        name=row["name"],
+        description=row["description"],
+        params_json_schema=row["inputSchema"],
+        on_invoke_tool=partial(_call, tools, row["name"]),
+        strict_json_schema=False,  # what a server declares is rarely in the strict subset, and the router checks it
+    )
+
+
+async def _call(
+    tools: StepTools, name: str, context: ToolContext[Any], arguments: str
+) -> str | list[ToolOutputText | ToolOutputImage]:
+    result = await tools.call(name, arguments or "{}", context.tool_call_id)
+    pictures = [ToolOutputImage(image_url=url) for url in await tools.pictures(result)]
+    return [ToolOutputText(text=result.text), *pictures] if pictures else result.text

@@ -1,0 +1,128 @@
+"""Tools of a routed step for a pydantic-ai agent.
+
+    agent = Agent("openai:gpt-5", toolsets=[RoutedToolset(router, step=Step(run_id="r-1", workflow=…, role=…, step=…))])
+    await agent.run("…", run_id="r-1-edit")
+
+Each agent run is one decision. Its key is the step's, else the agent run's id, which durable execution (Temporal, DBOS,
+Prefect) derives from the workflow: a run that is started again after a crash has the same decision, and no call twice.
+To those engines this is a dynamic toolset: listing and each call are steps of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from bundle_router.core.models import Step
+from bundle_router.errors import needs_extra
+from bundle_router.ext.step_tools import META_NAMES, StepTools, step_key
+from bundle_router.wiring import Router
+
+with needs_extra("the adapter for pydantic-ai", "pydantic-ai"):
+    from pydantic_ai import ToolFailed, UserError
+    from pydantic_ai.messages import BinaryContent, InstructionPart, ModelRequest, ToolReturnPart
+    from pydantic_ai.tools import RunContext, ToolDefinition
+    from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+    from pydantic_ai.toolsets._dynamic import DynamicToolset
+    from pydantic_core import SchemaValidator, core_schema
+
+ANY_ARGUMENTS: Final = SchemaValidator(core_schema.any_schema())
+"""The router checks arguments against the tool's own schema, and its answer says how they have to be."""
+StepOf = Callable[[RunContext[Any]], Step]
+
+
+class RoutedToolset(DynamicToolset[Any]):
+    """The tools of a step, routed once for each agent run.
+
+    `step` is what is routed, or a function of the run's context that gives it. `own_search`: what the decision defers
+    is handed over with `defer_loading`, and pydantic-ai's search finds it (by the provider where that can); else the
+    router's own `search_tools` does. `id` tells durable execution which toolset this is.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        step: Step | StepOf,
+        own_search: bool = False,
+        id: str = "bundle-router",  # noqa: A002 - as all toolsets have it
+    ) -> None:
+        def begin(ctx: RunContext[Any]) -> AbstractToolset[Any]:
+            asked = step if isinstance(step, Step) else step(ctx)
+            return StepToolset(router, step_key(asked, "pydantic-ai", ctx.run_id), own_search=own_search, name=id)
+
+        super().__init__(begin, per_run_step=False, id=id)
+
+
+class StepToolset(AbstractToolset[Any]):
+    """The tools of one agent run. Nothing is routed before they are first asked for."""
+
+    def __init__(self, router: Router, step: Step, *, own_search: bool, name: str) -> None:
+        self._router, self._step, self._own_search, self._id = router, step, own_search, name
+        self._tools: StepTools | None = None
+        self._listed: tuple[Any, dict[str, ToolsetTool[Any]]] = (None, {})
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    async def _routed(self) -> StepTools:
+        if self._tools is None:
+            self._tools = await StepTools.route(self._router, self._step, "mcp")
+        return self._tools
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        tools = await self._routed()
+        for name in _unknown_names(ctx):
+            await tools.missed(name)
+        listed = await tools.toolset()
+        if listed is not self._listed[0]:
+            definitions = [row for row in listed.tools if not (self._own_search and row["name"] in META_NAMES)]
+            made = {row["name"]: self._tool(_definition(row)) for row in definitions}
+            if self._own_search:
+                later = [row.definition for row in listed.deferred if row.definition is not None]
+                made |= {row["name"]: self._tool(_definition(row, later=True)) for row in later}
+            self._listed = (listed, made)
+        return self._listed[1]
+
+    async def get_tool_for_tool_def(self, tool_def: ToolDefinition, ctx: RunContext[Any]) -> ToolsetTool[Any]:
+        return self._tool(tool_def)
+
+    def _tool(self, definition: ToolDefinition) -> ToolsetTool[Any]:
+        return ToolsetTool(toolset=self, tool_def=definition, max_retries=1, args_validator=ANY_ARGUMENTS)
+
+    async def get_instructions(self, ctx: RunContext[Any]) -> InstructionPart | None:
+        text = "" if self._own_search else (await (await self._routed()).toolset()).guidance
+        return InstructionPart(content=text, dynamic=False) if text else None
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> str | list[str | BinaryContent]:
+        """Raises ToolFailed with what the model is to see where the result is not `ok`."""
+        tools = await self._routed()
+        result = await tools.call(name, tool_args, ctx.tool_call_id or "")
+        if not result.ok:
+            raise ToolFailed(result.text)
+        pictures = [BinaryContent.from_data_uri(url) for url in await tools.pictures(result)]
+        return [result.text, *pictures] if pictures else result.text
+
+
+def _unknown_names(ctx: RunContext[Any]) -> list[str]:
+    """Return the names that pydantic-ai refused in the last turn. A Temporal activity is not given the history: there
+    such names are no gaps in the record."""
+    try:
+        last = ctx.messages[-1] if ctx.messages else None
+    except UserError:
+        return []
+    parts = last.parts if isinstance(last, ModelRequest) else ()
+    returned = [part for part in parts if isinstance(part, ToolReturnPart) and part.retry is not None]
+    return [part.tool_name for part in returned if part.retry is not None and part.retry.cause == "unknown_tool"]
+
+
+def _definition(row: dict[str, Any], *, later: bool = False) -> ToolDefinition:
+    return ToolDefinition(
+        name=row["name"],
+        description=row["description"],
+        parameters_json_schema=row["inputSchema"],
+        defer_loading=later,
+    )

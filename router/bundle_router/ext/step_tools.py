@@ -1,0 +1,119 @@
+"""The tools of one decision, as somebody else's agent loop uses them. What all adapters have in common.
+
+Rules:
+1. One loop, one decision. It is named with every list and call, so that loops side by side are judged each under its
+   own, whatever else is routed in the run meanwhile.
+2. A loop that is run again (a retry, a resumed checkpoint, another worker) comes with the same step key and the same
+   call ids. So a step is decided once, and a call is made once.
+3. The list is asked for again when a call says that a tool joined it, and at no other time.
+4. What the agent can see fail is text for the model. A name that is in no list is called like any other: it is refused
+   with its code, and recorded as a gap.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bundle_router.core.models import Step
+from bundle_router.core.models.canonical import digest
+from bundle_router.core.tools.exposure import Format, Toolset
+from bundle_router.core.tools.meta_tools import NAMES
+from bundle_router.engine.results import Result
+from bundle_router.wiring import Router
+
+META_NAMES: Final = frozenset(NAMES)
+"""Names of the router's own tools, `search_tools` among them."""
+
+
+def step_key(step: Step, *parts: object) -> Step:
+    """Return the step with a key, made of what names this place in the framework's own run; one that has a key keeps
+    it. The same parts give the same key, on whichever machine."""
+    return step if step.key else step.model_copy(update={"key": short_key(*parts)})
+
+
+def call_key(decision_id: str, call_id: str, name: str, arguments: Mapping[str, Any] | str) -> str:
+    """Return the key of a call, empty where the framework gives no id. Name and arguments are part of it: some models
+    count their calls from zero in every turn."""
+    if not call_id:
+        return ""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, sort_keys=True, default=str)
+    return short_key(decision_id, call_id, name, text)
+
+
+def short_key(*parts: object) -> str:
+    """Return a key that these parts give, on every machine the same."""
+    return digest(json.dumps([str(part) for part in parts])).rpartition(":")[2][:32]
+
+
+@dataclass
+class StepTools:
+    """The tools of one open decision of a run: listed, called, and told of to a model.
+
+    `form` is the provider's form of the definitions. Methods that end in `_sync` are for loops without an event loop;
+    all raise as those of `Router` do.
+    """
+
+    router: Router
+    run_id: str
+    decision_id: str
+    form: Format = "openai"
+    _known: Toolset | None = field(default=None, init=False)
+
+    @classmethod
+    async def route(cls, router: Router, step: Step, form: Format = "openai") -> StepTools:
+        """Route a step and return its tools."""
+        return cls(router, step.run_id, (await router.route(step)).decision_id, form)
+
+    @classmethod
+    def route_sync(cls, router: Router, step: Step, form: Format = "openai") -> StepTools:
+        """As `route`, for loops without an event loop."""
+        return cls(router, step.run_id, router.route_sync(step).decision_id, form)
+
+    async def toolset(self) -> Toolset:
+        """Return the list as it is now (rule 3)."""
+        if self._known is None:
+            self._known = await self.router.tools(self.run_id, format=self.form, decision=self.decision_id)
+        return self._known
+
+    def toolset_sync(self) -> Toolset:
+        """As `toolset`, for loops without an event loop."""
+        if self._known is None:
+            self._known = self.router.tools_sync(self.run_id, format=self.form, decision=self.decision_id)
+        return self._known
+
+    async def call(self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "") -> Result:
+        """Call a tool by the name that the model used, once for a call id (rule 2)."""
+        key = call_key(self.decision_id, call_id, name, arguments)
+        return self._noted(await self.router.call(self.run_id, name, arguments, decision=self.decision_id, key=key))
+
+    def call_sync(self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "") -> Result:
+        """As `call`, for loops without an event loop."""
+        key = call_key(self.decision_id, call_id, name, arguments)
+        return self._noted(self.router.call_sync(self.run_id, name, arguments, decision=self.decision_id, key=key))
+
+    async def missed(self, name: str) -> str:
+        """Record a name that the framework refused by itself, and return a sentence that says why it is not there."""
+        return (await self.router.missed(self.run_id, name, decision=self.decision_id)).text
+
+    async def pictures(self, result: Result) -> list[str]:
+        """Return the pictures of a result as data URLs, to stand beside its text, which names each. What no provider
+        takes (another type, too large) is left out here and named in the text all the same."""
+        found = [await self.router.media(self.run_id, uri) for uri in _media(result)]
+        return [part["image_url"]["url"] for part in found if part["type"] == "image_url"]
+
+    def pictures_sync(self, result: Result) -> list[str]:
+        """As `pictures`, for loops without an event loop."""
+        found = [self.router.media_sync(self.run_id, uri) for uri in _media(result)]
+        return [part["image_url"]["url"] for part in found if part["type"] == "image_url"]
+
+    def _noted(self, result: Result) -> Result:
+        if result.joined:
+            self._known = None
+        return result
+
+
+def _media(result: Result) -> list[str]:
+    return [one.uri for one in result.artifacts if one.role == "media" and one.mime_type.startswith("image/")]

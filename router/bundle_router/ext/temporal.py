@@ -1,0 +1,129 @@
+"""Routing and calls as Temporal activities.
+
+    Worker(client, task_queue="agents", workflows=[Edit], activities=activities(router))     # where tools run
+
+    decision = await route(Step(run_id=workflow.info().workflow_id, …))                      # in the workflow
+    result = await call(decision, "repo.read_file", {"path": "README.md"})
+
+Workflow and activity ids are the keys of steps and calls. So an activity that is tried again, on whichever worker,
+gives the recorded decision or result; a call whose worker died in it is `unknown`, or made again where that does no
+harm. A workflow that was reset or continued as new asks anew. Workers of several machines share a store (`postgresql://…`).
+In a workflow's file import this module within `workflow.unsafe.imports_passed_through()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter
+
+from bundle_router.core.models import Decision, Step
+from bundle_router.core.tools.exposure import Toolset
+from bundle_router.engine.results import Result
+from bundle_router.errors import RequestError, needs_extra
+from bundle_router.ext.step_tools import short_key, step_key
+from bundle_router.wiring import Router
+
+with needs_extra("the adapter for Temporal", "temporal"):
+    from temporalio import activity, workflow
+    from temporalio.exceptions import ApplicationError
+
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "start_to_close_timeout": timedelta(minutes=5),
+    "heartbeat_timeout": timedelta(seconds=30),
+}
+"""Options of `workflow.execute_activity` where none are given: a worker that died is noticed within 30 s."""
+DECISIONS: Final = TypeAdapter(Decision)
+"""Made here, since in a workflow's sandbox the names that it refers to can't be looked up."""
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+def activities(router: Router) -> list[Callable[..., Any]]:
+    """Return the activities that a worker carries out with a router. Requests that are refused fail for good
+    (`ApplicationError`, its type the error's name); whatever else fails is tried again as the workflow says."""
+
+    @activity.defn(name="bundle_router.route")
+    async def route_step(step: Json) -> Json:
+        asked = step_key(Step.from_json(step), *_place())
+        return (await _carried_out(router.route(asked))).to_json()
+
+    @activity.defn(name="bundle_router.tools")
+    async def list_tools(asked: Json) -> Json:
+        return (await _carried_out(router.tools(**asked))).to_json()
+
+    @activity.defn(name="bundle_router.call")
+    async def call_tool(asked: Json) -> Json:
+        return (await _carried_out(router.call(**asked, key=short_key(*_place())))).to_json()
+
+    @activity.defn(name="bundle_router.missed")
+    async def note_missed(asked: Json) -> Json:
+        return (await _carried_out(router.missed(**asked))).to_json()
+
+    @activity.defn(name="bundle_router.close_run")
+    async def close_run_here(run_id: str) -> None:
+        await _carried_out(router.close_run(run_id))
+
+    return [route_step, list_tools, call_tool, note_missed, close_run_here]
+
+
+def _place() -> tuple[str | None, ...]:
+    info = activity.info()
+    return info.namespace, info.workflow_id, info.workflow_run_id or info.activity_run_id, info.activity_id
+
+
+async def _carried_out(work: Coroutine[Any, Any, T]) -> T:
+    """Carry something out with heartbeats, by which a dead worker is noticed and a cancellation arrives."""
+    beating = asyncio.ensure_future(_beat(activity.info().heartbeat_timeout))
+    try:
+        return await work
+    except RequestError as refused:
+        raise ApplicationError(refused.message, type=type(refused).__name__, non_retryable=True) from refused
+    finally:
+        beating.cancel()
+
+
+async def _beat(within: timedelta | None) -> None:
+    while within is not None:
+        activity.heartbeat()
+        await asyncio.sleep(within.total_seconds() / 3)
+
+
+# --- in workflows ----------------------------------------------------------------------------------------------------
+
+
+async def route(step: Step, **options: Any) -> Decision:
+    """Route a step. `options` are those of `workflow.execute_activity` (default: `DEFAULTS`), as for all below."""
+    return DECISIONS.validate_python(await _execute("route", step.to_json(), options))
+
+
+async def tools(decision: Decision, *, form: str = "openai", **options: Any) -> Toolset:
+    """Return what a decision shows."""
+    return Toolset.from_json(await _execute("tools", {**_named(decision), "format": form}, options))
+
+
+async def call(decision: Decision, name: str, arguments: Mapping[str, Any] | str, **options: Any) -> Result:
+    """Call a tool under a decision, once however often the activity is tried."""
+    asked = {**_named(decision), "name": name, "arguments": arguments}
+    return Result.from_json(await _execute("call", asked, options))
+
+
+async def missed(decision: Decision, name: str, **options: Any) -> Result:
+    """Record a name that the agent asked for and that the workflow refused itself."""
+    return Result.from_json(await _execute("missed", {**_named(decision), "name": name}, options))
+
+
+async def close_run(run_id: str, **options: Any) -> None:
+    """End a run."""
+    await _execute("close_run", run_id, options)
+
+
+def _named(decision: Decision) -> Json:
+    return {"run_id": decision.run_id, "decision": decision.decision_id}
+
+
+async def _execute(name: str, asked: Any, options: Mapping[str, Any]) -> Any:
+    return await workflow.execute_activity(f"bundle_router.{name}", asked, **{**DEFAULTS, **options})
