@@ -13,6 +13,7 @@ CONFIG = {
     "routes": '[[routes]]\nname = "triage"\nrole = "triager"\nbundles = ["tickets"]\n',
     "policy": '[[policies]]\nname = "triagers"\nrole = "triager"\nallow = ["bundle:tickets"]\neffects = ["read"]\n',
 }
+STEP = Step(run_id="r-1", workflow="support", role="triager", step="look")
 
 
 async def get_ticket(number: int) -> str:
@@ -20,14 +21,17 @@ async def get_ticket(number: int) -> str:
     return f"ticket {number}: the flag is misnamed"
 
 
-async def main() -> str:
-    folder = Path(tempfile.mkdtemp())
+def open_router(folder: Path) -> Router:
     (folder / "config").mkdir()
     for name, text in CONFIG.items():
         (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
     local = {"tickets": LocalServer([get_ticket], "Read the tickets of the tracker.")}
-    async with Router.open(folder / "config", runs=folder / "runs", local=local) as router:
-        await router.route(Step(run_id="r-1", workflow="support", role="triager", step="look"))
+    return Router.open(folder / "config", runs=folder / "runs", local=local)
+
+
+async def main() -> str:
+    async with open_router(Path(tempfile.mkdtemp())) as router:
+        await router.route(STEP)
         result = await router.call("r-1", "tickets.get_ticket", {"number": 7})
         return result.text
 
