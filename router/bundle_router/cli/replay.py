@@ -92,7 +92,7 @@ def _replays(archive: Any, run_id: str, given: Catalog | None, known: set[str]) 
 def _later_servers(given: Catalog | None, known: set[str]) -> list[str]:
     """Servers elsewhere of which no run has recorded how they stood."""
     servers = given.servers.values() if given is not None else ()
-    return sorted(server.name for server in servers if server.transport != "local" and server.name not in known)
+    return sorted(server.name for server in servers if server.traits.is_remote and server.name not in known)
 
 
 def _row(item: Replayed) -> dict[str, object]:

@@ -42,14 +42,14 @@ class Review:
 def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
     """The named servers, or all that are elsewhere, switched on, and have their credentials. Raises RequestError."""
     if not names:
-        remote = [s for s in catalog.servers.values() if s.transport != "local" and s.enabled]
+        remote = [s for s in catalog.servers.values() if s.traits.is_remote and s.enabled]
         return [server for server in remote if all(os.environ.get(name) for name in server.env_names)]
     found = []
     for name in dict.fromkeys(names):
         server = catalog.servers.get(name)
         if server is None:
             raise RequestError(f"there is no server {name!r}", advice="see servers.toml, or `bundle-router check`")
-        if server.transport == "local":
+        if not server.traits.is_remote:
             raise RequestError(f"{name!r} is local: its tools are the program's own, and are not pinned")
         found.append(server)
     return found

@@ -173,7 +173,7 @@ class ArtifactFiller:
         mime_type = self.ports.describe(data).mime_type
         if handle.want != "path":
             return encoded(data, handle.want, mime_type)
-        if self.scratch is None or self.server.transport not in ("local", "stdio"):
+        if self.scratch is None or not self.server.traits.here:
             what = f"give {PREFIX}… where a path is wanted, and server {self.server.name!r} is not on this machine"
             raise _Unusable("no_path", f"{what}: it can't read the file. Give it where content is wanted instead.")
         within = str(Path(self.state.root, self.server.files)) if self.server.files is not None else ""

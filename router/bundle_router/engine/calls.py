@@ -420,7 +420,7 @@ async def _reused(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     if call.scope.client is not None or call.request.whole:
         # What a client has as it came may be a question to it, answered in the next call of the same arguments.
         return await results.call_fresh(catalog, call.tool, work)
-    is_local = catalog.servers[call.tool.partition(".")[0]].transport == "local"
+    is_local = not catalog.servers[call.tool.partition(".")[0]].traits.is_remote
     arguments = call.request.arguments
     asked = ReusableCall(
         tool=call.tool,

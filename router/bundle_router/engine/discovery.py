@@ -95,14 +95,14 @@ class ServerDiscovery:
         """The servers elsewhere of the tools that the name means: as things are known, and as a new list may say."""
         surface, servers = state.surface, self._catalog.servers
         exact = servers.get(surface.canonical.get(name, name).partition(".")[0])
-        if exact is not None and exact.transport == "local":
+        if exact is not None and not exact.traits.is_remote:
             return set()
         resolved = (
             resolve(name, exposed_now(state, facts, surface.catalog), surface.canonical)
             for facts in (state.facts, self._hopeful(state))
         )
         found = {one.name.partition(".")[0] for one in resolved if one.known}
-        return {server for server in found if servers[server].transport != "local"}
+        return {server for server in found if servers[server].traits.is_remote}
 
     def _hopeful(self, state: RunState) -> Facts:
         """The facts, if asking every server anew came out well."""

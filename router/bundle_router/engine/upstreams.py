@@ -94,7 +94,7 @@ class Servers:
         self._setting: PinSetting = setting
         self._clock = clock
         self._diagnostics = diagnostics
-        self._remote = tuple(s for s in catalog.servers.values() if s.transport != "local" and s.enabled)
+        self._remote = tuple(s for s in catalog.servers.values() if s.traits.is_remote and s.enabled)
         self._named = frozenset(tool for bundle in catalog.bundles.values() for tool in bundle.tools)
         self._globs: dict[str, set[str]] = {}
         for pattern in (pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns):

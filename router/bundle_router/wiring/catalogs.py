@@ -108,7 +108,7 @@ def read_unpinned(config: str | Path | None, cards: Mapping[str, Card], declared
 
 def remote_servers(catalog: Catalog) -> dict[str, Server]:
     """The servers that can have pins."""
-    return {server.name: server for server in catalog.servers.values() if server.transport != "local"}
+    return {server.name: server for server in catalog.servers.values() if server.traits.is_remote}
 
 
 def open_pins(config: str | Path | None) -> PinFiles:

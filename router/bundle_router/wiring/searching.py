@@ -34,7 +34,7 @@ def _searched(catalog: Catalog) -> Texts:
     """What search may read. Cards of servers elsewhere are in a catalog because a person pinned them."""
     from bundle_router.core.search.corpus import texts_of
 
-    reviewed = {name for name, card in catalog.cards.items() if catalog.servers[card.server].transport != "local"}
+    reviewed = {name for name, card in catalog.cards.items() if catalog.servers[card.server].traits.is_remote}
     return texts_of(catalog, reviewed)
 
 

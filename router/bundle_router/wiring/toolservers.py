@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.core.catalog import Catalog, Server
+from bundle_router.core.catalog import TRANSPORTS, Catalog, Server
 from bundle_router.ports import Clock, Diagnostics, Redactor
 from bundle_router.wiring.effects import open_diagnostics, open_redactor, package_version
 from bundle_router.wiring.logins import token_folder
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bundle_router.core.tools.pins import Pins, PinSetting
     from bundle_router.engine.upstreams import Servers
 
-REMOTE: Final = ("streamable-http", "stdio", "sse")
+REMOTE: Final = tuple(name for name, traits in TRANSPORTS.items() if traits.is_remote)
 
 
 class PinnedServers:

@@ -44,7 +44,7 @@ def open_mcp_sessions(
     the user's data folder are used, and nobody is asked for others).
     """
     return McpSessions(
-        {name: server for name, server in servers.items() if server.transport != "local"},
+        {name: server for name, server in servers.items() if server.traits.is_remote},
         bounds=bounds or bounds_for(limits or CallLimits()),
         clock=clock,
         diagnostics=diagnostics,

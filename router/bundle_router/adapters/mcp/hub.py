@@ -241,7 +241,7 @@ class Hub:
         def report(level: str, name: str, **fields: object) -> None:
             self._diagnostics.event(level, name, server=server.name, **fields)
 
-        if server.transport == "stdio":
+        if server.traits.starts_process:
             command = wires.command_of(server, self._environ, self._workspace, self._bounds)
             report(
                 "info" if server.name in self._started else "warning",

@@ -92,14 +92,14 @@ class SessionPool:
         except BaseException:
             self._doom(held)
             raise
-        if connection.stateful and server.transport != "stdio":
+        if connection.stateful and not server.traits.starts_process:
             # Learnt by opening: this one goes to the run it was opened for, and other runs get their own.
             self._stateful.add(server.name)
             self._leases.move(held, self._key(server, scope))
         return connection
 
     def _key(self, server: Server, scope: Scope) -> Key:
-        own = server.transport == "stdio" or server.name in self._stateful
+        own = server.traits.starts_process or server.name in self._stateful
         return server.name, scope.principal, scope.run_id if own else ""
 
     # --- letting go --------------------------------------------------------------------------------------------------

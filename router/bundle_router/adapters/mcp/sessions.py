@@ -182,12 +182,12 @@ class McpSessions:
 
     def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]:
         """As things stand for a principal; contacts nobody."""
-        return tuple(self._status(server, scope) for server in self._servers.values() if server.transport != "local")
+        return tuple(self._status(server, scope) for server in self._servers.values() if server.traits.is_remote)
 
     def _status(self, server: Server, scope: Scope) -> ServerStatus:
         refused = wires.refusal(server, development=self._development)
         reason = refused.detail if refused is not None else self._missing(server, scope)
-        command = (server.command or "", *server.args) if server.transport == "stdio" else ()
+        command = (server.command or "", *server.args) if server.traits.starts_process else ()
         again_s = LOOK_AGAIN_S if server.auth is not None else None
         hub = self._hub
         if hub is None:

@@ -28,11 +28,13 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
     """Why the server may not be connected to, whatever its state."""
     if not server.enabled:
         return ServerFault("not_permitted", "it is switched off")
-    if server.transport == "stdio" and not development:
-        return ServerFault("not_permitted", "it runs a local process (stdio), which needs development mode")
-    if server.transport == "sse" and not server.legacy:
-        return ServerFault("not_permitted", "transport 'sse' needs legacy = true")
-    if server.transport == "local":
+    if server.traits.starts_process and not development:
+        return ServerFault(
+            "not_permitted", f"it runs a local process ({server.transport}), which needs development mode"
+        )
+    if server.traits.legacy and not server.legacy:
+        return ServerFault("not_permitted", f"transport {server.transport!r} needs legacy = true")
+    if not server.traits.is_remote:
         return ServerFault("not_permitted", "it is not a tool server")
     return None
 

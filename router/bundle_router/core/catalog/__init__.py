@@ -39,12 +39,15 @@ from bundle_router.core.catalog.settings import (
     SearchSettings,
     Settings,
 )
-from bundle_router.core.catalog.tables import Bundle, Feature, Policy, Reuse, Route, Server, ServerAuth, Transport
+from bundle_router.core.catalog.tables import Bundle, Feature, Policy, Reuse, Route, Server, ServerAuth
+from bundle_router.core.catalog.transports import TRANSPORT_KEYS, TRANSPORTS, Transport, TransportTraits
 from bundle_router.core.models import LocalSettings
 from bundle_router.core.models.canonical import digest_of
 
 __all__ = [
     "MIN_LABELS",
+    "TRANSPORTS",
+    "TRANSPORT_KEYS",
     "ActivationSettings",
     "AnswerMode",
     "Bundle",
@@ -73,6 +76,7 @@ __all__ = [
     "Settings",
     "Skill",
     "Transport",
+    "TransportTraits",
 ]  # fmt: skip
 
 

@@ -28,9 +28,9 @@ from bundle_router.core.catalog.keys import (
     needs_one_of,
     without_repetition,
 )
+from bundle_router.core.catalog.transports import TRANSPORTS, Transport, TransportTraits
 from bundle_router.core.models import BinaryRule, Effect, Mode, Trust
 
-Transport = Literal["streamable-http", "stdio", "sse", "local"]
 ServerAuth = Literal["oauth"]
 Feature = Literal["resources", "prompts", "completion", "results", "logging", "input"]
 """What a trusted server's own may be passed on to agents, besides its tools (see `bundle_router.engine.relay`)."""
@@ -155,6 +155,11 @@ class Server:
     """Environment variables its headers and env refer to; their values are secrets and are redacted everywhere."""
 
     ADDED: ClassVar[tuple[str, ...]] = ("idempotent",)
+
+    @property
+    def traits(self) -> TransportTraits:
+        """What is particular to the transport it is reached by."""
+        return TRANSPORTS[self.transport]
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class BundleResolver:
             flat.tools.add(ref)
             return
         server = self._servers[name]
-        if server.transport != "local":
+        if server.traits.is_remote:
             flat.patterns.add(ref)
             return
         known = self._local_tools.get(name)
@@ -214,7 +214,7 @@ class BundleResolver:
                 )
                 self._report.about(entry, where, message, "name its tools one by one")
             return server.trust == "trusted"
-        known_tools = self._local_tools.get(name) if server.transport == "local" else None
+        known_tools = self._local_tools.get(name) if not server.traits.is_remote else None
         if known_tools is not None and tool not in known_tools:
             nearest = self._report.suggester.nearest(tool, known_tools)
             hint = f"did you mean '{name}.{nearest}'?" if nearest else f"it has {', '.join(sorted(known_tools))}"

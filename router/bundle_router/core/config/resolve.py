@@ -53,7 +53,7 @@ def resolve(
             name: card
             for name, card in cards.items()
             if card.server in servers
-            and servers[card.server].transport == "local"
+            and not servers[card.server].traits.is_remote
             and included(servers[card.server], card.tool)
         },
     )

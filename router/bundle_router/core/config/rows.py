@@ -134,7 +134,7 @@ class _Targets:
             hint = self._report.suggester.did_you_mean(server, known)
             self._report.about(self._entry, where, f"unknown server {server!r} in {name!r}", hint)
         entry = self._written.servers.get(server)
-        tools = self._local_tools.get(server) if entry is not None and entry.value.transport == "local" else None
+        tools = self._local_tools.get(server) if entry is not None and not entry.value.traits.is_remote else None
         if tools is not None and not is_glob(tool) and tool not in tools:
             nearest = self._report.suggester.nearest(tool, tools)
             hint = f"did you mean '{server}.{nearest}'?" if nearest else f"it has {', '.join(sorted(tools))}"

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from bundle_router.core.catalog import Server
+from bundle_router.core.catalog import TRANSPORT_KEYS, Server
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.reading import WrittenEntry
 from bundle_router.core.config.report import Report
@@ -26,13 +26,6 @@ from bundle_router.core.tools.admission import VolatileError, volatile_paths
 
 ServerEntry = WrittenEntry[Server]
 
-_HTTP: Final = ("streamable-http", "sse")
-_KEYS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "streamable-http": ("url", "headers", "auth", "client_id"),
-    "sse": ("url", "headers", "auth", "client_id"),
-    "stdio": ("command", "args", "env", "files"),
-    "local": (),
-}
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ADVICE: Final = "keep it in the environment and write '${NAME}' here"
 _STARTERS: Final = ("npx", "uvx", "uv", "node", "python", "python3", "pipx", "bunx", "deno", "docker", "podman")
@@ -64,14 +57,14 @@ def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], repo
     _check_keys(entry, report)
     check_globs(entry, "include", server.include or (), report)
     check_globs(entry, "exclude", server.exclude, report)
-    if server.transport in _HTTP:
+    if server.traits.speaks_http:
         _check_url(entry, report)
         _check_values(entry, "headers", server.headers, report)
         _check_auth(entry, report)
-    if server.transport == "stdio":
+    if server.traits.starts_process:
         _check_values(entry, "env", server.env, report)
         _check_command(entry, report)
-    if server.transport == "local":
+    if not server.traits.is_remote:
         _check_local(entry, local_tools, report)
     _check_trust(entry, report)
     for index, row in enumerate(server.reuse):
@@ -103,19 +96,19 @@ def included(server: Server, tool: str) -> bool:
 
 def _check_keys(entry: ServerEntry, report: Report) -> None:
     server = entry.value
-    fitting = _KEYS_OF[server.transport]
-    for key in ("url", "headers", "auth", "client_id", "command", "args", "env", "files"):
+    fitting = server.traits.takes
+    for key in TRANSPORT_KEYS:
         if key in entry.keys and key not in fitting:
             takes = f"it takes {', '.join(fitting) or 'neither url nor command'}"
-            hint = f"{takes}; stdio takes command, args and env" if server.transport in _HTTP else takes
+            hint = f"{takes}; stdio takes command, args and env" if server.traits.speaks_http else takes
             report.about(entry, key, f"does not fit transport {server.transport!r}", hint)
-    for key in ("url", "command"):
-        if key in fitting and key not in entry.keys and entry.whole:
-            report.about(entry, "", f"transport {server.transport!r} needs {key!r}", f"add {key} = ...")
-    if server.transport == "sse" and not server.legacy:
+    needed = server.traits.needs
+    if needed is not None and needed not in entry.keys and entry.whole:
+        report.about(entry, "", f"transport {server.transport!r} needs {needed!r}", f"add {needed} = ...")
+    if server.traits.legacy and not server.legacy:
         hint = "use 'streamable-http', or add legacy = true"
-        report.about(entry, "transport", "transport 'sse' has been given up by MCP", hint)
-    if server.legacy and server.transport != "sse":
+        report.about(entry, "transport", f"transport {server.transport!r} has been given up by MCP", hint)
+    if server.legacy and not server.traits.legacy:
         report.about(entry, "legacy", "is only for transport 'sse'", "remove it")
 
 
@@ -123,7 +116,7 @@ def _check_trust(entry: ServerEntry, report: Report) -> None:
     """Report what only a trusted server may have."""
     server = entry.value
     hint = "remove it, or add trust = 'trusted'"
-    if server.pass_through and server.transport == "local":
+    if server.pass_through and not server.traits.is_remote:
         report.about(entry, "pass_through", "a local server has tools, and nothing else", "remove it")
     elif server.pass_through and server.trust != "trusted":
         report.about(entry, "pass_through", "what an untrusted server says is not passed on unaltered", hint)

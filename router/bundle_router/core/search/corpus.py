@@ -122,7 +122,7 @@ def outline_of(texts: Texts) -> Corpus:
 
 def _standing(catalog: Catalog, card: Card, reviewed: bool) -> Standing:
     server = catalog.servers[card.server]
-    if not reviewed and (server.transport != "local" or server.trust != "trusted"):
+    if not reviewed and (server.traits.is_remote or server.trust != "trusted"):
         return "unread"
     return "trusted" if server.trust == "trusted" else "pinned"
 

@@ -90,7 +90,7 @@ def reuse_of(catalog: Catalog, tool: str) -> Reuse | None:
 def place_of(catalog: Catalog, tool: str) -> str:
     """What a call to the tool may change, and what a result of it depends on."""
     name = tool.partition(".")[0]
-    return HERE if catalog.servers[name].transport in ("local", "stdio") else name
+    return HERE if catalog.servers[name].traits.here else name
 
 
 def key_of(catalog: Catalog, asked: ReusableCall, reuse: Reuse) -> str:

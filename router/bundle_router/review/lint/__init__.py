@@ -38,7 +38,7 @@ def check(
 def unused_local(local: Iterable[str], catalog: Catalog) -> Iterator[Problem]:
     """Yield a warning for each name of local tools that were given and that no server of the config stands for: no
     bundle can hold them."""
-    servers = [server.name for server in catalog.servers.values() if server.transport == "local"]
+    servers = [server.name for server in catalog.servers.values() if not server.traits.is_remote]
     for name in local:
         if name not in servers:
             near = Suggester().did_you_mean(name, servers)

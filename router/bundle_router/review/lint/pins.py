@@ -22,7 +22,7 @@ def unpinned_servers(catalog: Catalog, pins: Mapping[str, Pins]) -> tuple[str, .
     return tuple(
         server.name
         for server in catalog.servers.values()
-        if server.enabled and server.transport != "local" and server.name in used and server.name not in pins
+        if server.enabled and server.traits.is_remote and server.name in used and server.name not in pins
     )
 
 

@@ -52,7 +52,7 @@ def usable(
 
 
 def _unpinned(admitted: Admitted | None, server: Server, setting: PinSetting) -> Usable:
-    free = server.transport == "local" or (setting == "trusted-may-skip" and server.trust == "trusted")
+    free = not server.traits.is_remote or (setting == "trusted-may-skip" and server.trust == "trusted")
     if not free:
         return Usable(drifted=((server.name, WHOLE_SERVER),))
     return Usable(open=True) if admitted is None else Usable(dict(admitted.cards))

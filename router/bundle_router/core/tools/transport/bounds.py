@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bundle_router.core.catalog import CallLimits, Transport
+from bundle_router.core.catalog import TRANSPORTS, CallLimits, Transport
 from bundle_router.core.models.breaker import DEFAULT_TERMS, BreakerTerms
-
-LIFETIME_S: Final[dict[Transport, float]] = {"stdio": 60.0, "streamable-http": 600.0, "sse": 600.0, "local": 600.0}
-"""How long a tool list holds where nothing says otherwise: short where servers are being written."""
 
 SHORTEST_LIFETIME_S: Final = 1.0
 
@@ -61,7 +58,7 @@ def bounds_for(limits: CallLimits) -> Bounds:
 def lifetime_s(transport: Transport, configured_s: float | None, server_ttl_ms: float | None) -> float:
     """How long a list holds. The server's own word only shortens; 0 or less is what servers send that never thought
     about it (every modern one measured does), so it counts as nothing said."""
-    own = LIFETIME_S[transport] if configured_s is None else configured_s
+    own = TRANSPORTS[transport].list_lifetime_s if configured_s is None else configured_s
     if server_ttl_ms is None or server_ttl_ms <= 0:
         return own
     return min(own, max(server_ttl_ms / 1000.0, SHORTEST_LIFETIME_S))
