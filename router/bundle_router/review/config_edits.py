@@ -60,10 +60,10 @@ def config_edits(old: Catalog, new: Catalog) -> tuple[ConfigEdit, ...]:
             del bundles[id_]
     edits = [ConfigEdit("server", n, c, tuple(carried.get(("server", n), ()))) for n, c in servers.items()]
     edits += [ConfigEdit("bundle", n, c, tuple(carried.get(("bundle", n), ()))) for n, c in bundles.items()]
-    edits += [ConfigEdit("route", n, c) for n, c in _entries(_named(old.routes), _named(new.routes))]
+    edits += [ConfigEdit("route", n, c) for n, c in _entries(rows_named(old.routes), rows_named(new.routes))]
     if _common_order(old, new) != _common_order(new, old):
         edits.append(ConfigEdit("order of routes", "", "changed"))
-    edits += [ConfigEdit("policy", n, c) for n, c in _entries(_named(old.policies), _named(new.policies))]
+    edits += [ConfigEdit("policy", n, c) for n, c in _entries(rows_named(old.policies), rows_named(new.policies))]
     before, after = setting_leaves(old.settings), setting_leaves(new.settings)
     edits += [ConfigEdit("setting", n, c) for n, c in _entries(before, after)]
     edits += [ConfigEdit("local", n, c) for n, c in _entries(dict(old.local), dict(new.local))]
@@ -85,7 +85,7 @@ def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Cat
         servers=_merged(old.servers, new.servers, servers),
         bundles=_merged(old.bundles, new.bundles, bundles),
         routes=_routes(old, new, touched),
-        policies=tuple(_merged(_named(old.policies), _named(new.policies), touched.get("policy", ())).values()),
+        policies=tuple(_merged(rows_named(old.policies), rows_named(new.policies), touched.get("policy", ())).values()),
         settings=_settings(old.settings, new.settings, touched.get("setting", set()), ""),
         local=old.local.model_copy(update=local),
         cards=cards,
@@ -105,7 +105,7 @@ def _entries(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[s
             yield name, "removed"
 
 
-def _named(rows: Iterable[Route] | Iterable[Policy]) -> dict[str, Any]:
+def rows_named(rows: Iterable[Route] | Iterable[Policy]) -> dict[str, Any]:
     """Return rows by name. Names are unique in a config; rows of one name in a catalog made by hand are told apart."""
     named: dict[str, Any] = {}
     for row in rows:
@@ -163,8 +163,8 @@ def _moved_of(old: Catalog, new: Catalog, part: str, name: str) -> set[tuple[str
 
 def _common_order(catalog: Catalog, other: Catalog) -> list[str]:
     """Return the names of routes that both have, in the order of the first."""
-    known = _named(other.routes)
-    return [name for name in _named(catalog.routes) if name in known]
+    known = rows_named(other.routes)
+    return [name for name in rows_named(catalog.routes) if name in known]
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any], touched: Collection[
 def _routes(old: Catalog, new: Catalog, touched: Mapping[str, set[str]]) -> tuple[Route, ...]:
     """Return the old routes with some edits. A new row comes after the nearest row before it that is there."""
     edited = touched.get("route", set())
-    before, after = _named(old.routes), _named(new.routes)
+    before, after = rows_named(old.routes), rows_named(new.routes)
     kept = [name for name in before if name not in edited or name in after]
     if "order of routes" in touched:
         common = iter([name for name in after if name in kept])

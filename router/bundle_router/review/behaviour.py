@@ -1,0 +1,243 @@
+"""The behavioural diff: recorded decisions under another config, grouped by the edits that changed them.
+
+Rules:
+1. A change is a bundle or a tool that a decision gains or loses; a question that would be put anew; another order.
+2. Its cause is found by trial, with the functions that decide: each edit alone is put into the config that the decision
+   was taken under. Those that bring about the change alone are its cause, each by itself. Where none does, its causes
+   are the edits without which the new config would not have brought it, together; else all that were tried.
+3. Only edits that bear on the decision are tried, `MAX_TRIED` at most; beyond, the cause says that it is not known.
+4. Memory is bounded by the edits and their bundles and tools, not by the decisions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide.mapping import Addressed, applies
+from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.replay import Replayed, replay
+from bundle_router.review.config_edits import ConfigEdit, config_edits, rows_named, with_edits
+
+MAX_TRIED: Final = 40
+_MAX_REMEMBERED: Final = 20_000
+_MAX_CATALOGS: Final = 200
+
+ChangeKind = Literal["gained bundle", "lost bundle", "gained tool", "lost tool", "asks anew", "other order"]
+CHANGE_KINDS: Final[tuple[ChangeKind, ...]] = (
+    "gained bundle", "lost bundle", "gained tool", "lost tool", "asks anew", "other order",
+)  # fmt: skip
+Changed = tuple[ChangeKind, str]
+"""What changed, and the bundle or tool (empty where it is neither)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The edits that brought a change about: any of them alone, or (`together`) only all of them. `known` is false
+    where there were too many to try."""
+
+    edits: tuple[ConfigEdit, ...]
+    together: bool = False
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionExample:
+    """A recorded decision that changed."""
+
+    run_id: str
+    seq: int
+    workflow: str
+    role: str
+    step: str
+
+
+@dataclass(slots=True)
+class CauseGroup:
+    """The decisions that one cause changed: how many, what they gained and lost, and the first few."""
+
+    cause: Cause
+    decisions: int = 0
+    changes: Counter[Changed] = field(default_factory=Counter)
+    examples: list[DecisionExample] = field(default_factory=list)
+
+    def named(self, kind: ChangeKind) -> list[tuple[str, int]]:
+        """Return the bundles or tools of a kind of change with how many decisions it is, most first."""
+        rows = [(name, count) for (found, name), count in self.changes.items() if found == kind]
+        return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+    def to_json(self, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+        """Return this as JSON values. `places`: file and line by `ConfigEdit.place`."""
+        return {
+            "edits": [{"edit": str(edit), "place": places.get(edit.place)} for edit in self.cause.edits],
+            "together": self.cause.together,
+            "known": self.cause.known,
+            "decisions": self.decisions,
+            **{
+                kind.replace(" ", "_"): [{"id": name, "decisions": count} for name, count in self.named(kind)]
+                for kind in CHANGE_KINDS
+                if self.named(kind)
+            },
+            "examples": [
+                {"run_id": e.run_id, "seq": e.seq, "workflow": e.workflow, "role": e.role, "step": e.step}
+                for e in self.examples
+            ],
+        }
+
+
+@dataclass(slots=True)
+class Behaviour:
+    """What became of recorded decisions. `examples_kept`: of each group, at most."""
+
+    examples_kept: int = 3
+    counts: Counter[str] = field(default_factory=Counter)
+    groups: dict[Cause, CauseGroup] = field(default_factory=dict)
+
+    @property
+    def decisions(self) -> int:
+        """How many decisions were taken again."""
+        return self.counts.total()
+
+    @property
+    def differing(self) -> int:
+        """How many of them came out otherwise."""
+        return self.decisions - self.counts["identical"] - self.counts["same_bundles"]
+
+    def ordered(self) -> list[CauseGroup]:
+        """Return the groups, the largest first."""
+        return sorted(self.groups.values(), key=lambda group: (-group.decisions, [str(e) for e in group.cause.edits]))
+
+    def add(self, replayed: Replayed, causes: Mapping[Changed, Cause]) -> None:
+        """Count a decision, under each cause once."""
+        self.counts[replayed.outcome] += 1
+        by_cause: dict[Cause, list[Changed]] = {}
+        for change, cause in causes.items():
+            by_cause.setdefault(cause, []).append(change)
+        for cause, changes in by_cause.items():
+            group = self.groups.setdefault(cause, CauseGroup(cause))
+            group.decisions += 1
+            group.changes.update(changes)
+            if len(group.examples) < self.examples_kept:
+                group.examples.append(
+                    DecisionExample(replayed.run_id, replayed.seq, replayed.workflow, replayed.role, replayed.step)
+                )
+
+    def merge(self, other: Behaviour) -> None:
+        """Add what another one counted."""
+        self.counts += other.counts
+        for cause, more in other.groups.items():
+            group = self.groups.setdefault(cause, CauseGroup(cause))
+            group.decisions += more.decisions
+            group.changes += more.changes
+            group.examples += more.examples[: self.examples_kept - len(group.examples)]
+
+    def to_json(self, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+        """Return counts and groups as JSON values."""
+        return {"counts": dict(self.counts), "groups": [group.to_json(places) for group in self.ordered()]}
+
+
+def changes_of(replayed: Replayed) -> tuple[Changed, ...]:
+    """Return what a decision gains and loses when it is taken again (rule 1)."""
+    if replayed.outcome in ("identical", "same_bundles"):
+        return ()
+    found: list[Changed] = [("gained bundle", name) for name in replayed.gained]
+    found += [("lost bundle", name) for name in replayed.lost]
+    found += [("gained tool", name) for name in replayed.gained_tools]
+    found += [("lost tool", name) for name in replayed.lost_tools]
+    if replayed.outcome == "asks_anew":
+        found.append(("asks anew", ""))
+    return tuple(found) or (("other order", ""),)
+
+
+class CauseFinder:
+    """Says which edits between two catalogs changed a decision that was taken under the old one."""
+
+    def __init__(self, old: Catalog, new: Catalog) -> None:
+        self._old, self._new = old, new
+        self.edits = config_edits(old, new)
+        self._rows = {
+            "route": (rows_named(old.routes), rows_named(new.routes)),
+            "policy": (rows_named(old.policies), rows_named(new.policies)),
+        }
+        self._catalogs: dict[tuple[ConfigEdit, ...], Catalog] = {}
+        self._remembered: dict[object, Mapping[Changed, Cause]] = {}
+
+    def causes(self, record: DecisionRecord, replayed: Replayed) -> Mapping[Changed, Cause]:
+        """Return the cause of each change of a decision. Alike decisions are looked into once."""
+        changes = changes_of(replayed)
+        if not changes:
+            return {}
+        step, past = record.step, record.decision
+        active = tuple((entry.id, entry.origin) for entry in past.before.entries)
+        key = (step.workflow, step.role, step.step, step.policy, record.facts.grants, active, past.route, past.source,
+               tuple(past.bundle_ids), changes)  # fmt: skip
+        found = self._remembered.get(key)
+        if found is None:
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            found = self._remembered[key] = self._found(record, changes)
+        return found
+
+    def _found(self, record: DecisionRecord, changes: tuple[Changed, ...]) -> dict[Changed, Cause]:
+        tried = tuple(edit for edit in self.edits if self._bears_on(edit, record))
+        if len(tried) > MAX_TRIED:
+            return dict.fromkeys(changes, Cause(tried[:MAX_TRIED], together=True, known=False))
+        if len(tried) == 1:
+            return dict.fromkeys(changes, Cause(tried))
+        alone = {edit: self._changes_with(record, (edit,)) for edit in tried}
+        without: dict[ConfigEdit, frozenset[Changed]] | None = None
+        found = {}
+        for change in changes:
+            enough = tuple(edit for edit in tried if change in alone[edit])
+            if enough:
+                found[change] = Cause(enough)
+                continue
+            if without is None:
+                without = {e: self._changes_with(record, tuple(o for o in self.edits if o != e)) for e in tried}
+            needed = tuple(edit for edit in tried if change not in without[edit])
+            found[change] = Cause(needed or tried, together=True, known=bool(needed))
+        return found
+
+    def _changes_with(self, record: DecisionRecord, edits: tuple[ConfigEdit, ...]) -> frozenset[Changed]:
+        catalog = self._catalogs.get(edits)
+        if catalog is None:
+            if len(self._catalogs) >= _MAX_CATALOGS:
+                self._catalogs.clear()
+            catalog = self._catalogs[edits] = with_edits(self._old, self._new, edits)
+        try:
+            return frozenset(changes_of(replay(record, catalog, self._old)))
+        except KeyError:  # half of an edit: a bundle without the part it is made of
+            return frozenset()
+
+    def _bears_on(self, edit: ConfigEdit, record: DecisionRecord) -> bool:
+        """Return whether the edit may have to do with the decision: a row has to cover the step or an ancestor."""
+        if edit.table not in self._rows:
+            return True
+        step = record.step
+        places = [(step.workflow, step.role, step.step)]
+        places += [(grant.workflow, grant.role, grant.step) for grant in record.facts.grants]
+        return any(applies(row, place) for row in self._versions(edit) for place in places)
+
+    def _versions(self, edit: ConfigEdit) -> Iterator[Addressed]:
+        for rows in self._rows[edit.table]:
+            if edit.name in rows:
+                yield rows[edit.name]
+
+
+def edited_words(cause: Cause, places: Mapping[tuple[str, str], str]) -> str:
+    """Return a cause in words, each edit with its file and line where they are known."""
+    if not cause.known and len(cause.edits) >= MAX_TRIED:
+        return f"more than {MAX_TRIED} edits bear on it"
+    said = list(_said(cause.edits, places))
+    if not said:
+        return "nothing in the config: the program itself decides otherwise"
+    return (" and " if cause.together else ", or ").join(said) + ("" if cause.known else ", as far as can be told")
+
+
+def _said(edits: Iterable[ConfigEdit], places: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    for edit in edits:
+        where = places.get(edit.place)
+        yield f"{edit} ({where})" if where else str(edit)
