@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_router.adapters.mcp import McpSessions
+from bundle_router.adapters.mcp.supervision import descendants
+from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.ports import Scope
 
@@ -90,8 +94,6 @@ def test_a_missing_credential_is_named_and_nothing_is_started(bench: Any) -> Non
 
 
 def test_a_program_that_is_not_there_is_said_to_be_missing(bench: Any) -> None:
-    from bundle_router.core.catalog import Server
-
     async def main(sessions: McpSessions) -> None:
         result = await bench.call(sessions, "echo", text="x")
         assert (result.outcome, result.code) == ("unavailable", "not_started")
@@ -273,6 +275,79 @@ def test_what_a_crashed_server_left_running_is_ended_and_does_not_hide_the_crash
         await bench.until(lambda: is_gone(int(written.read_text())))
 
     bench.run(main, bench.stdio(f"grandchild={written}"))
+
+
+_HIDDEN = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", "import os, sys, time; "
+            "open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)", sys.argv[1]], {})
+    os._exit(0)
+os.wait()
+os.execv(sys.executable, [sys.executable, "-S", *sys.argv[2:]])
+"""
+
+
+def test_a_process_that_left_its_group_session_parent_and_environment_still_ends_with_its_server(
+    bench: Any, tmp_path: Path
+) -> None:
+    """One supervisor adopts the orphans of all servers, and ends those of the one that is closed."""
+
+    def hiding(name: str) -> Server:
+        server = bench.stdio(name=name)
+        arguments = ("-S", "-c", _HIDDEN, str(tmp_path / name), *server.args[1:])
+        return Server(name=name, transport="stdio", command=sys.executable, args=arguments)
+
+    async def main(sessions: McpSessions) -> int:
+        for name in ("s", "other"):
+            await bench.call(sessions, "echo", text="x", server=name, scope=Scope(run_id=name))
+            await bench.until(lambda path=tmp_path / name: path.exists() and path.read_text())
+        first, second = (int((tmp_path / name).read_text()) for name in ("s", "other"))
+        await sessions.close_run("s")
+        assert is_gone(first)
+        assert not is_gone(second)
+        return second
+
+    assert is_gone(bench.run(main, hiding("s"), hiding("other")))
+
+
+def test_all_servers_have_one_supervisor_and_outlive_it_by_nothing(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        scopes = [Scope(run_id=f"r-{number}") for number in range(5)]
+        pids = [int(bench.said(await bench.call(sessions, "pid", scope=scope))) for scope in scopes]
+        below = descendants(os.getpid())
+        (supervisor,) = set(below) - set(pids)
+        os.kill(supervisor, signal.SIGKILL)
+        await bench.until(lambda: all(is_gone(pid) for pid in pids))
+        after = [int(bench.said(await bench.call(sessions, "pid", scope=scope))) for scope in scopes]
+        assert len(set(descendants(os.getpid())) - set(after)) == 1
+
+    bench.run(main, bench.stdio())
+
+
+def test_a_router_whose_standard_streams_are_closed_starts_servers_all_the_same() -> None:
+    """Descriptors 0, 1 and 2 are the next to be given out: none may be what the supervisor is spoken to through."""
+    script = (
+        "import asyncio, os, sys\n"
+        "written = os.dup(1)\n"
+        "from bundle_router.adapters.mcp import open_mcp_sessions\n"
+        "from bundle_router.core.catalog import Server\n"
+        "from bundle_router.testing import FakeClock, FakeDiagnostics\n"
+        "async def main():\n"
+        "    server = Server(name='s', transport='stdio', command=sys.executable, args=tuple(sys.argv[1:]))\n"
+        "    s = open_mcp_sessions({'s': server}, clock=FakeClock(), diagnostics=FakeDiagnostics(), development=True)\n"
+        "    await s.prepare()\n"
+        "    for number in (0, 1, 2): os.close(number)\n"
+        "    result = await s.call('s', 'echo', {'text': 'hello'}, workspace='', timeout_s=30)\n"
+        "    os.write(written, repr(result).encode())\n"
+        "    await s.close()\n"
+        "asyncio.run(main())\n"
+    )
+    arguments = [sys.executable, "-c", script, "-S", str(Path(__file__).with_name("fault_server.py"))]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert "hello" in done.stdout
 
 
 def test_runs_have_processes_of_their_own_that_end_with_the_run(bench: Any) -> None:

@@ -22,6 +22,7 @@ from bundle_router.adapters.mcp.following import ResourceSubscriptions
 from bundle_router.adapters.mcp.guards import Busy, CircuitOpen, Guards
 from bundle_router.adapters.mcp.lists import Lists, read_pages
 from bundle_router.adapters.mcp.pool import SessionPool
+from bundle_router.adapters.mcp.processes import ProcessSupervisor
 from bundle_router.adapters.mcp.results import (
     answered,
     busy,
@@ -76,6 +77,7 @@ class Hub:
         self._pools: dict[str, TcpPool] = {}
         self._started: set[str] = set()
         self._errors: dict[str, str] = {}
+        self._supervisor = ProcessSupervisor()
         self.guards = Guards(bounds, clock)
         self.pool = SessionPool(self._connection, bounds, clock)
         self.lists = Lists(self._read, clock, diagnostics, _admitted)
@@ -251,7 +253,7 @@ class Hub:
                 cwd=command.cwd,
             )
             self._started.add(server.name)
-            open_wire: Callable[[], Any] = lambda: wires.stdio_wire(command, self._bounds, report)  # noqa: E731
+            open_wire: Callable[[], Any] = lambda: wires.stdio_wire(command, self._supervisor, self._bounds, report)  # noqa: E731
         else:
             headers = wires.headers_of(server, self._environ)
             auth = self._authorization.flow(server, scope)
@@ -292,6 +294,7 @@ class Hub:
         await self.following.close()
         await self.lists.close()
         await self.pool.close()
+        await self._supervisor.close()
         for pool in self._pools.values():
             await pool.aclose()
 

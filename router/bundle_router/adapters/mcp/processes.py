@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -20,16 +21,18 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.supervision import AT_ONCE
 
 MARK: Final = "BUNDLE_ROUTER_OWNER"
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SUPERVISION: Final = str(Path(__file__).resolve().with_name("supervision.py"))
 _IMPORT_ROOT: Final = str(Path(__file__).resolve().parents[3])
-_REAP_POLLS: Final = 200
-_REAP_POLL_S: Final = 0.01
+_AT_ONCE_S: Final = 1.0
+_END_S: Final = 10.0
+"""How long the supervisor may take to end what it supervises: longer than all its own patience with one server."""
 _STARTED_FIELD: Final = 19
 """The start time in /proc/<pid>/stat, counted from after the name."""
 
@@ -60,22 +63,35 @@ class Leftover:
 class Process:
     """One started server. `exited` is set when it has ended, whatever still holds its pipes."""
 
-    def __init__(self, supervisor: asyncio.subprocess.Process, control: socket.socket, home: str) -> None:
-        if supervisor.stdin is None or supervisor.stdout is None or supervisor.stderr is None:
-            raise AssertionError("the supervisor was started without pipes")
-        self.stdin, self.stdout, self.stderr = supervisor.stdin, supervisor.stdout, supervisor.stderr
+    def __init__(self, control: socket.socket, home: str) -> None:
+        self.stdin: asyncio.StreamWriter
+        self.stdout: asyncio.StreamReader
+        self.stderr: asyncio.StreamReader
         self.exited = asyncio.Event()
         self._gone = asyncio.Event()
         self.pid = 0
         self.status: int | None = None
         self.failed = ""
-        self._supervisor = supervisor
         self._control = control
         self._home = home
+        self._reading: list[asyncio.ReadTransport] = []
         self._hearing = asyncio.get_running_loop().create_task(self._hear())
 
+    async def connect(self, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> None:
+        """Puts streams on our ends of its pipes, which close with it."""
+        self.stdout = await self._reader(stdout)
+        self.stderr = await self._reader(stderr)
+        _, self.stdin = await asyncio.open_unix_connection(sock=stdin)
+
+    async def _reader(self, file: BinaryIO) -> asyncio.StreamReader:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+        self._reading.append(transport)
+        return reader
+
     async def _hear(self) -> None:
-        """What the supervisor says, until it ends."""
+        """What the supervisor says of it, until nothing is left of it or the supervisor is gone."""
         loop, said = asyncio.get_running_loop(), b""
         try:
             while part := await loop.sock_recv(self._control, 4096):
@@ -97,85 +113,160 @@ class Process:
 
     def stop_listening(self) -> None:
         """Closes our end of its output: it can't be blocked on writing, and nothing more of it is read."""
-        pipe = self._transport.get_pipe_transport(1)
-        if pipe is not None:
-            pipe.close()
+        self._reading[0].close()
 
-    async def stop(self, timeout_s: float) -> None:
-        """Ends the server and all it started, politely first. Returns when they are gone, or after `timeout_s`."""
+    async def stop(self, timeout_s: float) -> bool:
+        """Ends the server and all it started, politely first. Returns when they are gone, False where the supervisor
+        did not see to it within `timeout_s` and a second."""
         self.stdin.close()
-        with contextlib.suppress(OSError):
-            self._control.send(b"x")
         try:
-            # The supervisor's end of the socket closes with it. `wait()` would also wait for the pipes, which a
-            # process that got away may hold.
-            async with asyncio.timeout(timeout_s):
-                await self._gone.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._supervisor.kill()  # the server dies with it
+            for wish, patience_s in ((b"x", timeout_s), (AT_ONCE, _AT_ONCE_S)):
+                with contextlib.suppress(OSError):
+                    self._control.send(wish)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(patience_s):
+                        await self._gone.wait()
+                        return True
+            return False
         finally:
-            self._hearing.cancel()
-            self._control.close()
-            await self._reaped()
-            self._transport.close()
+            self.abandon()
             await asyncio.to_thread(shutil.rmtree, self._home, ignore_errors=True)
 
-    async def _reaped(self) -> None:
-        for _ in range(_REAP_POLLS):
-            if self._supervisor.returncode is not None:
-                return
-            await asyncio.sleep(_REAP_POLL_S)
-
-    @property
-    def _transport(self) -> asyncio.SubprocessTransport:
-        """asyncio shows the streams but not what is below them."""
-        transport: asyncio.SubprocessTransport = self._supervisor._transport  # type: ignore[attr-defined]
-        return transport
+    def abandon(self) -> None:
+        """Closes our ends, from which the supervisor knows that the server is to end."""
+        self._hearing.cancel()
+        self._control.close()
+        for transport in self._reading:
+            transport.close()
 
 
-async def start(command: ServerCommand) -> Process:
-    """Starts the command under supervision. Raises ServerFault `not_started`."""
-    if os.name != "posix":
-        raise ServerFault("not_permitted", "stdio servers need a POSIX system, where they can be ended for certain")
-    program = _program(command)
+class ProcessSupervisor:
+    """Starts stdio servers through one supervising process (see `supervision`), which it starts on first need and
+    again if it is gone. Everything on one event loop."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._socket: socket.socket | None = None
+        self._starting = asyncio.Lock()
+
+    async def start(self, command: ServerCommand) -> Process:
+        """Starts the command under supervision. Raises ServerFault `not_started`."""
+        if os.name != "posix":
+            raise ServerFault("not_permitted", "stdio servers need a POSIX system, where they can be ended for certain")
+        program = _program(command)
+        home = ""
+        try:
+            home = await asyncio.to_thread(tempfile.mkdtemp, prefix="bundle-router-home-")
+            return await self._handed_over(program, command, home)
+        except (OSError, RuntimeError) as error:
+            shutil.rmtree(home, ignore_errors=True)
+            raise _not_started(error) from error
+
+    async def _handed_over(self, program: str, command: ServerCommand, home: str) -> Process:
+        plan = {
+            "argv": [program, *command.argv[1:]],
+            "env": environment(command, home),
+            "cwd": command.cwd,
+            "home": home,
+            "polite_s": command.polite_s,
+            "term_s": command.term_s,
+        }
+        with contextlib.ExitStack() as ours:
+            with contextlib.ExitStack() as theirs:
+                control, their_control = _sockets(ours, theirs)
+                stdin, their_stdin = _sockets(ours, theirs)
+                stdout, their_stdout = _pipe(ours, theirs)
+                stderr, their_stderr = _pipe(ours, theirs)
+                await self._send([their_control.fileno(), their_stdin.fileno(), their_stdout, their_stderr])
+            process = Process(control, home)
+            ours.callback(process.abandon)
+            await process.connect(stdin, stdout, stderr)
+            with contextlib.suppress(OSError):  # a supervisor that is gone already shows in `exited`
+                await asyncio.get_running_loop().sock_sendall(control, json.dumps(plan).encode() + b"\n")
+            ours.pop_all()
+        return process
+
+    async def _send(self, descriptors: list[int]) -> None:
+        """Hands a server's descriptors to the supervisor; to another one where it is gone. Raises OSError."""
+        async with self._starting:
+            for again in (True, False):
+                if self._socket is None:
+                    self._process, self._socket = await _supervisor()
+                try:
+                    socket.send_fds(self._socket, [b"s"], descriptors)
+                    return
+                except (BrokenPipeError, ConnectionResetError):
+                    await self._drop()
+                    if not again:
+                        raise
+
+    async def stop(self, process: Process, timeout_s: float) -> None:
+        """Ends a server and all it started. A supervisor that does not see to it is killed: its servers die with it."""
+        if not await process.stop(timeout_s) and self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _drop(self) -> None:
+        process, self._process = self._process, None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if process is not None:
+            try:
+                async with asyncio.timeout(_END_S):
+                    await process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+    async def close(self) -> None:
+        """Ends the supervisor, and what it still supervises. Nothing is left when this returns."""
+        async with self._starting:
+            await self._drop()
+
+
+async def _supervisor() -> tuple[asyncio.subprocess.Process, socket.socket]:
+    """Starts the supervising process. Its only descriptors are the socket and three of nothing."""
+    ours, theirs = socket.socketpair()
     try:
-        ours, theirs = socket.socketpair()
-    except OSError as error:
-        raise _not_started(error) from error
-    ours.setblocking(False)
-    home = ""
-    try:
-        home = await asyncio.to_thread(tempfile.mkdtemp, prefix="bundle-router-home-")
-        supervisor = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-I", "-S", _SUPERVISION, str(theirs.fileno()), _IMPORT_ROOT),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=(theirs.fileno(),),
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
-    except (OSError, RuntimeError) as error:
+        # Never 0, 1 or 2, which a process may have closed: they are what standard input and output become over there.
+        handed = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-I", "-S", _SUPERVISION, str(handed), _IMPORT_ROOT),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                pass_fds=(handed,),
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            os.close(handed)
+    except BaseException:
         ours.close()
-        shutil.rmtree(home, ignore_errors=True)
-        raise _not_started(error) from error
+        raise
     finally:
         theirs.close()
-    process = Process(supervisor, ours, home)
-    plan = {
-        "argv": [program, *command.argv[1:]],
-        "env": environment(command, home),
-        "cwd": command.cwd,
-        "home": home,
-        "polite_s": command.polite_s,
-        "term_s": command.term_s,
-    }
-    with contextlib.suppress(OSError):  # a supervisor that is gone already shows in `exited`
-        await asyncio.get_running_loop().sock_sendall(ours, json.dumps(plan).encode() + b"\n")
-    return process
+    ours.setblocking(False)
+    return process, ours
+
+
+def _sockets(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+    pair = socket.socketpair()
+    ours.callback(pair[0].close)
+    theirs.callback(pair[1].close)
+    pair[0].setblocking(False)
+    return pair
+
+
+def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[BinaryIO, int]:
+    readable, writable = os.pipe()
+    theirs.callback(os.close, writable)
+    return ours.enter_context(os.fdopen(readable, "rb", buffering=0)), writable
 
 
 def _not_started(error: OSError | RuntimeError) -> ServerFault:

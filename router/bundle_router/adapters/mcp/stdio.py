@@ -21,7 +21,7 @@ import anyio
 
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.adapters.mcp.processes import Process, ServerCommand, start
+from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
 
@@ -114,10 +114,10 @@ class Pipes:
 
 @asynccontextmanager
 async def open_stdio(
-    command: ServerCommand, bounds: Bounds, report: Report
+    command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds, report: Report
 ) -> AsyncIterator[tuple[sdk.Streams, Pipes]]:
     """Starts the server and gives its streams. On the way out the server is ended, even if the caller is cancelled."""
-    process = await _started(command, bounds)
+    process = await _started(command, supervisor, bounds)
     pipes = Pipes(process, bounds, report)
     to_session, session_reads, session_writes, from_session = sdk.pipe()
     loop = asyncio.get_running_loop()
@@ -130,17 +130,18 @@ async def open_stdio(
         yield (session_reads, session_writes), pipes
     finally:
         streams = (to_session, session_reads, session_writes, from_session)
-        await _to_the_end(loop.create_task(_stop(pipes, tasks, streams, bounds)))
+        await _to_the_end(loop.create_task(_stop(pipes, tasks, streams, supervisor, bounds)))
 
 
-async def _started(command: ServerCommand, bounds: Bounds) -> Process:
+async def _started(command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds) -> Process:
     """Starts it; a caller that is cancelled meanwhile leaves nothing half started behind."""
-    starting = asyncio.get_running_loop().create_task(start(command))
+    starting = asyncio.get_running_loop().create_task(supervisor.start(command))
     try:
         await _to_the_end(starting)
     except asyncio.CancelledError:
         if not starting.cancelled() and starting.exception() is None:
-            await _to_the_end(asyncio.get_running_loop().create_task(starting.result().stop(bounds.close_s)))
+            stopping = supervisor.stop(starting.result(), bounds.close_s)
+            await _to_the_end(asyncio.get_running_loop().create_task(stopping))
         raise
     return starting.result()
 
@@ -157,13 +158,19 @@ async def _to_the_end(task: asyncio.Task[Any]) -> None:
         raise cancelled
 
 
-async def _stop(pipes: Pipes, tasks: list[asyncio.Task[None]], streams: tuple[Any, ...], bounds: Bounds) -> None:
+async def _stop(
+    pipes: Pipes,
+    tasks: list[asyncio.Task[None]],
+    streams: tuple[Any, ...],
+    supervisor: ProcessSupervisor,
+    bounds: Bounds,
+) -> None:
     for stream in streams:
         stream.close()
     if tasks[0].done():
         pipes.process.stop_listening()
     try:
-        await pipes.process.stop(bounds.close_s)
+        await supervisor.stop(pipes.process, bounds.close_s)
     finally:
         for task in tasks:
             task.cancel()

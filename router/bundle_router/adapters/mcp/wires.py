@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ServerCommand
+from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ProcessSupervisor, ServerCommand
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.references import MissingReference, resolved
@@ -104,11 +104,11 @@ class HttpWire:
 
 @asynccontextmanager
 async def stdio_wire(
-    command: ServerCommand, bounds: Bounds, report: Callable[..., None]
+    command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds, report: Callable[..., None]
 ) -> AsyncIterator[tuple[Any, StdioWire]]:
     from bundle_router.adapters.mcp.stdio import open_stdio
 
-    async with open_stdio(command, bounds, report) as (streams, pipes):
+    async with open_stdio(command, supervisor, bounds, report) as (streams, pipes):
         wire = StdioWire(pipes)
         try:
             yield streams, wire
