@@ -107,7 +107,7 @@ def test_a_process_that_ignores_every_polite_word_is_gone_with_its_run(project: 
         assert router.call_sync("r", "s.echo", {"text": "x"}).ok
         assert len(descendants(os.getpid())) >= 1
         router.close_run_sync("r")
-        assert descendants(os.getpid()) == []
+        assert len(descendants(os.getpid())) == 1, "the supervisor, ready for the next server"
 
 
 def test_two_servers_with_the_same_name_for_a_tool_are_never_taken_for_each_other(project: Any, bench: Any) -> None:
