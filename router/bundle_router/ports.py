@@ -213,6 +213,10 @@ class RunStore(Protocol):
         Raises CorruptRun, StorageError.
         """
 
+    def check(self) -> None:
+        """Looks whether runs can be kept now: writes in the directory, or asks the database. Blocks. Raises
+        StorageError."""
+
     def close(self) -> None:
         """Lets go of what it holds besides runs."""
 

@@ -101,6 +101,9 @@ class SimulatedStore:
         self._worker.logs.append(log)
         return SimulatedLog(self._worker, log)
 
+    def check(self) -> None:
+        self._store.check()
+
     def close(self) -> None:
         self._store.close()
 

@@ -172,6 +172,15 @@ async def client(
         yield connected
 
 
+def http(endpoint: Any, token: str | None = None) -> Any:
+    """An HTTP client that sends the endpoint's token, or another one (empty: none)."""
+    import httpx2
+
+    token = endpoint.key if token is None else token
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return httpx2.AsyncClient(base_url=endpoint.base, headers=headers, timeout=httpx2.Timeout(30))
+
+
 class Site:
     """A folder with a config, a router over it and an endpoint, for as long as one test's work takes; and clients."""
 
@@ -180,6 +189,7 @@ class Site:
     read_answer = staticmethod(read_answer)
     request = staticmethod(request)
     client = staticmethod(client)
+    http = staticmethod(http)
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -197,15 +207,22 @@ class Site:
         path = self.folder / "runs" / run_id / file
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
-    def serve(self, work: Callable[[Router, Any], Awaitable[T]], **options: Any) -> T:
+    def serve_all(self, work: Callable[[Router, Any], Awaitable[T]], config: str = "", **options: Any) -> T:
+        """As `serve`, beside the whole service. `config` goes into router.toml."""
+        (self.folder / "config" / "router.toml").write_text(config or "# as shipped\n", encoding="utf-8")
+        return self.serve(work, whole=True, **options)
+
+    def serve(self, work: Callable[[Router, Any], Awaitable[T]], *, whole: bool = False, **options: Any) -> T:
         """Runs the work beside an endpoint with the run `r` at step `some`, and looks that nothing of it is left."""
-        from bundle_router.serving import serve_mcp
+        from bundle_router.serving import serve, serve_mcp
+
+        begin: Callable[..., Any] = serve if whole else serve_mcp
 
         async def main() -> T:
             async with self.open() as router:
                 await router.route(step())
                 before = asyncio.all_tasks()
-                async with serve_mcp(router, **options) as endpoint:
+                async with begin(router, **options) as endpoint:
                     done = await work(router, endpoint)
                 left = asyncio.all_tasks() - before
                 assert not left, left

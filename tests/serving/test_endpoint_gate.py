@@ -13,10 +13,11 @@ from bundle_router.errors import RequestError
 from bundle_router.serving import Keys, key_from_env, new_key
 from bundle_router.serving.gate import Destination, destination_of, path_of
 from bundle_router.serving.mcp.mount import METHODS
-from bundle_router.serving.requests import MAX_BODY_BYTES
+from bundle_router.serving.requests import RequestBounds
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
+MAX_BODY_BYTES = RequestBounds().max_body_bytes
 HOSTS = (
     "evil.com", "127.0.0.1", "localhost", "127.0.0.1:1", "localhost:@evil.com", "127.0.0.1:{port}.evil.com",
     "x/?", "x#", "a@b", "127.0.0.1:{port}@evil.com", "evil.com:{port}", "127.0.0.1:{port}, evil.com", "[::1]:{port}",

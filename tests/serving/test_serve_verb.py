@@ -103,7 +103,7 @@ def test_a_token_from_the_environment_is_not_said_anywhere(site: Any, begin: Any
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "this version serves MCP only"),
+        (("--run", "none"), "none"),
         (("--mcp-only", "--run", "none"), "none"),
         (("--mcp-only", "--run", "../x"), "--run is not a run id"),
         (("--mcp-only", "--role", "reviewer"), "--workflow, --step"),

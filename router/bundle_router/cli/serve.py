@@ -1,4 +1,4 @@
-"""`bundle-router serve --mcp-only`: runs as MCP servers on this machine, until it is told to stop."""
+"""`bundle-router serve`: decisions over HTTP and runs as MCP servers, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mcp-only", action="store_true", help="the MCP endpoint alone: all there is so far")
+    parser.add_argument("--mcp-only", action="store_true", help="the MCP endpoint alone")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one)")
     parser.add_argument(
         "--token-env", metavar="NAME", help="environment variable with the bearer token (default: a new one, on stderr)"
@@ -49,8 +49,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.serving import key_from_env, new_key
 
-    if not arguments.mcp_only:
-        raise RequestError("this version serves MCP only", advice="add --mcp-only")
     if arguments.run is not None and not RUN_ID.fullmatch(arguments.run):
         raise RequestError(f"--run is not a run id: it must match {RUN_ID.pattern}")
     step = _first_step(arguments)
@@ -73,9 +71,10 @@ def _first_step(arguments: argparse.Namespace) -> Step | None:
 
 
 async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> None:
-    from bundle_router.serving import serve_mcp
+    from bundle_router.serving import serve, serve_mcp
     from bundle_router.wiring import Router
 
+    begin = serve_mcp if arguments.mcp_only else serve
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -83,7 +82,7 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> 
     given = {"workspace": arguments.workspace, **opening(arguments)}
     async with Router.open(config_folder(arguments), **given) as router:
         run_id = await _begun(router, step, arguments.run)
-        async with serve_mcp(router, key=key, port=arguments.port) as endpoint:
+        async with begin(router, key=key, port=arguments.port) as endpoint:
             _announce(arguments, endpoint, run_id)
             await stop.wait()
 
@@ -106,6 +105,8 @@ def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | N
     url = endpoint.url(run_id or "RUN")
     if arguments.json:
         print_json({"url": url, "port": endpoint.port, "run_id": run_id, "pid": os.getpid()})
-    else:
+    elif arguments.mcp_only:
         say(f"serving {url} until interrupted")
+    else:
+        say(f"serving {endpoint.base}/v1 and {url} until interrupted")
     sys.stdout.flush()

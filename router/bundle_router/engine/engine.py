@@ -451,6 +451,15 @@ class Engine:
         except KeyError:
             raise RequestError(f"run {run_id!r} has no artifact {uri!r}") from None
 
+    def artifact_with_type(self, run_id: str, uri: str) -> tuple[bytes, str]:
+        """See `EndpointAccess.artifact`. Blocks for as long as reading takes."""
+        data = self.artifact(run_id, uri)
+        return data, self._ports.describe(data).mime_type
+
+    def check_store(self) -> None:
+        """See `EndpointAccess.check_store`. Blocks."""
+        self._store.check()
+
     def media(
         self, run_id: str, uri: str, how: SurfaceForm, decision_id: str | None = None, *, link: bool
     ) -> dict[str, Any]:

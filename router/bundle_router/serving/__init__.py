@@ -1,4 +1,5 @@
-"""The MCP endpoint: `/mcp/runs/{id}` over Streamable HTTP on 127.0.0.1, both protocol eras. See `serve_mcp`.
+"""The service: decisions over HTTP (`/v1`), runs over MCP (`/mcp`), probes and pages. `serve` begins it,
+`serve_mcp` the MCP endpoint alone.
 
 Rules:
 1. Before anything else of a request is read: Host and Origin are compared whole, then the token, in constant time; then
@@ -13,5 +14,6 @@ Rules:
 
 from bundle_router.serving.endpoint import STOP_S, Endpoint, serve_mcp
 from bundle_router.serving.keys import Keys, key_from_env, new_key
+from bundle_router.serving.service import serve
 
-__all__ = ["STOP_S", "Endpoint", "Keys", "key_from_env", "new_key", "serve_mcp"]
+__all__ = ["STOP_S", "Endpoint", "Keys", "key_from_env", "new_key", "serve", "serve_mcp"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -15,9 +15,11 @@ from bundle_router.serving.http import application
 from bundle_router.serving.keys import Keys, new_key
 from bundle_router.serving.mcp.mount import mcp_routes
 from bundle_router.serving.mcp.runs import ServedRouter, ServedRuns
-from bundle_router.serving.requests import Requests
+from bundle_router.serving.requests import RequestBounds, Requests
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
     from bundle_router.wiring import Router
 
 HOST: Final = "127.0.0.1"
@@ -44,10 +46,15 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"Endpoint(port={self.port})"
 
+    @property
+    def base(self) -> str:
+        """Where the service is."""
+        return f"http://{HOST}:{self.port}"
+
     def url(self, run_id: str, decision: str | None = None) -> str:
         """Where a run is served: as its default branch stands, or under this decision of it while that is open (for
         the agents of branches, each at its own)."""
-        return f"http://{HOST}:{self.port}{path_of(run_id, decision)}"
+        return f"{self.base}{path_of(run_id, decision)}"
 
     def token(self, run_id: str, decision: str | None = None) -> str:
         """The bearer token that opens this run and no other: what to hand to its agent. With a decision, the one that
@@ -72,30 +79,56 @@ async def serve_mcp(
 
     Raises RequestError for a port that is taken or a key that is none, NotInstalled where the SDK is missing.
     """
-    _require_sdk()
-    await asyncio.to_thread(
-        import_module, "bundle_router.serving.mcp.protocol"
-    )  # half a second that no request has to wait for
-    from bundle_router.serving.listener import Listener
-    from bundle_router.wiring import Router, package_version
+    await load_sdk()
+    from bundle_router.wiring import Router
 
     access: ServedRouter = router.endpoint if isinstance(router, Router) else router
+    requests = Requests(RequestBounds(body_s=body_s))
+    async with (
+        served_runs(access) as runs,
+        answering(access, requests, runs, key=key, port=port, head_s=head_s) as (endpoint, begin),
+    ):
+        begin(mcp_routes(runs), ())
+        yield endpoint
+
+
+@contextlib.asynccontextmanager
+async def served_runs(access: ServedRouter) -> AsyncIterator[ServedRuns]:
+    """The runs as MCP servers, every session of which is ended at the end."""
+    from bundle_router.wiring import package_version
+
+    runs = ServedRuns(access, package_version())
+    try:
+        yield runs
+    finally:
+        await runs.close()
+
+
+Begin = Callable[[Sequence["BaseRoute"], Collection[str]], None]
+"""Begins to answer on these routes, some of whose paths nobody needs a token for."""
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    access: ServedRouter, requests: Requests, runs: ServedRuns, *, key: str | None, port: int, head_s: float
+) -> AsyncIterator[tuple[Endpoint, Begin]]:
+    """A socket that is listened on, and what begins to answer there. At the end it is answered no more: what is under
+    way gets `GRACE_S`, then it is cancelled."""
+    from bundle_router.serving.listener import Listener
 
     key = new_key() if key is None else key
     keys = Keys(key)
     access.keep_secret("endpoint", key)  # those of runs are known by their shape
+    listeners: list[Listener] = []
     listening = _listen(port)
+    port = listening.getsockname()[1]
+
+    def begin(routes: Sequence[BaseRoute], open_to_all: Collection[str]) -> None:
+        listeners.append(Listener(application(routes, keys, port, requests, open_to_all), listening, head_s))
+        listeners[0].start()
+
     try:
-        port = listening.getsockname()[1]
-        runs = ServedRuns(access, package_version())
-        requests = Requests(body_s)
-        listener = Listener(application(mcp_routes(runs), keys, port, requests), listening, head_s)
-        listener.start()
-    except BaseException:
-        listening.close()
-        raise
-    try:
-        yield Endpoint(key, port)
+        yield Endpoint(key, port), begin
     finally:
         try:
             requests.stop()
@@ -104,7 +137,15 @@ async def serve_mcp(
             await runs.close()
             await requests.cancel()
         finally:
-            await listener.close()
+            for listener in listeners:
+                await listener.close()
+            listening.close()
+
+
+async def load_sdk() -> None:
+    """Load what MCP takes, half a second that no request has to wait for. Raises NotInstalled."""
+    _require_sdk()
+    await asyncio.to_thread(import_module, "bundle_router.serving.mcp.protocol")
 
 
 def _require_sdk() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.models import RUN_ID
-from bundle_router.serving.keys import Caller, Keys
+from bundle_router.serving.keys import NOBODY, Caller, Keys
 from bundle_router.serving.refusals import Refusal
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -39,12 +39,15 @@ class Destination:
     decision: str | None = None
 
 
-def judge(raw_path: bytes, headers: Headers, *, keys: Keys, port: int) -> Caller | Refusal:
-    """Return who asks, or why the request is not let in."""
+def judge(
+    raw_path: bytes, headers: Headers, *, keys: Keys, port: int, open_to_all: frozenset[bytes] = frozenset()
+) -> Caller | Refusal:
+    """Return who asks, or why the request is not let in. `open_to_all`: paths that nobody needs a token for."""
     stranger = _stranger(headers, port)
     if stranger is not None:
         return stranger
-    return _caller(headers, keys, destination_of(raw_path)) or UNAUTHORIZED
+    caller = _caller(headers, keys, destination_of(raw_path))
+    return caller or (NOBODY if raw_path in open_to_all else UNAUTHORIZED)
 
 
 def misplaced(raw_path: bytes) -> bool:

@@ -11,8 +11,10 @@ whole and bounded. Knows neither the MCP SDK nor the HTTP server.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from bundle_router.serving.gate import judge, misplaced
 from bundle_router.serving.keys import Keys
@@ -23,37 +25,74 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
 NOTHING = Refusal(404, "not_found", "There is nothing here.", advice="see /openapi.json for what there is")
+WRONG_METHOD = Refusal(
+    405, "method_not_allowed", "This address knows other methods only.", advice="see the header Allow"
+)
+
+INERT: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; sandbox"),
+)
+"""On every answer that has none of its own: what tools gave is in them, and no browser shall take it for a page or a
+script."""
 
 
 class RequestGate:
     """The middleware that lets a request in, or answers it without having read its body."""
 
-    def __init__(self, app: Asgi, keys: Keys, port: int) -> None:
+    def __init__(self, app: Asgi, keys: Keys, port: int, open_to_all: frozenset[bytes]) -> None:
         self._app = app
-        self._keys = keys
-        self._port = port
+        self._judge = partial(judge, keys=keys, port=port, open_to_all=open_to_all)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        judged = judge(scope["raw_path"], scope["headers"], keys=self._keys, port=self._port)
+        judged = self._judge(scope["raw_path"], scope["headers"])
         if not isinstance(judged, Refusal) and misplaced(scope["raw_path"]):
             judged = NOTHING
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", ()))
+                present = {name for name, _ in headers}
+                message["headers"] = headers + [pair for pair in INERT if pair[0] not in present]
+            await send(message)
+
         if isinstance(judged, Refusal):
-            await refuse(judged, scope, send)
+            await refuse(judged, scope, sending)
             return
         scope["user"] = judged
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, sending)
 
 
-def application(routes: Sequence[BaseRoute], keys: Keys, port: int, requests: Requests) -> Asgi:
+def application(
+    routes: Sequence[BaseRoute],
+    keys: Keys,
+    port: int,
+    requests: Requests,
+    open_to_all: Collection[str] = (),
+) -> Asgi:
     """Return the application over these routes, asked in order."""
     from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.responses import Response
 
+    async def refused(request: Request, error: Exception) -> Response:
+        """Starlette's own: the method is none of the route's."""
+        headers = dict(getattr(error, "headers", None) or {})
+        content = json.dumps(WRONG_METHOD.to_json())
+        return Response(content, WRONG_METHOD.status, headers, "application/problem+json")
+
+    opened = frozenset(path.encode() for path in open_to_all)
     app = Starlette(
         routes=list(routes),
-        middleware=[Middleware(RequestGate, keys=keys, port=port), Middleware(LimitedRequests, requests=requests)],
+        middleware=[
+            Middleware(RequestGate, keys=keys, port=port, open_to_all=opened),
+            Middleware(LimitedRequests, requests=requests),
+        ],
+        exception_handlers={HTTPException: refused},
     )
     app.router.redirect_slashes = False
     app.router.default = Refusing(NOTHING)

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from bundle_router.errors import RequestError
 
@@ -26,11 +26,23 @@ _MARK: Final = "brk_"
 _PURPOSE: Final = b"bundle-router/mcp-run/1\0"
 
 
+Scope = Literal["route", "call", "review", "edit"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `run_id` is the one run that its token opens (None: every run)."""
+    """Who asks: the name of its token, what that is good for, and whom it speaks for (empty: whomever it names). A
+    run's own token opens that run (`run_id`) over MCP alone."""
 
+    name: str = "endpoint"
+    scopes: frozenset[Scope] = frozenset(SCOPES)
+    principal: str = ""
     run_id: str | None = None
+
+
+NOBODY: Final = Caller("nobody", frozenset())
+"""Who sent no token that is good for anything."""
 
 
 def new_key() -> str:
@@ -81,7 +93,9 @@ class Keys:
         single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
         if hmac.compare_digest(known, self._digest):
             return Caller()
-        return Caller(run_id) if any(single) and run_id is not None else None
+        if not any(single) or run_id is None:
+            return None
+        return Caller("run", frozenset(("call",)), run_id=run_id)
 
 
 def _digest(key: bytes) -> bytes:

@@ -23,11 +23,6 @@ HELD_BYTES: Final = 16_384
 """How much of an answer may wait for the end of the loop's turn."""
 STOP_TICKS_S: Final = 3.0
 """How long connections may take to close once nothing is under way on them."""
-HEADERS: Final = [
-    ("x-content-type-options", "nosniff"),
-    ("content-security-policy", "default-src 'none'; sandbox"),
-]
-"""On every answer: what tools gave is in them, and no browser shall take it for a page or a script."""
 
 _LOG: Final = logging.getLogger("bundle_router.serving.http")
 _LOG.setLevel(logging.ERROR)  # a warning for every malformed request would let strangers fill a disk
@@ -131,7 +126,6 @@ class Listener:
                 log_config=None,
                 proxy_headers=False,
                 server_header=False,
-                headers=HEADERS,
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=int(STOP_TICKS_S),
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,

@@ -27,6 +27,8 @@ class Refusal:
     sentence: str
     headers: tuple[tuple[bytes, bytes], ...] = ()
     advice: str = ""
+    errors: tuple[tuple[str, str], ...] = ()
+    """JSON pointers into what was sent, each with what is wrong there."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem details. `code` and `advice` are members of our own."""
@@ -37,6 +39,7 @@ class Refusal:
             "detail": self.sentence,
             "code": self.code,
             "advice": self.advice,
+            "errors": [{"pointer": pointer, "detail": detail} for pointer, detail in self.errors],
         }
 
 

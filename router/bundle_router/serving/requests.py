@@ -2,7 +2,7 @@
 
 Rules:
 1. A body is read whole before anything is done, and bounded in bytes and in time while it is read.
-2. Beyond `MAX_REQUESTS` a request is refused at once, with the time after which to try again. So is every one once the
+2. Beyond so many a request is refused at once, with the time after which to try again. So is every one once the
    service is being stopped.
 3. What is stopped is given time to be answered, then cancelled; its calls are recorded as cancelled.
 """
@@ -10,16 +10,12 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any, Final
 
-from bundle_router.serving.gate import is_too_long
+from bundle_router.serving.gate import Headers, is_too_long
 from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, Send, refuse
 
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-MAX_REQUESTS: Final = 1_024
-"""Requests under way, streams of listeners among them. What comes on top is answered with 503."""
-
-TOO_LARGE: Final = Refusal(413, "too_large", f"A message may have {MAX_BODY_BYTES:,} bytes at most.")
 TOO_SLOW: Final = Refusal(408, "too_slow", "The message did not arrive in time.")
 _RETRY: Final = ((b"retry-after", b"1"),)
 BUSY: Final = Refusal(
@@ -28,36 +24,67 @@ BUSY: Final = Refusal(
 CLOSING: Final = Refusal(503, "closing", "This endpoint is being stopped.", _RETRY, "ask again once it is up")
 
 
-class Requests:
-    """The requests of one service. `body_s`: how long a body may take to arrive."""
+@dataclass(frozen=True, slots=True)
+class RequestBounds:
+    """How many requests there may be, streams of listeners among them; how large a body may be, how long it may take to
+    arrive."""
 
-    def __init__(self, body_s: float) -> None:
-        self._body_s = body_s
+    max_requests: int = 1_024
+    max_body_bytes: int = 4 * 1024 * 1024
+    body_s: float = 15.0
+
+
+class Requests:
+    """The requests of one service."""
+
+    def __init__(self, bounds: RequestBounds) -> None:
+        self._bounds = bounds
+        self.too_large = Refusal(413, "too_large", f"A message may have {bounds.max_body_bytes:,} bytes at most.")
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._closing = False
 
     @property
-    def refusal(self) -> Refusal | None:
-        """Why no further request is begun now; None where one may be."""
+    def under_way(self) -> int:
+        """How many there are."""
+        return len(self._tasks)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no more are begun, for good."""
+        return self._closing
+
+    def refusal(self, headers: Headers) -> Refusal | None:
+        """Return why a request is not begun now; None where it may be."""
         if self._closing:
             return CLOSING
-        return BUSY if len(self._tasks) >= MAX_REQUESTS else None
+        if len(self._tasks) >= self._bounds.max_requests:
+            return BUSY
+        return self.too_large if is_too_long(headers, self._bounds.max_body_bytes) else None
 
     async def carry_out(self, app: Asgi, scope: Message, receive: Receive, send: Send) -> None:
         """Have a request answered, counted for as long as that takes."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
         self._tasks[task] = scope["method"]
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
         try:
             body = await self._body(receive)
             if isinstance(body, Refusal):
-                await refuse(body, scope, send)
+                await refuse(body, scope, sending)
             elif body is not None:  # else the client went away
-                await app(scope, _again(body, receive), send)
+                await app(scope, _again(body, receive), sending)
         except asyncio.CancelledError:
             if not self._closing:
                 raise
             # We cancelled it ourselves, and its call is recorded: the HTTP server closes the connection.
+            if not begun:
+                await refuse(CLOSING, scope, send)
         finally:
             del self._tasks[task]
 
@@ -65,14 +92,14 @@ class Requests:
         """The whole body; None when the client went away."""
         body = bytearray()
         try:
-            async with asyncio.timeout(self._body_s):
+            async with asyncio.timeout(self._bounds.body_s):
                 while True:
                     message = await receive()
                     if message["type"] != "http.request":
                         return None
                     body += message.get("body", b"")
-                    if len(body) > MAX_BODY_BYTES:
-                        return TOO_LARGE
+                    if len(body) > self._bounds.max_body_bytes:
+                        return self.too_large
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
@@ -105,9 +132,7 @@ class LimitedRequests:
         self._requests = requests
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        refusal = self._requests.refusal
-        if refusal is None and is_too_long(scope["headers"], MAX_BODY_BYTES):
-            refusal = TOO_LARGE
+        refusal = self._requests.refusal(scope["headers"])
         if refusal is not None:
             await refuse(refusal, scope, send)
             return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bundle_router.core.catalog import Catalog, Feature
+from bundle_router.core.models import Facts
 from bundle_router.core.tools.exposure import Toolset
 from bundle_router.core.tools.transport.passage import Client, ServerReply
 from bundle_router.engine.engine import surface_form
@@ -70,6 +71,23 @@ class EndpointAccess:
         """As `Router.media`."""
         engine = self._engines.of(run_id)
         return await asyncio.to_thread(engine.media, run_id, uri, surface_form(format), decision, link=link)
+
+    async def artifact(self, run_id: str, sha256: str) -> tuple[bytes, str]:
+        """An artifact's bytes, and their MIME type by what they are. Raises as `Router.artifact`."""
+        engine = self._engines.of(run_id)
+        return await asyncio.to_thread(engine.artifact_with_type, run_id, sha256)
+
+    async def principal(self, run_id: str, decision: str | None = None) -> str:
+        """Whom the run's current decision was taken for. Raises UnknownRun."""
+        return (await self._engines.of(run_id).state_async(run_id, decision)).decided.step.principal
+
+    def facts(self) -> Facts:
+        """What this machine and its servers can do now."""
+        return self._engines.newest.facts()
+
+    async def check_store(self) -> None:
+        """Look whether runs can be kept. Raises StorageError."""
+        await asyncio.to_thread(self._engines.newest.check_store)
 
     async def passes(self, run_id: str, decision: str | None = None) -> frozenset[Feature]:
         """What servers of the run's current decision pass on to its agent, besides their tools: what their entries name

@@ -108,6 +108,11 @@ class PostgresRunStore:
         """Whether the process of that token may still be at work: whether its session holds its lock."""
         return self._session.is_alive(writer)
 
+    def check(self) -> None:
+        """Ask the database for anything. Raises StorageError."""
+        self.prepare()
+        self.pool.fetch("select 1", doing="look whether it is there")
+
     def open(self, run_id: str) -> PostgresRunLog | None:
         """Return the run as it stands; None if there is none. Raises RequestError, CorruptRun, StorageError."""
         if not RUN_ID.fullmatch(run_id):

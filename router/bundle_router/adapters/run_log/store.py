@@ -23,6 +23,7 @@ from bundle_router.adapters.run_log.directory import (
     open_run,
     open_runs,
     replace_text,
+    write_all,
 )
 from bundle_router.adapters.run_log.log import HEADER_FILE, DiskRunLog, RunLogSetting, read_header
 from bundle_router.adapters.run_log.storage import POSIX, Storage, from_os, translated
@@ -76,6 +77,18 @@ class DiskRunStore:
     def is_alive(self, writer: str) -> bool:
         """Whether the process of the token may still be at work; False only when it is gone for certain."""
         return self._tokens.is_alive(writer)
+
+    def check(self) -> None:
+        """Look whether the directory can be written in, by doing it. Raises StorageError."""
+        self._check_place()
+        probe = self._runs / f".probe-{secrets.token_hex(8)}"
+        with translated("write in", str(self._runs)):
+            fd = self._storage.open(str(probe), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                write_all(self._storage, fd, b"\n")
+            finally:
+                self._storage.close(fd)
+                probe.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let go of the token."""

@@ -333,10 +333,29 @@ class CacheSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """What `bundle-router serve` is held to: the table `[service]`."""
+
+    max_body_bytes: Annotated[int, key("Bytes one request may carry.", ge=1024, le=64 * 1024**2)] = 4 * 1024**2
+    body_s: Annotated[float, key("Seconds a request's body may take to arrive.", gt=0, le=3600)] = 15.0
+    max_requests: Annotated[
+        int, key("Requests under way at once, listeners included; what comes on top gets 503.", ge=1, le=100_000)
+    ] = 1_024
+    request_s: Annotated[float, key("Seconds one request of the decision API may take.", gt=0, le=86_400)] = 600.0
+    idle_run_s: Annotated[
+        float, key("Seconds after which a run that nobody asks for is closed.", gt=0, le=31_536_000)
+    ] = 3_600.0
+    traces: Annotated[
+        str | None,
+        key("Where spans are sent (OTLP over HTTP): 'http://127.0.0.1:4318/v1/traces'. Left out: nowhere.", Line),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """How the router itself behaves."""
 
-    ADDED: ClassVar[tuple[str, ...]] = ("records",)
+    ADDED: ClassVar[tuple[str, ...]] = ("records", "service")
 
     fallback: Annotated[Fallback, key("What happens when a route asks.", default=None)] = Fallback()
     search: Annotated[SearchSettings, key("When search settles a question by itself.", default=None)] = SearchSettings()
@@ -346,3 +365,4 @@ class Settings:
     records: Annotated[RecordSettings, key("Heads of runs, kept.", default=None)] = RecordSettings()
     log: Annotated[LogSettings, key("Records and diagnostics.", default=None)] = LogSettings()
     cache: Annotated[CacheSettings, key("How long look-ups hold.", default=None)] = CacheSettings()
+    service: Annotated[ServiceSettings, key("Bounds of the service.", default=None)] = ServiceSettings()

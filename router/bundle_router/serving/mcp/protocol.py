@@ -33,10 +33,11 @@ from bundle_router.serving.mcp.following import FollowedResources
 from bundle_router.serving.mcp.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
 from bundle_router.serving.mcp.quiet import LogListener, attach
 from bundle_router.serving.mcp.rounds import in_rounds
-from bundle_router.serving.requests import MAX_BODY_BYTES
 
 MAX_SESSIONS: Final = 64
 """Sessions of the handshake era, and listeners of the modern one, that one run may have open."""
+MAX_BODY_BYTES: Final = 64 * 1024**2
+"""The service has bounded a body by less before."""
 IDLE_S: Final = 1_800.0
 ANNOUNCE_S: Final = 5.0
 """How long one session may take to be told of a change."""

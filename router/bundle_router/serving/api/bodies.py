@@ -1,0 +1,97 @@
+"""What requests below `/v1` may say. Unknown keys are refused, so none of them can name a process or an address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from bundle_router.core.models import Step
+from bundle_router.core.models.frozen import Frozen
+from bundle_router.core.tools.exposure.forms import Format
+
+ToolName = Annotated[str, Field(min_length=1, max_length=300)]
+DecisionId = Annotated[str, Field(min_length=1, max_length=300)]
+MAX_MESSAGES = 10_000
+
+
+class RouteBody(Step):
+    """A step, and the agent's own history where it keeps one (OpenAI's or Anthropic's shape)."""
+
+    messages: tuple[Mapping[str, Any], ...] | None = Field(default=None, max_length=MAX_MESSAGES)
+
+    def to_step(self, key: str) -> Step:
+        """Return the step alone, with the key of the request's header where there is one."""
+        fields = {name: getattr(self, name) for name in Step.model_fields}
+        if key:
+            fields["key"] = key
+        return Step.model_construct(**fields)
+
+
+class CallBody(Frozen):
+    """A call of a tool: its canonical (`server.tool`) or exposed name, and its arguments as an object or as JSON text.
+    `decision` is the open decision that it is judged under (null: the newest of the run's default branch)."""
+
+    name: ToolName
+    arguments: Mapping[str, Any] | str = Field(default_factory=dict)
+    decision: DecisionId | None = None
+
+
+class MissedBody(Frozen):
+    """A name that the agent asked for and that the engine's framework refused by itself."""
+
+    name: ToolName
+    decision: DecisionId | None = None
+
+
+class ToolsQuery(Frozen):
+    """How the tools of a run are asked for."""
+
+    format: Format = "openai"
+    native: bool = False
+    decision: DecisionId | None = None
+
+
+class MediaQuery(Frozen):
+    """How an artifact is asked for as a part of a message."""
+
+    format: Format = "openai"
+    link: bool = False
+
+
+class NoQuery(Frozen):
+    """Nothing may be asked for besides."""
+
+
+class WriterBody(Frozen):
+    """Another process that has a run open."""
+
+    pid: int
+    name: str
+
+
+class RunEndBody(Frozen):
+    """What closing a run came to: `ended` when its end is written, else who else has it open."""
+
+    ended: bool
+    others: tuple[WriterBody, ...] = ()
+
+
+class FieldProblem(Frozen):
+    """One thing wrong with a body or a query: a JSON pointer to it, and what."""
+
+    pointer: str
+    detail: str
+
+
+class Problem9457(Frozen):
+    """Why a request was not carried out: problem details of RFC 9457 with our `code`, `advice` and `errors`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    advice: str = ""
+    errors: tuple[FieldProblem, ...] = ()

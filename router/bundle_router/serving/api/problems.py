@@ -1,0 +1,73 @@
+"""What goes wrong below `/v1`, as a refusal with a closed code. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import ValidationError
+
+from bundle_router.errors import (
+    CorruptRun,
+    KeyConflict,
+    NotInstalled,
+    RequestError,
+    RouterError,
+    RunBusy,
+    StorageError,
+    UnknownRun,
+)
+from bundle_router.serving.refusals import Refusal
+
+_RETRY: Final = ((b"retry-after", b"1"),)
+CODES: Final = (
+    "unauthorized", "forbidden", "wrong_principal", "wrong_host", "wrong_origin", "not_found", "method_not_allowed",
+    "unsupported_type", "too_large", "too_slow", "malformed", "invalid", "refused", "unknown_run", "unknown_artifact",
+    "key_conflict", "run_busy", "storage", "corrupt_run", "not_installed", "timed_out", "busy", "closing",
+    "unavailable", "internal",
+)  # fmt: skip
+"""Every code that a problem can have. Why a tool or bundle is not there is another list: it stands in results."""
+MAX_ERRORS: Final = 20
+
+TIMED_OUT: Final = Refusal(
+    504, "timed_out", "The request took longer than it may.", advice="raise [service] request_s, or ask for less"
+)
+INTERNAL: Final = Refusal(
+    500, "internal", "Something went wrong in the service itself.", advice="its log names the error; report it"
+)
+UNSUPPORTED: Final = Refusal(
+    415, "unsupported_type", "Send the body as 'Content-Type: application/json'.", advice="set the header"
+)
+NO_ARTIFACT: Final = Refusal(
+    404, "unknown_artifact", "The run has no such artifact.", advice="use a digest that a result of this run names"
+)
+GONE: Final = Refusal(499, "unavailable", "The client went away.")
+
+
+def problem_of(error: RouterError) -> Refusal:
+    """Return the refusal for an error of the library."""
+    for kind, status, code in _KINDS:
+        if isinstance(error, kind):
+            retry = _RETRY if status == 503 else ()
+            return Refusal(status, code, f"{error.message}.", retry, error.advice)
+    return INTERNAL
+
+
+_KINDS: Final[tuple[tuple[type[RouterError], int, str], ...]] = (
+    (UnknownRun, 404, "unknown_run"),
+    (KeyConflict, 422, "key_conflict"),
+    (RequestError, 400, "refused"),
+    (RunBusy, 503, "run_busy"),
+    (StorageError, 503, "storage"),
+    (CorruptRun, 500, "corrupt_run"),
+    (NotInstalled, 501, "not_installed"),
+)
+
+
+def invalid(error: ValidationError) -> Refusal:
+    """Return the refusal for a body or query that is not what it should be. What was sent is not repeated."""
+    rows = error.errors(include_url=False, include_context=False, include_input=False)
+    if rows[0]["type"] == "json_invalid":
+        return Refusal(400, "malformed", "The body is not JSON.", advice="send one JSON object in UTF-8")
+    errors = tuple(("/" + "/".join(str(part) for part in row["loc"]), row["msg"]) for row in rows[:MAX_ERRORS])
+    where, what = errors[0]
+    return Refusal(422, "invalid", f"{where}: {what}.", advice="see /openapi.json for what may be sent", errors=errors)

@@ -1,0 +1,311 @@
+"""The routes below `/v1`. See the rules of the package."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import asdict
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from bundle_router.core.models import RUN_ID, Decision
+from bundle_router.core.tools.shaping.forms import IMAGES
+from bundle_router.errors import RequestError, RouterError, UnknownRun
+from bundle_router.serving.api.bodies import CallBody, MediaQuery, MissedBody, NoQuery, RouteBody, ToolsQuery
+from bundle_router.serving.api.openapi import openapi_document
+from bundle_router.serving.api.problems import (
+    GONE,
+    INTERNAL,
+    NO_ARTIFACT,
+    TIMED_OUT,
+    UNSUPPORTED,
+    invalid,
+    problem_of,
+)
+from bundle_router.serving.gate import is_json
+from bundle_router.serving.idling import IdleRuns
+from bundle_router.serving.keys import Caller, Scope
+from bundle_router.serving.refusals import Refusal
+from bundle_router.serving.telemetry import Telemetry
+from bundle_router.wiring import Router
+
+T = TypeVar("T")
+Body = TypeVar("Body", bound=BaseModel)
+Work = Callable[[Request], Coroutine[Any, Any, Response]]
+MAX_KEY: Final = 200
+_DECISION: Final = TypeAdapter(Decision)
+PRIVATE: Final = {"cross-origin-resource-policy": "same-origin", "cache-control": "private, no-store"}
+"""On every artifact, besides what is on every answer."""
+
+
+class RefusedRequest(Exception):
+    """A request that is answered with a refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.sentence)
+        self.refusal = refusal
+
+
+class DecisionApi:
+    """The routes over one router. `request_s`: how long one request may take."""
+
+    def __init__(self, router: Router, telemetry: Telemetry, idle: IdleRuns, *, request_s: float, version: str) -> None:
+        self._router = router
+        self._access = router.endpoint
+        self._telemetry = telemetry
+        self._idle = idle
+        self._request_s = request_s
+        self._document = openapi_document(version)
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes, each with the scope that it asks for."""
+        run = "/v1/runs/{run_id}"
+        table: list[tuple[str, str, Scope | None, Work]] = [
+            ("POST", "/v1/route", "route", self._route),
+            ("GET", f"{run}/tools", "call", self._tools),
+            ("POST", f"{run}/call", "call", self._call),
+            ("POST", f"{run}/missed", "call", self._missed),
+            ("POST", f"{run}/close", "route", self._close),
+            ("GET", f"{run}/artifacts/{{sha256}}", "call", self._artifact),
+            ("GET", f"{run}/media/{{sha256}}", "call", self._media),
+            ("GET", "/openapi.json", None, self._openapi),
+        ]
+        return [Route(path, self._guarded(path, scope, work), methods=[method]) for method, path, scope, work in table]
+
+    def _guarded(self, route: str, scope: Scope | None, work: Work) -> Work:
+        """The work behind its checks: who asks, how long it takes, whether anybody still waits, what goes wrong."""
+
+        async def answer(request: Request) -> Response:
+            began = time.perf_counter()
+            caller: Caller = request.scope["user"]
+            try:
+                if scope is not None and scope not in caller.scopes:
+                    raise RefusedRequest(_forbidden(scope))
+                await request.body()  # whole already; what is received after it is the client's going away
+                async with asyncio.timeout(self._request_s):
+                    response = await _while_connected(request, work)
+            except RefusedRequest as refused:
+                response = respond(refused.refusal)
+            except RouterError as error:
+                response = respond(self._told(error))
+            except TimeoutError:
+                response = respond(TIMED_OUT)
+            except Exception as defect:  # noqa: BLE001 - the boundary: a defect of ours is a sentence, its text is for the log
+                self._access.report("error", "request.failed", route=route, error=defect)
+                response = respond(INTERNAL)
+            self._telemetry.answered(route, response.status_code, caller.name, time.perf_counter() - began)
+            return response
+
+        return answer
+
+    def _told(self, error: RouterError) -> Refusal:
+        refusal = problem_of(error)
+        if refusal.status >= 500:
+            self._access.report("error", "request.failed", error=error)
+        return refusal
+
+    # --- what is asked ---------------------------------------------------------------------------------------------
+
+    async def _route(self, request: Request) -> Response:
+        body = await _body(request, RouteBody)
+        key = _key(request, body.key)
+        step = body.to_step(key)
+        caller: Caller = request.scope["user"]
+        if caller.principal:
+            if step.principal not in ("", caller.principal):
+                raise RefusedRequest(_OTHER_PRINCIPAL)
+            step = step.model_copy(update={"principal": caller.principal})
+            for run_id in (step.run_id, step.parent_run_id):
+                if run_id is not None:
+                    await self._own(caller, run_id, may_be_new=run_id == step.run_id)
+        with self._idle.use(step.run_id):
+            routing = self._router.route(step, messages=body.messages)
+            decision = await self._telemetry.decision(routing, request.headers.get("traceparent"))
+        return _json(_DECISION.dump_json(decision))
+
+    async def _tools(self, request: Request) -> Response:
+        run_id = await self._run(request)
+        query = _query(request, ToolsQuery)
+        with self._idle.use(run_id):
+            toolset = await self._router.tools(
+                run_id, format=query.format, native=query.native, decision=query.decision
+            )
+        etag = f'"{toolset.digest}"'
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers={"etag": etag})
+        return JSONResponse(toolset.to_json(), headers={"etag": etag, "cache-control": "private, no-cache"})
+
+    async def _call(self, request: Request) -> Response:
+        run_id = await self._run(request)
+        body = await _body(request, CallBody)
+        with self._idle.use(run_id):
+            calling = self._router.call(
+                run_id, body.name, body.arguments, decision=body.decision, key=_key(request, "")
+            )
+            result = await self._telemetry.call(run_id, calling, request.headers.get("traceparent"))
+        return JSONResponse(result.to_json())
+
+    async def _missed(self, request: Request) -> Response:
+        run_id = await self._run(request)
+        body = await _body(request, MissedBody)
+        with self._idle.use(run_id):
+            result = await self._router.missed(run_id, body.name, decision=body.decision)
+        return JSONResponse(result.to_json())
+
+    async def _close(self, request: Request) -> Response:
+        run_id = await self._run(request)
+        _query(request, NoQuery)
+        end = await self._router.close_run(run_id)
+        self._idle.forget(run_id)
+        return JSONResponse(asdict(end))
+
+    async def _artifact(self, request: Request) -> Response:
+        run_id = await self._run(request)
+        _query(request, NoQuery)
+        data, mime_type = await _found(self._access.artifact(run_id, _sha256(request)))
+        shown = mime_type in IMAGES
+        headers = {**PRIVATE, "content-disposition": "inline" if shown else "attachment"}
+        return Response(data, media_type=mime_type if shown else "application/octet-stream", headers=headers)
+
+    async def _media(self, request: Request) -> Response:
+        run_id = await self._run(request)
+        query = _query(request, MediaQuery)
+        media = self._router.media(run_id, f"artifact:sha256:{_sha256(request)}", format=query.format, link=query.link)
+        return JSONResponse(await _found(media))
+
+    async def _openapi(self, request: Request) -> Response:
+        return JSONResponse(self._document)
+
+    # --- whose it is -----------------------------------------------------------------------------------------------
+
+    async def _run(self, request: Request) -> str:
+        """The run that the path names, if it is the caller's to ask about."""
+        run_id = str(request.path_params["run_id"])
+        if RUN_ID.fullmatch(run_id) is None:
+            raise RefusedRequest(_no_run(run_id))
+        await self._own(request.scope["user"], run_id)
+        return run_id
+
+    async def _own(self, caller: Caller, run_id: str, *, may_be_new: bool = False) -> None:
+        """Refuse a run of another principal as if it were not there."""
+        if caller.principal:
+            try:
+                principal = await self._access.principal(run_id)
+            except UnknownRun:
+                if may_be_new:
+                    return
+                raise
+            if principal != caller.principal:
+                raise RefusedRequest(_no_run(run_id))
+
+
+def respond(refusal: Refusal) -> Response:
+    """Return a refusal as problem details."""
+    headers = {name.decode(): value.decode() for name, value in refusal.headers}
+    return JSONResponse(refusal.to_json(), refusal.status, headers, "application/problem+json")
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _no_run(run_id: str) -> Refusal:
+    sentence = f"run {run_id[:128]!r} has no decision yet."
+    return Refusal(404, "unknown_run", sentence, advice="route a step of it first")
+
+
+def _forbidden(scope: Scope) -> Refusal:
+    sentence = f"This token is not good for that: it lacks the scope {scope!r}."
+    return Refusal(403, "forbidden", sentence, advice="use a token that has it")
+
+
+_OTHER_PRINCIPAL: Final = Refusal(
+    403, "wrong_principal", "This token speaks for another principal.", advice="leave the step's principal out"
+)
+
+
+async def _body(request: Request, model: type[Body]) -> Body:
+    if not is_json(request.scope["headers"]):
+        raise RefusedRequest(UNSUPPORTED)
+    _query(request, NoQuery)
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as wrong:
+        raise RefusedRequest(invalid(wrong)) from None
+
+
+def _query(request: Request, model: type[Body]) -> Body:
+    pairs = request.query_params.multi_items() if request.scope["query_string"] else []
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise RefusedRequest(Refusal(422, "invalid", "A parameter is there twice.", advice="name each once"))
+    try:
+        return model.model_validate(given)
+    except ValidationError as wrong:
+        raise RefusedRequest(invalid(wrong)) from None
+
+
+def _key(request: Request, in_body: str) -> str:
+    """The key of the header, in quotes or not; the body's where there is none."""
+    keys = request.headers.getlist("idempotency-key")
+    if not keys:
+        return in_body
+    key = keys[0].strip()
+    key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
+    if len(keys) > 1 or not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
+        sentence = f"Idempotency-Key is one text of 1 to {MAX_KEY} printable characters."
+        raise RefusedRequest(Refusal(400, "malformed", sentence, advice="send one such header"))
+    if in_body not in ("", key):
+        sentence = "The body's key is not that of the header Idempotency-Key."
+        raise RefusedRequest(Refusal(400, "malformed", sentence, advice="send the header alone"))
+    return key
+
+
+def _sha256(request: Request) -> str:
+    sha256 = str(request.path_params["sha256"])
+    if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+        raise RefusedRequest(NO_ARTIFACT)
+    return sha256
+
+
+async def _found(reading: Awaitable[T]) -> T:
+    """What is read of an artifact; one that the run does not have is not there."""
+    try:
+        return await reading
+    except UnknownRun:
+        raise
+    except RequestError:
+        raise RefusedRequest(NO_ARTIFACT) from None
+
+
+async def _while_connected(request: Request, work: Work) -> Response:
+    """Do the work unless the client goes away: then it is cancelled. What never has to wait is never watched."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    watching: list[asyncio.Task[None]] = []
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
+        task.cancel()
+
+    begin = loop.call_soon(lambda: watching.append(loop.create_task(watch())))
+    try:
+        return await work(request)
+    except asyncio.CancelledError:
+        if not gone or task is None:
+            raise
+        task.uncancel()
+        return respond(GONE)
+    finally:
+        begin.cancel()
+        for each in watching:
+            each.cancel()

@@ -1,0 +1,82 @@
+"""Runs that nobody asked for in a while are closed: what was opened for them ends, and their end is written. A closed
+run goes on with the next step, as any other does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
+
+from bundle_router.errors import RouterError
+
+LOOKS: Final = 4
+"""How often runs are looked at while one may be idle."""
+
+
+class IdleRuns:
+    """Which runs were used when. Belongs to one event loop; only `note` may be called from elsewhere.
+
+    `close` ends a run; `report` says what came of it.
+    """
+
+    def __init__(self, idle_s: float, close: Callable[[str], Awaitable[object]], report: Callable[..., None]) -> None:
+        self._idle_s = idle_s
+        self._close = close
+        self._report = report
+        self._used: OrderedDict[str, float] = OrderedDict()
+        self._busy: dict[str, int] = {}
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(self._watch(), name="idle-runs")
+
+    @contextlib.contextmanager
+    def use(self, run_id: str) -> Iterator[None]:
+        """Keep a run from counting as idle."""
+        self._busy[run_id] = self._busy.get(run_id, 0) + 1
+        try:
+            yield
+        finally:
+            self._busy[run_id] -= 1
+            if not self._busy[run_id]:
+                del self._busy[run_id]
+            self._note(run_id)
+
+    def note(self, run_id: str) -> None:
+        """A run was routed, on whatever thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to care
+            self._loop.call_soon_threadsafe(self._note, run_id)
+
+    def forget(self, run_id: str) -> None:
+        """A run was closed."""
+        self._used.pop(run_id, None)
+
+    def _note(self, run_id: str) -> None:
+        self._used[run_id] = time.monotonic()
+        self._used.move_to_end(run_id)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._idle_s / LOOKS)
+            await self.close_idle()
+
+    async def close_idle(self) -> None:
+        """Close what has been idle for long enough."""
+        until = time.monotonic() - self._idle_s
+        for run_id, used in list(self._used.items()):
+            if used > until:
+                break
+            if run_id in self._busy:
+                continue
+            self.forget(run_id)
+            try:
+                await self._close(run_id)
+                self._report("info", "run.idle_closed", run_id=run_id)
+            except RouterError as trouble:
+                self._report("warning", "run.idle_not_closed", run_id=run_id, error=trouble)
+
+    async def end(self) -> None:
+        """Look no more."""
+        self._task.cancel()
+        await asyncio.wait([self._task])

@@ -1,0 +1,115 @@
+"""The whole service: the decision API, runs over MCP, probes, and pages where they are handed in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from bundle_router.core.tools.transport.passage import Client
+from bundle_router.engine.results import Result
+from bundle_router.errors import needs_extra
+from bundle_router.serving.endpoint import HEAD_S, Endpoint, answering, load_sdk, served_runs
+from bundle_router.serving.idling import IdleRuns
+from bundle_router.serving.mcp.mount import mcp_routes
+from bundle_router.serving.mcp.runs import ServedRouter
+from bundle_router.serving.refusals import Asgi
+from bundle_router.serving.requests import RequestBounds, Requests
+from bundle_router.serving.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from bundle_router.wiring import Router
+
+
+class ObservedRouter:
+    """A router as its MCP endpoint sees it, whose calls are told of and keep their run from being idle."""
+
+    def __init__(self, access: ServedRouter, telemetry: Telemetry, idle: IdleRuns) -> None:
+        self._access = access
+        self._telemetry = telemetry
+        self._idle = idle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._access, name)
+
+    async def call(
+        self,
+        run_id: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        joins: bool = False,
+        client: Client | None = None,
+        decision: str | None = None,
+    ) -> Result:
+        """As the router's."""
+        with self._idle.use(run_id):
+            calling = self._access.call(run_id, name, arguments, joins=joins, client=client, decision=decision)
+            return await self._telemetry.call(run_id, calling)
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    router: Router, *, key: str | None = None, port: int = 0, pages: Asgi | None = None, head_s: float = HEAD_S
+) -> AsyncIterator[Endpoint]:
+    """Serves a router to engines (`/v1`), to agents (`/mcp`) and, with `pages`, to people (`/`) while the context
+    lasts.
+
+    `key` is the bearer token that is good for everything (None: a new one); `port` 0 means any free one. `[service]`
+    of the config has the bounds. At the end requests under way get `GRACE_S` seconds, then they are cancelled, and
+    recorded as such; the whole takes less than `STOP_S`. Leave it before the router is closed.
+
+    Raises RequestError for a port that is taken or a key that is none, NotInstalled where a library is missing.
+    """
+    await load_sdk()
+    with needs_extra("the service", "service"):
+        from bundle_router.serving.metrics import ServiceMetrics
+        from bundle_router.serving.probes import OPEN_TO_ALL, probe_routes
+    from starlette.routing import Mount
+
+    from bundle_router.serving.api.routes import DecisionApi
+    from bundle_router.wiring import package_version
+
+    settings, version = router.catalog.settings.service, package_version()
+    requests = Requests(RequestBounds(settings.max_requests, settings.max_body_bytes, settings.body_s))
+    metrics = ServiceMetrics(lambda: requests.under_way)
+    async with contextlib.AsyncExitStack() as stack:
+        telemetry = await stack.enter_async_context(_telemetry(router, metrics, version))
+        idle = await stack.enter_async_context(_idle_runs(router))
+        access = cast("ServedRouter", ObservedRouter(router.endpoint, telemetry, idle))
+        runs = await stack.enter_async_context(served_runs(access))
+        endpoint, begin = await stack.enter_async_context(
+            answering(access, requests, runs, key=key, port=port, head_s=head_s)
+        )
+        api = DecisionApi(router, telemetry, idle, request_s=settings.request_s, version=version)
+        routes = [*api.routes(), *mcp_routes(runs), *probe_routes(router, metrics, lambda: requests.stopped)]
+        if pages is not None:
+            routes.append(Mount("/", pages))
+        begin(routes, OPEN_TO_ALL)
+        yield endpoint
+
+
+@contextlib.asynccontextmanager
+async def _telemetry(router: Router, metrics: Any, version: str) -> AsyncIterator[Telemetry]:
+    spans, url = None, router.catalog.settings.service.traces
+    if url is not None:
+        from bundle_router.serving.spans import SpanExport
+
+        spans = await asyncio.to_thread(SpanExport, url, version)
+    telemetry = Telemetry(metrics, spans, router.endpoint.report, lambda: router.catalog.servers)
+    try:
+        yield telemetry
+    finally:
+        await asyncio.to_thread(telemetry.close)
+
+
+@contextlib.asynccontextmanager
+async def _idle_runs(router: Router) -> AsyncIterator[IdleRuns]:
+    idle = IdleRuns(router.catalog.settings.service.idle_run_s, router.close_run, router.endpoint.report)
+    end = router.endpoint.watch(idle.note)
+    try:
+        yield idle
+    finally:
+        end()
+        await idle.end()
