@@ -98,7 +98,7 @@ def test_people_read_counts_of_bundles_and_of_tools_apart_with_examples(shell: S
 
 def test_what_is_only_a_part_says_so(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bundle_router.cli.replay.MAX_ROWS", 3)
-    monkeypatch.setattr("bundle_router.cli.replay.MAX_KEPT", 5)
+    monkeypatch.setattr("bundle_router.review.replaying.MAX_KEPT", 5)
     edit(shell, "bundles.toml", '"repo.git_log", "repo.git_diff"]', '"repo.git_log"]')
     assert "the first 3 of 12; --json lists 5" in shell("replay", "--config", "config", code=1).stdout
     said = shell.json("replay", "--config", "config", code=1)

@@ -11,7 +11,6 @@ from typing import Final
 from bundle_router.cli.arguments import add_config, add_development, add_json, config_folder
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
-from bundle_router.cli.reviewing import Review, json_of, lines_of, remote_servers, review
 from bundle_router.cli.vendor import DEFAULT_FOLDER
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.source import ConfigFile
@@ -20,6 +19,7 @@ from bundle_router.errors import Problem
 from bundle_router.review.lint import unused_local
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.review.vendor import drifted_wrappers, module_name
+from bundle_router.wiring.server_reviews import Review, json_of, lines_of, remote_servers, review
 
 _EXCERPT: Final = 110
 """Characters of a line that are shown."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from bundle_router import Result
 from bundle_router.cli.output import heading, say, table
-from bundle_router.cli.reviewing import Review, remote_servers, review
 from bundle_router.cli.route import new_run_id
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.tools.admission import admit
@@ -21,6 +20,7 @@ from bundle_router.demo.page import serving
 from bundle_router.demo.repository import make
 from bundle_router.demo.servers import INSTALL, DemoServer, Missing, find_servers, write_config
 from bundle_router.errors import NotInstalled
+from bundle_router.wiring.server_reviews import Review, remote_servers, review
 
 
 def run_mcp(runs: str) -> int:

@@ -12,12 +12,12 @@ from bundle_router.cli.arguments import add_config, add_development, add_json, c
 from bundle_router.cli.importing import appended
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, progress, say
-from bundle_router.cli.reviewing import Review, json_of, lines_of, remote_servers, review
 from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.tools.pins import Pins, approve
 from bundle_router.errors import RequestError
 from bundle_router.review.imports import bundle_text
 from bundle_router.review.unrouted import unpickable_line
+from bundle_router.wiring.server_reviews import Review, json_of, lines_of, remote_servers, review
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,9 @@ FILE_NAME: Final = "changes.jsonl"
 SCHEMA: Final = "bundle-router.config-change/1"
 
 
+ChangeType = Literal["widening.allowed", "config.saved", "config.undone", "pins.approved"]
+
+
 @dataclass(frozen=True, slots=True)
 class FileChange:
     """One file. The digests are of its bytes (`""`: it was not there); `before` is its text, so that a save can be
@@ -33,7 +36,7 @@ class FileChange:
 class ConfigChange:
     """One line. `widening` says in words what was newly allowed, `widening_digest` is of the rows."""
 
-    type: Literal["widening.allowed", "config.saved", "config.undone"]
+    type: ChangeType
     time: str
     by: str
     reason: str

@@ -34,6 +34,7 @@ from bundle_router.adapters.workers import Workers
 from bundle_router.core.catalog import CallLimits, Card
 from bundle_router.core.models import (
     TOOL_NAME,
+    BinaryRule,
     Data,
     LocalSettings,
     LocalTool,
@@ -356,3 +357,10 @@ def _json_size(value: Any) -> int:
 def _sentence(error: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in error["loc"]) or "arguments"
     return f"{where}: {error['msg']}"
+
+
+def binary_problems(rule: BinaryRule) -> Sequence[str]:
+    """Return what is wrong with the patterns of a `[[binaries]]` rule, a sentence each."""
+    from bundle_router.tools.workspace.grammar import problems
+
+    return problems(rule)

@@ -60,7 +60,7 @@ def review(
 ) -> Iterator[Review]:
     """Ask the servers, all at once, and compare them one by one: what is approved of one may be written before the next
     is looked at. Starts processes (stdio) only with `development`; ends them."""
-    from bundle_router.wiring import admitted_now
+    from bundle_router.wiring.toolservers import admitted_now
 
     if not servers:
         return

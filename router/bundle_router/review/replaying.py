@@ -1,0 +1,139 @@
+"""Recorded runs, taken again under the config they were written under or another: what verb and page both show.
+
+Rules:
+1. A run that is broken anywhere contributes nothing. So what became of a run is handed over once, whole.
+2. Memory is bounded: decisions that came out otherwise are kept one by one up to `MAX_KEPT`, and counted beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from pydantic import ValidationError
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.records import header
+from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.recorded_catalog import catalog_from
+from bundle_router.core.records.replay import Replayed, replay
+from bundle_router.errors import CorruptRun
+from bundle_router.review.behaviour import Behaviour, CauseFinder
+
+MAX_KEPT: Final = 1_000
+_EVERY: Final = 200
+_MAX_CATALOGS: Final = 8
+
+
+class RecordedRuns(Protocol):
+    """Where runs are read: an archive."""
+
+    def decisions(self, run_id: str) -> Iterator[DecisionRecord]: ...
+    def catalog(self, run_id: str, revision: str | None = None) -> dict[str, Any]: ...
+    def header(self, run_id: str) -> dict[str, Any]: ...
+
+
+@dataclass(slots=True)
+class ReplayOutcome:
+    """What became of decisions. `differing` and `early` hold the first `MAX_KEPT`, the counts are of all."""
+
+    behaviour: Behaviour
+    differing: list[Replayed] = field(default_factory=list)
+    differing_count: int = 0
+    early: list[Replayed] = field(default_factory=list)
+    early_count: int = 0
+    early_parts: set[str] = field(default_factory=set)
+
+    def add(self, replayed: Replayed, *, is_early_detail: bool) -> None:
+        if is_early_detail:
+            self.early_count += 1
+            self.early_parts.update(replayed.differs)
+        else:
+            self.differing_count += 1
+        rows = self.early if is_early_detail else self.differing
+        if len(rows) < MAX_KEPT:
+            rows.append(replayed)
+
+    def merge(self, other: ReplayOutcome) -> None:
+        self.behaviour.merge(other.behaviour)
+        self.differing_count += other.differing_count
+        self.early_count += other.early_count
+        self.early_parts |= other.early_parts
+        self.differing += other.differing[: MAX_KEPT - len(self.differing)]
+        self.early += other.early[: MAX_KEPT - len(self.early)]
+
+    def to_json(self, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+        return {
+            **self.behaviour.to_json(places),
+            "differing": [replayed_row(item) for item in self.differing],
+            "differing_count": self.differing_count,
+            "early": [replayed_row(item) for item in self.early],
+            "early_count": self.early_count,
+            "shows_part": len(self.differing) < self.differing_count or len(self.early) < self.early_count,
+        }
+
+
+class RunReplays:
+    """Takes the decisions of one run after another again. `known`: the servers that the runs had."""
+
+    def __init__(self, runs: RecordedRuns, given: Catalog | None, examples: int) -> None:
+        self.known: set[str] = set()
+        self.examples = examples
+        self._runs = runs
+        self._given = given
+        self._own: dict[str, Catalog] = {}
+        self._finders: dict[str, CauseFinder] = {}
+        self._before = 0
+
+    def whole_run(self, run_id: str, done: Callable[[int], None]) -> Iterator[ReplayOutcome]:
+        """Yield what became of a run's decisions, once: a run that is broken anywhere contributes nothing."""
+        outcome, last = ReplayOutcome(Behaviour(self.examples)), -1
+        is_early = self._given is None and header.is_early(self._runs.header(run_id))
+        for number, record in enumerate(self._runs.decisions(run_id)):
+            try:
+                self._add(record, outcome, is_early=is_early)
+            except (KeyError, TypeError, ValidationError) as error:
+                raise CorruptRun(
+                    f"record {record.seq} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"
+                ) from None
+            last = record.seq
+            if number % _EVERY == 0:
+                done(self._before + last)
+        self._before += last + 1
+        yield outcome
+
+    def _add(self, record: DecisionRecord, outcome: ReplayOutcome, *, is_early: bool) -> None:
+        then = self._catalog(record.step.run_id, record.decision.catalog_revision)
+        if self._given is None:
+            replayed = replay(record, then)
+            outcome.behaviour.add(replayed, {})
+            if replayed.outcome != "identical":
+                outcome.add(replayed, is_early_detail=is_early and replayed.outcome == "same_bundles")
+            return
+        replayed = replay(record, self._given, then)
+        if replayed.outcome in ("identical", "same_bundles"):
+            outcome.behaviour.add(replayed, {})
+            return
+        finder = self._finders.get(then.revision)
+        if finder is None:
+            finder = self._finders[then.revision] = CauseFinder(then, self._given)
+        outcome.behaviour.add(replayed, finder.causes(record, replayed))
+        outcome.add(replayed, is_early_detail=False)
+
+    def _catalog(self, run_id: str, revision: str) -> Catalog:
+        """Return a recorded catalog. A few are kept: runs of one config share one."""
+        found = self._own.get(revision)
+        if found is None:
+            if len(self._own) >= _MAX_CATALOGS:
+                self._own.clear()
+                self._finders.clear()
+            found = self._own[revision] = catalog_from(self._runs.catalog(run_id, revision))
+            self.known.update(found.servers)
+        return found
+
+
+def replayed_row(item: Replayed) -> dict[str, object]:
+    names = ("run_id", "seq", "workflow", "role", "step", "outcome")
+    lists = ("gained", "lost", "gained_tools", "lost_tools", "differs")
+    return {**{name: getattr(item, name) for name in names}, **{name: list(getattr(item, name)) for name in lists}}

@@ -1,0 +1,395 @@
+"""Editing a config folder: what an edit would mean, said before it is saved; saved whole, with the reason; undone.
+
+Rules:
+1. Nothing is saved that does not load, that somebody else changed meanwhile (by the digest of what was opened), or that
+   widens anyone's powers without a reason and without the digest of the widening that was shown.
+2. Text is kept as it was typed: comments, order, layout. The line ends and byte order mark of the file stay.
+3. The change is written to `changes.jsonl` before the files are, with the texts that they replace: a save that a crash
+   cut off is undone like any other. Undoing is an edit: it may widen too.
+4. Nothing is taken from a request but texts for the five file names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.config.source import FILE_NAMES, ConfigFile, Layer, from_bytes
+from bundle_router.errors import ConfigError, CorruptRun, Problem, RequestError, storage_error
+from bundle_router.review.behaviour import Behaviour
+from bundle_router.review.config_changes import ChangeType, ConfigChange, FileChange, widening_words
+from bundle_router.review.edit_places import Places, edit_places
+from bundle_router.review.privileges import PrivilegeDiff, privilege_diff
+from bundle_router.review.replaying import RecordedRuns, RunReplays
+from bundle_router.wiring.catalogs import (
+    LocalServers,
+    declared_files,
+    local_cards,
+    open_pins,
+    remote_servers,
+    with_learned,
+    with_skills,
+)
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.archive import RunArchive
+
+MAX_DECISIONS: Final = 5_000
+"""Decisions that a preview takes again, of the newest runs. `replay --config` takes all."""
+_BOM: Final = b"\xef\xbb\xbf"
+
+Drafts = Mapping[str, str]
+"""File name → the text it is to have. Files that are not named stay."""
+
+
+class ConfigConflict(RequestError):
+    """Somebody changed the file since it was opened; nothing was saved."""
+
+
+class WideningRefused(RequestError):
+    """The edit widens somebody's powers, and that was not acknowledged; nothing was saved. `diff` is what it widens."""
+
+    def __init__(self, message: str, diff: PrivilegeDiff, *, advice: str = "") -> None:
+        super().__init__(message, advice=advice)
+        self.diff = diff
+
+
+@dataclass(frozen=True, slots=True)
+class EditableFile:
+    """One file of the folder, as text with `\\n`. `digest` is of its bytes, empty where there is no such file; then
+    `text` is empty and the shipped file is in force."""
+
+    name: str
+    text: str
+    digest: str
+    shipped: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an edit comes to. `problems` with any error: the rest is None. `behaviour` is None where no run was
+    replayed; `replayed_part` says that there are more decisions than were taken again; `in_force_invalid` that what is
+    in the folder now does not load, so that everything counts as new."""
+
+    problems: tuple[Problem, ...]
+    privileges: PrivilegeDiff | None = None
+    behaviour: Behaviour | None = None
+    places: Mapping[tuple[str, str], str] | None = None
+    replayed_part: bool = False
+    unread_runs: tuple[str, ...] = ()
+    in_force_invalid: bool = False
+
+    @property
+    def valid(self) -> bool:
+        """Whether it loads."""
+        return all(problem.level != "error" for problem in self.problems)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as JSON values."""
+        places = self.places or {}
+        return {
+            "valid": self.valid,
+            "problems": [problem_json(problem) for problem in self.problems],
+            "privileges": self.privileges.to_json(places) if self.privileges is not None else None,
+            "widening_digest": self.privileges.widening_digest if self.privileges is not None else "",
+            "behaviour": self.behaviour.to_json(places) if self.behaviour is not None else None,
+            "replayed_part": self.replayed_part,
+            "unread_runs": list(self.unread_runs),
+        }
+
+
+def problem_json(problem: Problem) -> dict[str, Any]:
+    """Return a problem as JSON values, with where it stands."""
+    names = ("file", "line", "column", "path", "message", "suggestion", "level", "rule")
+    return {name: getattr(problem, name) for name in names}
+
+
+class ConfigEditor:
+    """Edits one config folder. `runs`: where recorded decisions are read; without it nothing is replayed. `local`: the
+    tools that a host gives (see `Router.open`). Safe to share between threads; each method reads the folder anew."""
+
+    def __init__(
+        self, config: str | Path, *, runs: RunArchive | None = None, local: LocalServers | None = None
+    ) -> None:
+        self.folder = Path(config)
+        self._runs = runs
+        self._local = local
+        self._cards = local_cards(local)[1]
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def files(self) -> tuple[EditableFile, ...]:
+        """Return the five files. Raises ConfigError where the folder can't be read."""
+        from bundle_router.adapters.config_files import shipped_folder
+
+        read = self._read()
+        found = []
+        for name in FILE_NAMES:
+            shipped = (shipped_folder() / name).read_text(encoding="utf-8")
+            data = read.get(name)
+            text = from_bytes(name, name, data, "project").text if data is not None else ""
+            found.append(EditableFile(name, text, _digest(data), shipped))
+        return tuple(found)
+
+    def changes(self) -> list[ConfigChange]:
+        """Return what was changed here and kept, oldest first. Raises RequestError."""
+        from bundle_router.adapters.config_journal import read_changes
+
+        return read_changes(self.folder)
+
+    def validate(self, drafts: Drafts) -> tuple[Problem, ...]:
+        """Return what is wrong with the config if the files had these texts, and what in it is dead or risky."""
+        from bundle_router.adapters.config_files import content_file
+        from bundle_router.adapters.local import binary_problems
+        from bundle_router.review.lint import check
+
+        def has_content(name: str) -> bool:
+            return content_file(self.folder, name) is not None
+
+        files = self._files(drafts)
+        return tuple(check(files, cards=self._cards, check_binary=binary_problems, has_content=has_content))
+
+    def preview(self, drafts: Drafts, *, max_decisions: int = MAX_DECISIONS) -> Preview:
+        """Return what the drafts come to beside what is in the folder now."""
+        problems = self.validate(drafts)
+        if any(problem.level == "error" for problem in problems):
+            return Preview(problems)
+        new, places = self._catalog(self._files(drafts))
+        return self._compared(problems, new, places, max_decisions)
+
+    def compare(self, folder: Path, *, max_decisions: int = MAX_DECISIONS) -> Preview:
+        """Return what another folder (a branch that was checked out elsewhere) would mean if it were in force here."""
+        other = ConfigEditor(folder, local=self._local)
+        problems = other.validate({})
+        if any(problem.level == "error" for problem in problems):
+            return Preview(problems)
+        new, places = other._catalog(other._files({}))
+        return self._compared(problems, new, places, max_decisions)
+
+    def _compared(self, problems: tuple[Problem, ...], new: Catalog, places: Places, most: int) -> Preview:
+        old = self._in_force()
+        preview = Preview(problems, privilege_diff(old or Catalog(), new), None, places, in_force_invalid=old is None)
+        if self._runs is None or most <= 0:
+            return preview
+        behaviour, part, unread = _replayed(self._runs, new, most)
+        return replace(preview, behaviour=behaviour, replayed_part=part, unread_runs=unread)
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def save(
+        self, drafts: Drafts, opened: Mapping[str, str], *, by: str, reason: str = "", acknowledged: str = ""
+    ) -> ConfigChange:
+        """Save the drafts. `opened`: the digest of each file as it was opened; `acknowledged`: the digest of the
+        widening that was shown (`PrivilegeDiff.widening_digest`), which a `reason` goes with.
+
+        Raises ConfigConflict, ConfigError, WideningRefused, RequestError, StorageError; then nothing has changed.
+        """
+        with self._locked():
+            return self._save("config.saved", dict(drafts), opened, (by, reason.strip(), acknowledged))
+
+    def undo(self, *, by: str, reason: str = "", acknowledged: str = "") -> ConfigChange:
+        """Give the files of the last change the texts they had before. To undo that is to have the change again.
+
+        Raises as `save`; ConfigConflict where a file was changed otherwise since.
+        """
+        with self._locked():
+            last = self.last_change()
+            if last is None:
+                raise RequestError("there is no change of these files to undo")
+            opened = {file.name: file.after_sha256 for file in last.files}
+            drafts = {file.name: file.before for file in last.files}
+            return self._save("config.undone", drafts, opened, (by, reason.strip(), acknowledged))
+
+    def last_change(self) -> ConfigChange | None:
+        """Return the change that `undo` undoes: the last one that came about. What a failing disk or a crash cut off
+        stands in `changes()` and not in the files."""
+        read = self._read()
+
+        def came_about(change: ConfigChange) -> bool:
+            now = [_digest(read.get(file.name)) for file in change.files]
+            return now != [file.before_sha256 for file in change.files]
+
+        return next((change for change in reversed(self.changes()) if change.files and came_about(change)), None)
+
+    def undo_preview(self) -> Preview | None:
+        """Return what undoing would come to, without replaying; None where there is nothing to undo."""
+        last = self.last_change()
+        if last is None:
+            return None
+        return self._previewed_files(self._files({file.name: file.before for file in last.files}))
+
+    def _previewed_files(self, files: Sequence[ConfigFile]) -> Preview:
+        try:
+            new, places = self._catalog(files)
+        except ConfigError as wrong:
+            return Preview(wrong.problems)
+        return self._compared((), new, places, 0)
+
+    def _save(
+        self,
+        what: ChangeType,
+        drafts: Mapping[str, str | None],
+        opened: Mapping[str, str],
+        who: tuple[str, str, str],
+    ) -> ConfigChange:
+        from bundle_router.adapters.config_journal import append_change
+
+        read, (by, reason, acknowledged) = self._read(), who
+        changed = {name: text for name, text in drafts.items() if _bytes(text, read.get(name)) != read.get(name)}
+        for name in drafts:
+            if opened.get(name, "") != _digest(read.get(name)):
+                raise ConfigConflict(
+                    f"{name} was changed since it was opened",
+                    advice="open it again, and make your edit in what is there now",
+                )
+        if not changed:
+            raise RequestError("nothing would change", advice="the files say this already")
+        new, _ = self._catalog(self._files(changed))
+        old = self._in_force() or Catalog()
+        diff = privilege_diff(old, new)
+        if diff.widens and (not reason or acknowledged != diff.widening_digest):
+            raise WideningRefused(
+                "the edit widens what steps may have" + ("" if reason else ", and no reason is given"),
+                diff,
+                advice="read what it widens, acknowledge it, and say why",
+            )
+        data = {name: _bytes(text, read.get(name)) for name, text in changed.items()}
+        change = ConfigChange(
+            type=what,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            by=by,
+            reason=reason,
+            old_revision=old.revision,
+            new_revision=new.revision,
+            widening=widening_words(diff),
+            widening_digest=diff.widening_digest if diff.widens else "",
+            files=tuple(
+                FileChange(name, _digest(read.get(name)), _digest(data[name]), _text(read.get(name)))
+                for name in changed
+            ),
+        )
+        append_change(self.folder, change)
+        self._write(data)
+        return change
+
+    def _write(self, data: Mapping[str, bytes | None]) -> None:
+        from bundle_router.adapters.text_files import replace_texts
+
+        replace_texts({self.folder / name: text.decode("utf-8") for name, text in data.items() if text is not None})
+        for name, text in data.items():
+            if text is None:
+                (self.folder / name).unlink(missing_ok=True)
+
+    # --- the folder --------------------------------------------------------------------------------------------------
+
+    def _read(self) -> dict[str, bytes]:
+        """Return the bytes of the files that are there."""
+        found = {}
+        for name in FILE_NAMES:
+            try:
+                found[name] = (self.folder / name).read_bytes()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise storage_error(f"{self.folder / name} can't be read", error) from error
+        return found
+
+    def _files(self, drafts: Mapping[str, str | None]) -> list[ConfigFile]:
+        """Return the files that count, with the drafts in place of what is there (None: the file is gone)."""
+        from bundle_router.adapters.config_files import read_config
+
+        unknown = sorted(set(drafts) - set(FILE_NAMES))
+        if unknown:
+            raise RequestError(
+                f"{unknown[0][:80]!r} is no file of a config", advice=f"they are {', '.join(FILE_NAMES)}"
+            )
+        files = [*declared_files(self._local), *read_config(self.folder)]
+        own: Layer = "shipped" if all(file.layer == "shipped" for file in files) else "project"
+        kept = [file for file in files if file.layer != own or file.name not in drafts]
+        for name, text in drafts.items():
+            if text is not None and (text.strip() or (self.folder / name).exists()):
+                data = _normal(text).encode("utf-8", "replace")
+                kept.append(from_bytes(name, str(self.folder / name), data, own))
+        return kept
+
+    def _catalog(self, files: Sequence[ConfigFile]) -> tuple[Catalog, Places]:
+        """Return the catalog of the files, as a router would be opened with it, and where its entries stand."""
+        from bundle_router.adapters.local import binary_problems
+        from bundle_router.core.config.resolve import resolve
+        from bundle_router.core.tools.pins import pinned
+
+        resolved = resolve(files, self._cards, binary_problems)
+        if resolved.report.has_errors:
+            raise ConfigError([problem for problem in resolved.report.problems() if problem.level == "error"])
+        catalog = resolved.catalog
+        catalog = pinned(catalog, open_pins(self.folder).read_all(remote_servers(catalog)))
+        catalog = with_learned(self.folder, with_skills(self.folder, catalog))[0]
+        return catalog, edit_places(resolved.written)
+
+    def _in_force(self) -> Catalog | None:
+        """Return the catalog of the folder as it is, or None where that is none: then everything is newly allowed."""
+        try:
+            return self._catalog(self._files({}))[0]
+        except ConfigError:
+            return None
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other editors of the folder out, in this process and others."""
+        try:
+            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_error(f"{self.folder} can't be opened", error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _replayed(archive: RunArchive, new: Catalog, most: int) -> tuple[Behaviour, bool, tuple[str, ...]]:
+    """Return what became of the decisions of the newest runs, whether there are more, and the runs that are broken."""
+    runs: RecordedRuns = archive
+    replays, behaviour = RunReplays(runs, new, 5), Behaviour(5)
+    unread: list[str] = []
+    ids = sorted(archive.run_ids(), key=lambda run_id: archive.summary(run_id).opened, reverse=True)
+    for position, run_id in enumerate(ids):
+        if behaviour.decisions >= most:
+            return behaviour, position < len(ids), tuple(unread)
+        try:
+            for outcome in replays.whole_run(run_id, lambda _done: None):
+                behaviour.merge(outcome.behaviour)
+        except CorruptRun:
+            unread.append(run_id)
+    return behaviour, False, tuple(unread)
+
+
+def _digest(data: bytes | None) -> str:
+    return "" if data is None else f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def _normal(text: str) -> str:
+    """Return text as browsers and editors send it, with one kind of line end."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _bytes(text: str | None, before: bytes | None) -> bytes | None:
+    """Return what is written for a text: with the line ends and byte order mark that the file had."""
+    if text is None:
+        return None
+    normal = _normal(text).removeprefix("\ufeff")
+    if before is not None and b"\r\n" in before:
+        normal = normal.replace("\n", "\r\n")
+    return (_BOM if before is not None and before.startswith(_BOM) else b"") + normal.encode("utf-8", "replace")
