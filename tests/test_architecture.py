@@ -44,14 +44,14 @@ DEFERRAL_RULES = (
 OWNERS = {
     "structlog": {"router/bundle_router/adapters/diagnostics.py"},
     "sqlmodel": {
-        "router/bundle_router/adapters/index/tables.py",
+        "router/bundle_router/adapters/index/database.py",
         "router/bundle_router/adapters/index/filling.py",
         "router/bundle_router/adapters/index/counting.py",
         "router/bundle_router/adapters/index/run_index.py",
         "router/bundle_router/adapters/answers.py",
     },
     "sqlalchemy": {
-        "router/bundle_router/adapters/index/tables.py",
+        "router/bundle_router/adapters/index/database.py",
         "router/bundle_router/adapters/index/filling.py",
         "router/bundle_router/adapters/index/counting.py",
         "router/bundle_router/adapters/index/run_index.py",
@@ -67,6 +67,8 @@ OWNERS = {
     },
     "obstore": {"router/bundle_router/adapters/postgres/objects.py"},
     "pyarrow": {"router/bundle_router/adapters/export.py"},
+    "jinja2": {"router/bundle_router/serving/pages/rendering.py"},
+    "markupsafe": {"router/bundle_router/serving/pages/charts.py"},
     "puremagic": {"router/bundle_router/adapters/media.py"},
     "rich": {"router/bundle_router/cli/output.py"},
     "markdownify": {"router/bundle_router/tools/docs/markdown.py"},
@@ -105,6 +107,7 @@ OWNERS = {
         "router/bundle_router/serving/endpoint.py",
         "router/bundle_router/serving/probes.py",
         "router/bundle_router/serving/service.py",
+        "router/bundle_router/serving/pages/application.py",
         "router/bundle_router/deferral/proxy.py",
     },
     "prometheus_client": {"router/bundle_router/serving/metrics.py"},

@@ -17,12 +17,12 @@ from bundle_router.cli.demo_mcp import run_mcp
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, say, say_whole, table
 from bundle_router.cli.route import new_run_id
-from bundle_router.cli.wording import heard
 from bundle_router.core.models import LocalTool
 from bundle_router.demo.repository import Repository, copy_of, make
 from bundle_router.demo.scripted import config_with_model, is_installed, server
 from bundle_router.demo.workflow import DemoStep, run_open_questions
 from bundle_router.demo.workflow import run as run_workflow
+from bundle_router.review.sentences import heard
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -18,11 +18,11 @@ from bundle_router.cli.arguments import (
 )
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, print_json, say, table
-from bundle_router.cli.wording import heard
 from bundle_router.core.models import Step
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import RequestError
 from bundle_router.review.explain import Explanation, explain
+from bundle_router.review.sentences import heard
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -20,10 +20,10 @@ from bundle_router.cli.arguments import (
     step_from,
 )
 from bundle_router.cli.output import print_json, say, table
-from bundle_router.cli.wording import heard
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.errors import RequestError
+from bundle_router.review.sentences import heard
 
 if TYPE_CHECKING:
     from bundle_router.wiring import Router

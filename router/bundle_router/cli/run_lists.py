@@ -17,6 +17,7 @@ from bundle_router.cli.output import heading, print_json, progress, say, table
 from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery, RunRow, Sort, Tally
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import RequestError
+from bundle_router.serving.pages.rendering import took
 
 if TYPE_CHECKING:
     from bundle_router.adapters.index import RunIndex
@@ -129,7 +130,7 @@ def list_some(arguments: argparse.Namespace) -> int:
         page = index.runs(query, facets=arguments.json)
     if arguments.json:
         facets = [{"facet": f, "values": [asdict(v) for v in values]} for f, values in page.facets.items()]
-        print_json({"total": page.total, "runs": [row_json(run) for run in page.runs], "facets": facets})
+        print_json({"total": page.total, "runs": [run.to_json() for run in page.runs], "facets": facets})
     elif not page.runs:
         say("no run is like that")
     else:
@@ -156,11 +157,6 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-def row_json(run: RunRow) -> dict[str, object]:
-    """Return a run of a list as JSON values."""
-    return {**asdict(run), "saved": run.saved}
-
-
 def _cells(run: RunRow) -> Sequence[object]:
     share = f"{run.tokens / run.all_tokens:.0%}" if run.all_tokens else ""
     began = run.began[:19].replace("T", " ")
@@ -173,19 +169,6 @@ def marks_of(run: RunRow) -> str:
     counted = (("denied", run.denied), ("failed", run.failed), ("degraded", run.degraded), ("media", run.media))
     words = [f"{count} {word}" for word, count in counted if count]
     return ", ".join([*words, *([run.problem] if run.problem else [])])
-
-
-def took(ms: float) -> str:
-    """Return a duration for people: 0.4 ms, 65 ms, 3.2 s, 3 min 12 s, 2 h 5 min."""
-    if ms < 10:
-        return f"{ms:.1f} ms"
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def show_stats(arguments: argparse.Namespace) -> int:

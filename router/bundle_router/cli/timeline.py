@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.cli.output import excerpt, heading, say, say_whole
-from bundle_router.cli.wording import heard
 from bundle_router.core.records.call_records import CallFinished, CallStarted, Record, RequestPassed, SubRunOpened
 from bundle_router.core.records.decision_record import DecisionRecord, policy_json
+from bundle_router.review.sentences import heard
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunSummary

@@ -236,6 +236,17 @@ class RunArchive(ABC):
             positions[name] = position
             yield record
 
+    def record(self, run_id: str, seq: int) -> dict[str, Any] | None:
+        """One record; None where the run has none of that number. Lines that are others' are not parsed."""
+        wanted = f'"seq":{seq},'.encode()
+        for lines in self.lines(run_id).values():
+            for line in lines:
+                if wanted in line:
+                    with contextlib.suppress(BadLine):
+                        if (record := parse(line))["seq"] == seq:
+                            return record
+        return None
+
     def decisions(self, run_id: str) -> Iterator[DecisionRecord]:
         """The decisions of a run, in their order. Raises UnknownRun, CorruptRun."""
         for record in self.records(run_id):

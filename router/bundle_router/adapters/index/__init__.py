@@ -13,9 +13,9 @@ Rules:
 8. Searching needs SQLite (FTS5); an index in PostgreSQL has the tables alone.
 """
 
+from bundle_router.adapters.index.database import VERSION, dump, open_engine, sqlite_url
 from bundle_router.adapters.index.filling import Built, Refreshed, index_runs, refresh
 from bundle_router.adapters.index.run_index import RunIndex, index_url
-from bundle_router.adapters.index.tables import VERSION, dump, open_engine, sqlite_url
 
 __all__ = [
     "VERSION", "Built", "Refreshed", "RunIndex", "dump", "index_runs", "index_url", "open_engine", "refresh",

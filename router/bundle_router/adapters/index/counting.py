@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.adapters.index.tables import PREFIX, tables
+from bundle_router.adapters.index.database import PREFIX, tables
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

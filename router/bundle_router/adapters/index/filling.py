@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.index.counting import count_runs
-from bundle_router.adapters.index.exposures import Exposures
-from bundle_router.adapters.index.sources import IndexedRuns
-from bundle_router.adapters.index.tables import (
+from bundle_router.adapters.index.database import (
     BATCH,
     META,
     TEXTS,
@@ -22,6 +20,8 @@ from bundle_router.adapters.index.tables import (
     tables,
     writing,
 )
+from bundle_router.adapters.index.exposures import Exposures
+from bundle_router.adapters.index.sources import IndexedRuns
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.tables import COLUMNS, Row, RunRows, Table, run_row
 from bundle_router.errors import CorruptRun, UnknownRun

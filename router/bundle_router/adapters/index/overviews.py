@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from bundle_router.adapters.index.counting import FAILED
-from bundle_router.adapters.index.tables import PREFIX
+from bundle_router.adapters.index.database import PREFIX
 from bundle_router.core.records.read_model import Stats, Tally
 
 Ask = Callable[..., list[dict[str, Any]]]

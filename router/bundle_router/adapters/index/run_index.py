@@ -18,14 +18,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bundle_router.adapters.index.database import PREFIX, SEARCH, TEXTS, explained, open_engine
 from bundle_router.adapters.index.filling import Refreshed, refresh
 from bundle_router.adapters.index.overviews import stats
+from bundle_router.adapters.index.record_lists import record_rows
 from bundle_router.adapters.index.sources import IndexedRuns
-from bundle_router.adapters.index.tables import PREFIX, SEARCH, TEXTS, explained, open_engine
 from bundle_router.core.records.read_model import (
     ArtifactUse,
     Facet,
     FacetCount,
+    RecordQuery,
     RunPage,
     RunQuery,
     RunRow,
@@ -256,6 +258,16 @@ class RunIndex:
             )  # fmt: skip
         return [(row["value"], row["count"]) for row in rows]
 
+    def addresses(self) -> list[tuple[str, str, str]]:
+        """Return every (workflow, role, step) that was decided on, the most frequent first, at most 500."""
+        with self._connected() as connection:
+            rows = self._rows(
+                connection,
+                f"select workflow, role, step, count(*) as n from {PREFIX}decisions "
+                "group by workflow, role, step order by n desc limit 500",
+            )
+        return [(row["workflow"] or "", row["role"] or "", row["step"] or "") for row in rows]
+
     # --- across runs -------------------------------------------------------------------------------------------------
 
     def search(self, words: str, *, limit: int = 50, run_id: str | None = None) -> list[TextHit]:
@@ -300,6 +312,13 @@ class RunIndex:
             for rows, is_taken in ((made, False), (took, True))
             for row in rows
         ]  # fmt: skip
+
+    def records(self, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
+        """Return the steps or calls that are asked for, newest first, and how many there are."""
+        where, bound = conditions(query.runs)
+        with self._connected() as connection:
+            rows, total = record_rows(lambda text, **more: self._rows(connection, text, **bound, **more), where, query)
+        return [{**row, "time": instant(row["time"])} for row in rows], total
 
     def stats(self, query: RunQuery) -> Stats:
         """Return what the chosen runs come to."""

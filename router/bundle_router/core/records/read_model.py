@@ -6,7 +6,7 @@ Times are RFC 3339 in UTC, as in the records.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
 
 Facet = Literal[
@@ -54,6 +54,19 @@ class RunQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordQuery:
+    """Which steps or calls are asked for, of which runs. `equal` narrows by their own columns; `sort` is `started`,
+    `slow`, and of steps `tokens` or `cost`."""
+
+    of: Literal["steps", "calls"]
+    runs: RunQuery = RunQuery()
+    equal: tuple[tuple[str, str], ...] = ()
+    sort: str = "started"
+    offset: int = 0
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
 class RunRow:
     """One run of a list. Counts are of its records; `tokens` sums what its steps were shown, `all_tokens` what showing
     every tool of the catalog at each would have cost. `problem` says why a run can't be read."""
@@ -91,6 +104,10 @@ class RunRow:
     def saved(self) -> int:
         """Tokens that were not shown."""
         return max(0, self.all_tokens - self.tokens)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as JSON values."""
+        return {**asdict(self), "saved": self.saved}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,110 @@
+"""One sentence behind each closed word, and a line of what search and the model had to say: the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from bundle_router.core.models import ModelUse, SearchUse
+
+CODES: Final[Mapping[str, str]] = {
+    "unknown_bundle": "No bundle has this id, and no bundle holds a tool of this name.",
+    "disabled": "The bundle or its server is switched off in the config.",
+    "policy_denied": "A policy denies it. Deny beats allow.",
+    "not_allowed": "No policy that covers this step allows it. Absence is deny.",
+    "trust_too_low": "A policy asks for a trusted server, and this one is not.",
+    "effect_not_allowed": "The bundle can do something that a policy does not permit at this step.",
+    "allowlist_required": "Tools of an untrusted server have to be named one by one.",
+    "capability_missing": "A variable or program that the bundle requires is not on this machine.",
+    "pin_drift": "The tool is new or changed since it was reviewed, and waits for approval.",
+    "server_unavailable": "The tool's server can't be reached, or lacks its credential.",
+    "not_mapped": "Nothing brings it to this step: no route names it, and nobody picked it.",
+    "below_floor": "Search or the model ranked it too low to be shown.",
+    "not_selected": "It was a candidate, and another was picked.",
+    "over_budget": "With it the step would be shown more than it takes.",
+    "evicted": "It was there before, and made room for what was used more recently.",
+}
+"""Why a bundle or tool is not shown."""
+REASONS: Final[Mapping[str, str]] = {
+    "mapped": "A route names it for this step.",
+    "always": "The bundle is declared to be shown always.",
+    "sticky": "An earlier step of the run brought it in, and it stays.",
+    "inherited": "The parent run had it.",
+    "search": "Search was sure of it.",
+    "model": "The router's model picked it.",
+    "model_cached": "The router's model picked it for the same question before.",
+    "union": "Search could not tell two bundles apart, and took both.",
+    "shortlist": "Nothing was sure; it is offered behind search.",
+    "default": "It is the declared fallback.",
+}
+"""Why a bundle is shown."""
+SOURCES: Final[Mapping[str, str]] = {
+    "mapping": "A row of routes.toml decided, and nobody was asked.",
+    "search": "Search over the operator's words decided.",
+    "model": "The router's model decided, among what policy permits.",
+    "shortlist": "Nothing was sure: the best of what policy permits is offered behind search.",
+    "default": "The declared fallback was used.",
+    "none": "Nothing is shown but what is declared to be shown always.",
+}
+OUTCOMES: Final[Mapping[str, str]] = {
+    "ok": "The tool answered.",
+    "tool_error": "The tool answered that it failed.",
+    "denied": "The call was refused, and the tool not reached.",
+    "invalid_arguments": "The arguments do not fit the tool's schema; the tool was not reached.",
+    "timeout": "The tool did not answer in time.",
+    "unavailable": "The tool's server could not be reached.",
+    "busy": "The server had no room for another call.",
+    "budget": "The step, run or tree of runs has used up what it may spend.",
+    "cancelled": "The caller went away before the tool answered.",
+    "unknown": "The call began, and nobody knows how it ended. It may have happened.",
+}
+FAILURES: Final[Mapping[str, str]] = {
+    "timeout": "The model did not answer in time.",
+    "rate_limited": "The provider asked to be called less often.",
+    "upstream_error": "The provider failed, or could not be reached.",
+    "auth": "The provider did not accept the credential.",
+    "bad_request": "The provider did not accept the request.",
+    "context_window": "The question was too long for the model.",
+    "invalid_output": "The model's answer was not what was asked for.",
+    "truncated": "The model's answer was cut off.",
+    "refused": "The model refused to answer.",
+    "circuit_open": "The model failed too often, and is left alone for a while.",
+    "not_ready": "The model was not loaded yet.",
+    "internal": "Something went wrong on our side.",
+}
+"""Why a model was not heard, and so why a step was degraded."""
+
+
+def sentence_of(word: str) -> str:
+    """Return the sentence behind a closed word; empty for one that is none."""
+    for words in (CODES, REASONS, SOURCES, OUTCOMES, FAILURES):
+        if word in words:
+            return words[word]
+    return ""
+
+
+def heard(search: SearchUse | None, model: ModelUse | None) -> Iterator[str]:
+    """A line for each that was asked."""
+    if search is not None:
+        yield _search(search)
+    if model is not None:
+        yield _model(model)
+
+
+def _search(use: SearchUse) -> str:
+    e = use.evidence
+    parts = [f"margin {e.margin:.2f}", f"coverage {e.coverage:.2f}", f"relevance {e.relevance:.2f}"]
+    if use.probability is not None:
+        parts.append(f"probability {use.probability:.2f}")
+        parts.append("never by itself" if use.threshold is None else f"threshold {use.threshold:.2f}")
+    return f"search: {use.verdict} ({', '.join(parts)}; thresholds {use.thresholds})"
+
+
+def _model(use: ModelUse) -> str:
+    came = f"failed: {use.failure}" if use.failure else "answered from the cache" if use.cached else "answered"
+    parts = [f"{use.attempts} call{'' if use.attempts == 1 else 's'}", f"{use.elapsed_ms:.0f} ms"]
+    if use.input_tokens or use.output_tokens:
+        parts.append(f"{use.input_tokens:,} + {use.output_tokens:,} tokens")
+    if use.cost_usd:
+        parts.append(f"${use.cost_usd:.4f}")
+    return f"model {use.name}: {came} ({', '.join(parts)})"

@@ -1,0 +1,265 @@
+"""The pages as an ASGI application (Starlette)."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs
+
+from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun, needs_extra
+from bundle_router.serving.pages.rendering import Links, PageContent, render
+from bundle_router.serving.pages.views import PageViews, Query, first
+from bundle_router.serving.refusals import Asgi
+from bundle_router.wiring.run_reader import RunReader
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+    Handler = Callable[[Request], Awaitable[Response]]
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+ARTIFACT_POLICY: Final = "default-src 'none'; sandbox"
+MAX_FORM_BYTES: Final = 64 * 1024
+ASSETS: Final[Mapping[str, str]] = {
+    "style.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+    "htmx-2.0.10.min.js": "text/javascript; charset=utf-8",
+    "htmx-LICENSE.txt": "text/plain; charset=utf-8",
+}
+"""What pages load, all of it ours or vendored with its licence."""
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_STATUS: Final = ((UnknownRun, 404), (RequestError, 404), (CorruptRun, 500))
+Reviewer = Callable[["Request"], str | None]
+"""Who asks, if they may label; None where they may only read."""
+
+
+def pages(
+    reader: RunReader, *, base: str = "", reviewer: Reviewer = lambda _: None, more: Sequence[BaseRoute] = ()
+) -> Asgi:
+    """Return the pages of a reader. `base` is the path they are mounted at; `more` are routes that come first.
+
+    Raises NotInstalled where Starlette or Jinja2 is missing.
+    """
+    with needs_extra("pages", "service"):
+        from starlette.applications import Starlette
+    app = Starlette(routes=[*more, *PageRoutes(reader, base, reviewer).routes()])
+    app.router.redirect_slashes = False
+    return app
+
+
+class PageRoutes:
+    """The addresses, each of which answers a page for people and, with `.json`, the same facts for programs."""
+
+    def __init__(self, reader: RunReader, base: str, reviewer: Reviewer) -> None:
+        self._reader = reader
+        self._links = Links(base)
+        self._reviewer = reviewer
+        self._token = secrets.token_urlsafe(24)
+
+    def routes(self) -> list[BaseRoute]:
+        from starlette.routing import Route
+
+        def page(path: str, view: Callable[[PageViews, Request], PageContent]) -> list[BaseRoute]:
+            as_json = "/index.json" if path == "/" else f"{path}.json"
+            return [Route(as_json, self._json(view)), Route(path, self._html(view))]
+
+        return [
+            *page("/", lambda v, r: v.overview(_query(r))),
+            *page("/runs", lambda v, r: v.runs(_query(r))),
+            *page("/steps", lambda v, r: v.records("steps", _query(r))),
+            *page("/calls", lambda v, r: v.records("calls", _query(r))),
+            *page("/search", lambda v, r: v.search(_query(r))),
+            *page("/compare", lambda v, r: v.compare(_query(r))),
+            *page("/matrix", lambda v, _: v.matrix()),
+            *page("/catalog", lambda v, _: v.catalog()),
+            *page("/catalog/{bundle}", lambda v, r: v.bundle(r.path_params["bundle"])),
+            *page("/servers/{server}", lambda v, r: v.server(r.path_params["server"])),
+            *page("/artifacts/{sha256}", lambda v, r: v.artifact(r.path_params["sha256"])),
+            Route("/parts/runs", self._html(lambda v, r: v.new_runs(_query(r)))),
+            Route("/parts/runs/{run}", self._html(lambda v, r: v.new_records(r.path_params["run"], _query(r)))),
+            Route("/runs/{run}/artifacts/{sha256}", self._artifact),
+            Route("/runs/{run}/{seq:int}/label", self._label, methods=["POST"]),
+            Route("/runs/{run}/{seq:int}/why", self._named_why),
+            *page("/runs/{run}/{seq:int}/why/{name}", lambda v, r: v.why(*_at(r), r.path_params["name"])),
+            *page("/runs/{run}/{seq:int}/array", lambda v, r: v.array(*_at(r), _query(r))),
+            *page("/runs/{run}/{seq:int}", lambda v, r: v.record(*_at(r))),
+            *page("/runs/{run}", lambda v, r: v.run(r.path_params["run"], _query(r))),
+            Route("/assets/{name}", self._asset),
+        ]
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _html(self, view: Callable[[PageViews, Request], PageContent]) -> Handler:
+        async def answer(request: Request) -> Response:
+            from starlette.responses import HTMLResponse
+
+            def made() -> tuple[str, int]:
+                page = self._made(view, request)
+                return render(self._for(page, request), self._links), page.status
+
+            text, status = await asyncio.to_thread(made)
+            return HTMLResponse(text, status, HEADERS)
+
+        return answer
+
+    def _json(self, view: Callable[[PageViews, Request], PageContent]) -> Handler:
+        async def answer(request: Request) -> Response:
+            from starlette.responses import Response as Plain
+
+            def made() -> tuple[str, int]:
+                page = self._made(view, request)
+                return json_text(page.json), page.status
+
+            text, status = await asyncio.to_thread(made)
+            return Plain(text, status, HEADERS, "application/json")
+
+        return answer
+
+    def _made(self, view: Callable[[PageViews, Request], PageContent], request: Request) -> PageContent:
+        stale = self._reader.refresh()
+        views = PageViews(self._reader, may_label=self._reviewer(request) is not None)
+        try:
+            page = view(views, request)
+        except RouterError as error:
+            status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
+            return error_page(error.message, error.advice, self._reader.where, status)
+        return PageContent(page.template, {"stale": stale, **page.values}, page.json, page.status)
+
+    def _for(self, page: PageContent, request: Request) -> PageContent:
+        """Add what the request decides: the address of the same page as JSON, and the token of forms."""
+        path, query = request.url.path.removeprefix(self._links.base), request.url.query
+        as_json = ("/index" if path == "/" else path) + ".json" + (f"?{query}" if query else "")
+        values = {"as_json": self._links.base + as_json, "stale": "", **page.values, "token": self._token}
+        return PageContent(page.template, values, page.json, page.status)
+
+    async def _named_why(self, request: Request) -> Response:
+        """The form's address: what was typed becomes a part of the path, where it can be one."""
+        from starlette.responses import RedirectResponse
+
+        name = first(_query(request), "name").strip()[:300]
+        if re.fullmatch(r"[A-Za-z0-9._~@:+-]+", name) and set(name) != {"."}:
+            run_id, seq = _at(request)
+            return RedirectResponse(self._links.to(f"/runs/{run_id}/{seq}/why/{name}"), 303, HEADERS)
+        return await self._html(lambda v, r: v.why(*_at(r), name))(request)
+
+    async def _label(self, request: Request) -> Response:
+        """Keep a label. Needs a reviewer, a page of this origin, and its token."""
+        from starlette.responses import RedirectResponse
+
+        by = self._reviewer(request)
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_FORM_BYTES:
+                return await self._refused(request, "the form is too large", 413)
+        form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=200)
+        if by is None:
+            return await self._refused(request, "this token may read, and not label", 403)
+        if not self._is_own(request) or not hmac.compare_digest(first(form, "token").encode(), self._token.encode()):
+            return await self._refused(
+                request, "the form is not from a page of this service, or from an older one", 403
+            )
+        run_id, seq = _at(request)
+        try:
+            await asyncio.to_thread(
+                lambda: self._reader.label(
+                    run_id, seq, needed=_ids(form, "needed"), not_needed=_ids(form, "not_needed"), by=by
+                )
+            )
+        except RouterError as error:
+            return await self._refused(request, error.message, 400, error.advice)
+        return RedirectResponse(self._links.to(f"/runs/{run_id}/{seq}") + "#labels", 303, HEADERS)
+
+    @staticmethod
+    def _is_own(request: Request) -> bool:
+        """Whether a browser says that the request was made by a page of this origin."""
+        site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+        own = f"{request.url.scheme}://{request.url.netloc}"
+        return site in (None, "same-origin") and origin in (None, own) and (site or origin) is not None
+
+    async def _refused(self, request: Request, message: str, status: int, advice: str = "") -> Response:
+        return await self._html(lambda *_: error_page(message, advice, self._reader.where, status))(request)
+
+    async def _artifact(self, request: Request) -> Response:
+        """The bytes of an artifact: in place where they are a raster image or sound by content, else to keep."""
+        from starlette.responses import Response as Plain
+
+        run_id, sha256 = request.path_params["run"], request.path_params["sha256"]
+        try:
+            if not _DIGEST.fullmatch(sha256):
+                raise RequestError(f"{sha256[:64]!r} is no artifact's digest")
+            found = await asyncio.to_thread(self._reader.artifact, run_id, sha256)
+        except RouterError as error:
+            return await self._refused(request, error.message, 404, error.advice)
+        headers = {**HEADERS, "content-security-policy": ARTIFACT_POLICY, "cache-control": "private, max-age=86400"}
+        headers["content-disposition"] = f'{"inline" if found.inline else "attachment"}; filename="{sha256[:16]}"'
+        return Plain(found.data, 200, headers, found.mime_type if found.inline else "application/octet-stream")
+
+    async def _asset(self, request: Request) -> Response:
+        from starlette.responses import Response as Plain
+
+        name = request.path_params["name"]
+        if name not in ASSETS:
+            return await self._refused(request, "there is nothing here", 404)
+        data = await asyncio.to_thread(asset_bytes, name)
+        return Plain(data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name])
+
+
+def asset_bytes(name: str) -> bytes:
+    """Return one of `ASSETS`."""
+    return files("bundle_router.serving.pages").joinpath("assets", name).read_bytes()
+
+
+def json_text(value: Any) -> str:
+    """Return JSON that can stand anywhere: ASCII alone, and no `<` that a reader could take for markup."""
+    import json
+
+    text = json.dumps(value, default=_plain, ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _plain(value: Any) -> Any:
+    from dataclasses import asdict, is_dataclass
+
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return list(value) if isinstance(value, set | frozenset | tuple) else str(value)
+
+
+def error_page(message: str, advice: str, where: str, status: int) -> PageContent:
+    """Return the page that says what is wrong."""
+    values = {"title": "Not found" if status == 404 else "Not possible", "here": "", "where": where, "message": message,
+              "advice": advice, "may_label": False, "token": "", "stale": ""}  # fmt: skip
+    return PageContent("error.html", values, {"error": message, "advice": advice}, status)
+
+
+def _query(request: Request) -> Query:
+    return parse_qs(request.url.query, max_num_fields=200)
+
+
+def _at(request: Request) -> tuple[str, int]:
+    return request.path_params["run"], request.path_params["seq"]
+
+
+def _ids(form: Query, name: str) -> tuple[str, ...]:
+    """Return the bundle ids of a field, as boxes or typed with spaces or commas between them."""
+    return tuple(dict.fromkeys(id_ for value in form.get(name, ()) for id_ in value.replace(",", " ").split()))[:100]

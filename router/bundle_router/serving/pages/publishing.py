@@ -1,0 +1,124 @@
+"""The pages of chosen runs as files that open from a disk: no server, no script, links between the files alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from bundle_router.core.records.read_model import RunPage, RunQuery
+from bundle_router.errors import CorruptRun, RequestError, RouterError, storage_error
+from bundle_router.serving.pages.application import asset_bytes, json_text
+from bundle_router.serving.pages.rendering import Links, PageContent, render
+from bundle_router.serving.pages.views import RECORDS, PageViews
+from bundle_router.wiring.run_reader import RunReader
+
+PUBLISHED_ASSETS: Final = ("style.css", "icon.svg")
+NAV: Final = (("/runs", "Runs"),)
+_EXTENSIONS: Final = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
+
+
+def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
+    """Write the read-only pages of runs into a folder; returns how many files. Artifacts that a browser may show in
+    place come along; the whole of long results does not.
+
+    Raises UnknownRun, RequestError for a folder that holds other things, StorageError.
+    """
+    reader.refresh(now=True)
+    chosen = Published(reader, list(dict.fromkeys(run_ids)))
+    marker = folder / "runs.json"
+    try:
+        if folder.exists() and any(folder.iterdir()) and not marker.exists():
+            raise RequestError(
+                f"{folder} holds other things", advice="name an empty folder, or one to publish into again"
+            )
+        count = 0
+        for name, data in chosen.files():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb", opener=_private) as file:
+                file.write(data)
+            count += 1
+    except OSError as error:
+        raise storage_error(f"{folder} can't be written", error) from error
+    return count
+
+
+def _private(path: str, flags: int) -> int:
+    """What is published is as private as the records, until somebody says otherwise."""
+    return os.open(path, flags, 0o600)
+
+
+class Published:
+    """The files of chosen runs."""
+
+    def __init__(self, reader: RunReader, run_ids: Sequence[str]) -> None:
+        self._reader = reader
+        self._views = PageViews(reader)
+        self._runs = [reader.run(run_id) for run_id in run_ids]
+        self._files = {"/runs": "index.html", **{f"/assets/{name}": f"assets/{name}" for name in PUBLISHED_ASSETS}}
+        for run in self._runs:
+            self._files |= dict(self._addresses(run.run_id))
+
+    def _addresses(self, run_id: str) -> Iterator[tuple[str, str]]:
+        yield f"/runs/{run_id}", f"runs/{run_id}.html"
+        for table in ("decisions", "calls"):
+            for row in self._reader.rows_of(table, run_id):
+                yield f"/runs/{run_id}/{row['seq']}", f"runs/{run_id}/{row['seq']}.html"
+                if table == "decisions":
+                    yield f"/runs/{run_id}/{row['seq']}/array", f"runs/{run_id}/{row['seq']}-array.html"
+        for row in self._reader.rows_of("artifacts", run_id):
+            extension = _EXTENSIONS.get(row["mime_type"] or "")
+            if extension is not None and row["sha256"]:
+                file = f"artifacts/{row['sha256']}{extension}"
+                yield f"/runs/{run_id}/artifacts/{row['sha256']}", file
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Every file, by its path in the folder."""
+        written: set[str] = set()
+        for address, file in self._files.items():
+            if file in written:
+                continue
+            written.add(file)
+            if address.startswith("/assets/"):
+                yield file, asset_bytes(address.removeprefix("/assets/"))
+            elif "/artifacts/" in address:
+                yield from self._artifact(address, file)
+            else:
+                yield from self._page(address, file)
+
+    def _artifact(self, address: str, file: str) -> Iterable[tuple[str, bytes]]:
+        _, _, run_id, _, sha256 = address.split("/")
+        try:
+            found = self._reader.artifact(run_id, sha256)
+        except RouterError:
+            return []  # its bytes are gone or changed; the pages say what they were
+        return [(file, found.data)] if found.inline else []
+
+    def _page(self, address: str, file: str) -> Iterator[tuple[str, bytes]]:
+        try:
+            page = self._view(address)()
+        except CorruptRun as error:
+            said = {"message": error.message, "advice": error.advice}
+            page = PageContent("error.html", {"title": "Not readable", "here": "", "where": "", **said}, said)
+        values = {"stale": "", "as_json": "", "token": "", "may_label": False, **page.values, "where": ""}
+        links = Links("", self._files, file, NAV)
+        yield file, render(replace(page, values=values), links).encode("utf-8")
+        json_file = "runs.json" if file == "index.html" else str(Path(file).with_suffix("")) + ".json"
+        yield json_file, json_text(page.json).encode("ascii")
+
+    def _view(self, address: str) -> Callable[[], PageContent]:
+        if address == "/runs":
+            return self._list
+        parts = address.split("/")
+        if len(parts) == 3:
+            return lambda: self._views.run(parts[2], {}, limit=max(RECORDS, 1_000_000))
+        if parts[-1] == "array":
+            return lambda: self._views.array(parts[2], int(parts[3]), {})
+        return lambda: self._views.record(parts[2], int(parts[3]))
+
+    def _list(self) -> PageContent:
+        runs = sorted(self._runs, key=lambda run: (run.began, run.run_id), reverse=True)
+        return self._views.run_list(RunPage(tuple(runs), len(runs)), RunQuery(limit=len(runs) or 1), {})

@@ -1,0 +1,172 @@
+"""Templates, their filters, and where links lead: to the server's addresses, or to files beside each other.
+
+Rules:
+1. Everything is escaped by the template engine; `Markup` is made in `charts` alone, of numbers and escaped texts.
+2. What a stranger wrote is shown with its controls and invisible characters written out (`visible`).
+3. A page links to what `Links` says there is. Files link to files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from bundle_router.core.tools.shaping import visible
+from bundle_router.errors import needs_extra
+from bundle_router.review.sentences import sentence_of
+from bundle_router.serving.pages import charts
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+NAV: Final = (
+    ("/", "Overview"), ("/runs", "Runs"), ("/steps", "Steps"), ("/calls", "Calls"), ("/matrix", "Matrix"),
+    ("/catalog", "Catalog"),
+)  # fmt: skip
+"""The pages at the top of every page, in order: address and name."""
+GOOD: Final = frozenset(("ok", "closed", "mapping", "direct"))
+BAD: Final = frozenset(("denied", "tool_error", "timeout", "unavailable", "unreadable", "unknown", "budget"))
+EXCERPT: Final = 600
+"""Characters of a text in a list; its own page has the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """What one address answers: a template with its values for people, the same facts as JSON for programs."""
+
+    template: str
+    values: Mapping[str, Any]
+    json: Any
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where addresses lead. `files`: address to file, of pages that were published; None on a server. `at`: the file
+    that links."""
+
+    base: str = ""
+    files: Mapping[str, str] | None = None
+    at: str = ""
+    nav: tuple[tuple[str, str], ...] = field(default=NAV)
+
+    def to(self, address: str, **query: object) -> str:
+        """Return the link to an address; empty where it was not published."""
+        told = {name: value for name, value in query.items() if value not in ("", None)}
+        if self.files is None:
+            return self.base + address + (f"?{urlencode(told, doseq=True)}" if told else "")
+        file = self.files.get(address) if not told else None
+        return os.path.relpath(file, os.path.dirname(self.at) or ".") if file is not None else ""  # noqa: PTH120 - text
+
+    def asset(self, name: str) -> str:
+        return self.to(f"/assets/{name}")
+
+
+def render(page: PageContent, links: Links) -> str:
+    """Return the HTML of a page."""
+    values = {"links": links, "to": links.to, "static": links.files is not None, **page.values}
+    return environment().get_template(page.template).render(values)
+
+
+@cache
+def environment() -> Environment:
+    """Return the template engine. Raises NotInstalled."""
+    with needs_extra("pages", "service"):
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("bundle_router.serving.pages", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Callable[..., Any]] = {
+        "visible": visible_text, "excerpt": excerpt, "number": number, "short": charts.short, "took": took,
+        "clock": clock, "day": day, "moment": moment, "pretty": pretty, "size": size, "sentence": sentence_of,
+        "tone": tone, "percent": percent,
+    }  # fmt: skip
+    made.filters.update(filters)
+    made.globals.update(share_bar=charts.share_bar, span_bar=charts.span_bar)
+    return made
+
+
+# --- filters ---------------------------------------------------------------------------------------------------------
+
+
+def visible_text(text: object) -> str:
+    """A text whose controls and invisible characters are written out; line ends stay."""
+    return "\n".join(visible(line) for line in ("" if text is None else str(text)).split("\n"))
+
+
+def excerpt(text: object, length: int = EXCERPT) -> str:
+    """The beginning of a text, written out, with what is left out counted."""
+    whole = "" if text is None else str(text)
+    return visible_text(whole if len(whole) <= length else f"{whole[:length].rstrip()} … ({len(whole):,} characters)")
+
+
+def number(value: object) -> str:
+    """A whole number with its thousands separated; a dash for none."""
+    return f"{value:,.0f}" if isinstance(value, int | float) else "–"
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole else "–"
+
+
+def took(ms: object) -> str:
+    """A duration: 0.4 ms, 65 ms, 3.2 s, 3 min 12 s, 2 h 5 min."""
+    if not isinstance(ms, int | float):
+        return "–"
+    if ms < 10:
+        return f"{ms:.1f} ms"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def clock(time: object) -> str:
+    """The time of day of an RFC 3339 time, in UTC."""
+    return visible(str(time)[11:19]) if time else ""
+
+
+def day(time: object) -> str:
+    return visible(str(time)[:10]) if time else ""
+
+
+def moment(time: object) -> str:
+    return f"{day(time)} {clock(time)}" if time else ""
+
+
+def pretty(value: object) -> str:
+    """JSON for people: a text that holds JSON is laid out, one that does not stays as it is."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return visible_text(value)
+    return visible_text(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def size(count: object) -> str:
+    """Bytes in few characters."""
+    if not isinstance(count, int | float):
+        return "–"
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= limit:
+            return f"{count / limit:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def tone(word: object) -> str:
+    """The class of a word's colour. The word itself always stands beside it."""
+    return "good" if word in GOOD else "bad" if word in BAD else "warn" if word else ""

@@ -1,0 +1,425 @@
+"""One method a page: what it reads of the runs, and the values of its template. Knows no HTTP."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final, Literal
+
+from bundle_router.core.decide.plans import plan_for
+from bundle_router.core.models import Facts, Step
+from bundle_router.core.records.read_model import (
+    FACETS,
+    MARKS,
+    SORTS,
+    Facet,
+    RecordQuery,
+    RunPage,
+    RunQuery,
+    RunRow,
+    Timeline,
+)
+from bundle_router.errors import RequestError
+from bundle_router.serving.pages.rendering import PageContent
+from bundle_router.wiring.run_reader import DecisionDetail, RunReader
+
+Query = Mapping[str, Sequence[str]]
+"""What stands behind the question mark of an address."""
+PER_PAGE: Final = 50
+RECORDS: Final = 200
+"""Records of a run on one page."""
+SHOWN_FACETS: Final[tuple[Facet, ...]] = ("workflow", "role", "principal", "source", "bundle", "tool", "reason", "code",
+                                          "missing")  # fmt: skip
+FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "steps": ("workflow", "role", "step", "principal", "source", "route", "bundle", "reason", "model", "degraded"),
+    "calls": ("tool", "bundle", "outcome", "code", "failed", "principal", "workflow", "role"),
+}
+ORDERS: Final = {
+    "steps": (("started", "newest"), ("slow", "slowest"), ("tokens", "most tokens"), ("cost", "most expensive")),
+    "calls": (("started", "newest"), ("slow", "slowest")),
+}
+TITLES: Final = {"steps": "Steps", "calls": "Calls"}
+PRESETS: Final = {
+    "steps": (("degraded", {"degraded": "1"}), ("decided by the model", {"source": "model"}),
+              ("decided by search", {"source": "search"}), ("shortlist", {"source": "shortlist"}),
+              ("slowest", {"sort": "slow"}), ("most tokens", {"sort": "tokens"})),
+    "calls": (("denied", {"outcome": "denied"}), ("failed", {"failed": "1"}), ("slowest", {"sort": "slow"})),
+}  # fmt: skip
+
+
+def first(query: Query, name: str, otherwise: str = "") -> str:
+    values = query.get(name) or ()
+    return values[0] if values else otherwise
+
+
+def whole(text: str, otherwise: int = 0) -> int:
+    """A whole number that a person typed, at least 0."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise
+
+
+def run_query(query: Query) -> RunQuery:
+    """Return which runs an address asks for. What is no facet, order or number is passed over."""
+    facets: list[tuple[Facet, str]] = [(f, value) for f in FACETS for value in query.get(f, ())[:20] if value]
+    facets += [("mark", mark) for mark in MARKS if first(query, mark) == "1"]
+    sort = first(query, "sort").removeprefix("-")
+    page = whole(first(query, "page"), 1) or 1
+    return RunQuery(
+        facets=tuple(facets[:50]),
+        text=first(query, "q")[:500],
+        since=_time(first(query, "since")),
+        until=_time(first(query, "until")),
+        sort=sort if sort in SORTS else "started",
+        ascending=first(query, "sort").startswith("-") != (sort == "run"),
+        offset=(page - 1) * PER_PAGE,
+        limit=PER_PAGE,
+    )
+
+
+def _time(text: str) -> str:
+    """A date or time as typed, as far as it is made of what times are made of."""
+    kept = text.strip()[:32]
+    return kept if kept and set(kept) <= set("0123456789-:.TZ ") else ""
+
+
+class PageViews:
+    """The pages over one reader. Methods block, and may be called from many threads."""
+
+    def __init__(self, reader: RunReader, *, may_label: bool = False) -> None:
+        self._reader = reader
+        self._may_label = may_label
+
+    def _page(self, template: str, title: str, here: str, json_: Any, **values: Any) -> PageContent:
+        common = {"title": title, "here": here, "where": self._reader.where, "may_label": self._may_label, "token": ""}
+        return PageContent(template, {**common, **values}, json_)
+
+    # --- lists -------------------------------------------------------------------------------------------------------
+
+    def runs(self, query: Query) -> PageContent:
+        """The table of runs with what it can be narrowed by."""
+        asked = run_query(query)
+        return self.run_list(self._reader.runs(asked), asked, query)
+
+    def run_list(self, page: RunPage, asked: RunQuery, query: Query) -> PageContent:
+        """The table of given runs."""
+        kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
+        longest = max((run.took_ms for run in page.runs), default=0.0)
+        facets = [(f, page.facets.get(f, ())) for f in SHOWN_FACETS if page.facets.get(f)]
+        return self._page(
+            "runs.html", "Runs", "/runs",
+            {"total": page.total, "runs": [run.to_json() for run in page.runs],
+             "facets": {f: [asdict(v) for v in values] for f, values in page.facets.items()}},
+            query=asked, runs=page.runs, total=page.total, facets=facets, marks=page.facets.get("mark", ()),
+            kept=kept, chosen=set(asked.facets), page=asked.offset // asked.limit + 1, longest=longest,
+            pages=max(1, -(-page.total // asked.limit)), sorts=SORTS,
+            newest=page.runs[0].run_id if page.runs and asked.sort == "started" and not asked.ascending else "",
+        )  # fmt: skip
+
+    def new_runs(self, query: Query) -> PageContent:
+        """How many runs have come since the newest that a list shows: a part of that page."""
+        count = self._reader.newer_than(first(query, "newest")[:128], run_query(query))
+        kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
+        return PageContent(
+            "new_runs.html", {"count": count, "kept": kept, "newest": first(query, "newest")[:128]}, {"new": count}
+        )
+
+    def records(self, of: Literal["steps", "calls"], query: Query) -> PageContent:
+        """The table of steps or calls across runs."""
+        equal = tuple((name, value) for name in FILTERS[of] if (value := first(query, name)[:500]))
+        page = whole(first(query, "page"), 1) or 1
+        runs = RunQuery(text=first(query, "q")[:500], since=_time(first(query, "since")),
+                        until=_time(first(query, "until")))  # fmt: skip
+        sort = first(query, "sort") if first(query, "sort") in dict(ORDERS[of]) else "started"
+        asked = RecordQuery(of, runs, equal, sort, (page - 1) * PER_PAGE, PER_PAGE)
+        rows, total = self._reader.records(asked)
+        kept = kept_query(query, (*FILTERS[of], "q", "since", "until", "sort"))
+        return self._page(
+            "records.html", TITLES[of], f"/{of}", {"total": total, of: rows}, of=of, rows=rows, total=total,
+            equal=equal, kept=kept, page=page, pages=max(1, -(-total // PER_PAGE)), orders=ORDERS[of], sort=sort,
+            presets=PRESETS[of], filters=FILTERS[of], q=runs.text,
+        )  # fmt: skip
+
+    def overview(self, query: Query) -> PageContent:
+        """What the runs come to, as pictures and tables."""
+        asked = replace(run_query(query), offset=0)
+        found = self._reader.stats(asked)
+        days = [dict(zip(("day", "decisions", "tokens", "all_tokens"), row, strict=True)) for row in found.by_day]
+        tables = {name: [asdict(row) for row in rows] for name, rows in found.tables.items()}
+        names = ("runs", "decisions", "calls", "tokens", "all_tokens", "cost_usd")
+        return self._page(
+            "overview.html", "Overview", "/",
+            {**{name: getattr(found, name) for name in names}, "by_day": days, "tables": tables},
+            stats=found, chart=self._chart(found.by_day), kept=kept_query(query, (*FACETS, "q", "since", "until")),
+        )  # fmt: skip
+
+    @staticmethod
+    def _chart(days: Sequence[tuple[str, int, int, int]]) -> Any:
+        from bundle_router.serving.pages.charts import tokens_over_days
+
+        return tokens_over_days(days)
+
+    def search(self, query: Query) -> PageContent:
+        """Where words stand in goals, arguments and artifacts."""
+        words = first(query, "q")[:500]
+        hits = self._reader.search(words, limit=100) if words.strip() else []
+        return self._page("search.html", "Search", "/runs", [asdict(hit) for hit in hits], q=words, hits=hits)
+
+    # --- one run -----------------------------------------------------------------------------------------------------
+
+    def run(self, run_id: str, query: Query, limit: int = RECORDS) -> PageContent:
+        """The timeline of a run, `limit` records at a time."""
+        run = self._reader.run(run_id)
+        start = whole(first(query, "from"))
+        part = self._reader.timeline(run_id, start=start, limit=limit)
+        verified = self._reader.verified(run_id) if run.state != "unreadable" and run.records <= RECORDS else None
+        return self._page(
+            "run.html", run_id, "/runs",
+            {"run": run.to_json(), "decisions": part.decisions, "calls": part.calls,
+             "sub_runs": [sub.to_json() for sub in part.sub_runs], "next": part.next_seq},
+            run=run, part=part, items=items_of(part, start), start=start, verified=verified,
+            never_used=self._reader.never_used(run_id), missing=self._reader.facet_values(run_id, "missing"),
+            newest=max((row["seq"] for row in (*part.decisions, *part.calls)), default=-1),
+        )  # fmt: skip
+
+    def new_records(self, run_id: str, query: Query) -> PageContent:
+        """Whether the run has gone on since a page was made: a part of that page."""
+        run, seen = self._reader.run(run_id), whole(first(query, "seen"))
+        part = self._reader.timeline(run_id, start=seen + 1, limit=RECORDS)
+        count = len(part.decisions) + len(part.calls)
+        values = {"count": count, "run": run, "seen": seen}
+        return PageContent("new_records.html", values, {"new": count, "state": run.state})
+
+    def record(self, run_id: str, seq: int) -> PageContent:
+        """The page of a decision or of a call."""
+        run = self._reader.run(run_id)
+        if self._reader.rows_of("decisions", run_id, seq=seq):
+            return self._decision(run, self._reader.decision(run_id, seq))
+        calls = self._reader.rows_of("calls", run_id, seq=seq)
+        line = self._reader.record(run_id, seq)
+        artifacts = self._reader.rows_of("artifacts", run_id, seq=seq)
+        call = calls[0] if calls else None
+        decision = None
+        if call is not None and call["decision_seq"] is not None:
+            decision = next(iter(self._reader.rows_of("decisions", run_id, seq=call["decision_seq"])), None)
+        title = f"{call['server']}.{call['tool']}" if call is not None else str(line.get("type", "record"))
+        return self._page(
+            "call.html", title, "/runs", line, run=run, seq=seq, call=call, line=line, artifacts=artifacts,
+            decision=decision,
+        )  # fmt: skip
+
+    def _decision(self, run: RunRow, found: DecisionDetail) -> PageContent:
+        record = found.record
+        return self._page(
+            "decision.html", f"{record.step.role} / {record.step.step}", "/runs", found.line, run=run, found=found,
+            record=record, decision=record.decision, step=record.step, array=array_rows(found), heard=heard_of(found),
+            names=self._reader.known_names(run.run_id, record.seq),
+        )  # fmt: skip
+
+    def array(self, run_id: str, seq: int, query: Query) -> PageContent:
+        """What the model saw at a decision: the array in a provider's form, and the guidance."""
+        from bundle_router.core.tools.exposure import FORMATS
+        from bundle_router.review.model_view import model_view
+
+        found = self._reader.decision(run_id, seq)
+        if found.catalog is None:
+            raise RequestError(f"run {run_id!r} does not hold the config of its decision {seq}")
+        form = first(query, "form", "openai")
+        form = form if form in FORMATS else "openai"
+        view = model_view(found.catalog, found.record, form)
+        return self._page(
+            "array.html", "What the model saw", "/runs",
+            {"tools": view.tools, "guidance": view.guidance, "tokens": view.tokens, "estimated": view.estimated},
+            run_id=run_id, seq=seq, view=view, form=form, forms=FORMATS, array=array_rows(found), found=found,
+        )  # fmt: skip
+
+    def why(self, run_id: str, seq: int, name: str) -> PageContent:
+        """The whole chain of tests on one tool or bundle at a decision."""
+        found = self._reader.decision(run_id, seq)
+        explanation = self._reader.why(run_id, seq, name[:300])
+        return self._page(
+            "why.html", f"Why {'' if explanation.shown else 'not '}{name[:80]}", "/runs",
+            {**asdict(explanation), "shown": explanation.shown}, run_id=run_id, seq=seq, name=name[:300], found=found,
+            explanation=explanation, rows={row: place for _, row, place in found.rows},
+            names=self._reader.known_names(run_id, seq),
+        )  # fmt: skip
+
+    def compare(self, query: Query) -> PageContent:
+        """Two decisions beside each other."""
+        a, b = (self._named_decision(first(query, name)) for name in ("a", "b"))
+        lines = [json.dumps(_comparable(d), indent=1, sort_keys=True, ensure_ascii=False).splitlines() for d in (a, b)]
+        diff = (
+            list(difflib.unified_diff(lines[0], lines[1], lineterm="", n=2))[2:]
+            if len(lines[0]) + len(lines[1]) < 20_000
+            else []
+        )
+        ids = [d.record.decision.bundle_ids for d in (a, b)]
+        out = [{row.tool or row.id: row for row in d.record.decision.left_out} for d in (a, b)]
+        names = sorted({*ids[0], *ids[1], *out[0], *out[1]})
+        rows = [(name, *(_standing(name, d) for d in (a, b))) for name in names]
+        return self._page(
+            "compare.html", "Compare", "/runs", {"rows": rows, "diff": diff}, a=a, b=b, rows=rows, diff=diff,
+        )  # fmt: skip
+
+    def _named_decision(self, name: str) -> DecisionDetail:
+        run_id, _, seq = name.rpartition("/")
+        if not run_id or not seq.isdigit():
+            raise RequestError(f"{name[:200]!r} names no decision", advice="write RUN/NUMBER, e.g. r-42/0")
+        return self._reader.decision(run_id, whole(seq))
+
+    def artifact(self, sha256: str) -> PageContent:
+        """Where an artifact came from, and what took it."""
+        uses = self._reader.artifact_uses(sha256)
+        if not uses:
+            raise RequestError(f"no record names an artifact {sha256[:64]}")
+        made = [use for use in uses if not use.took]
+        return self._page(
+            "artifact.html", f"Artifact {sha256[:12]}…", "/runs", [asdict(use) for use in uses], sha256=sha256,
+            uses=uses, of=made[0] if made else uses[0],
+        )  # fmt: skip
+
+    # --- the config in force -----------------------------------------------------------------------------------------
+
+    def matrix(self) -> PageContent:
+        """Role × bundle: what may be seen, what was seen, what was called."""
+        catalog = self._reader.catalog()
+        seen = {tuple(row.name.split("\n", 1)): row for row in self._reader.stats(RunQuery()).tables["role × bundle"]}
+        may: dict[tuple[str, str], list[str]] = {}
+        addresses = self._reader.addresses()
+        for workflow, role, step in addresses if catalog is not None else ():
+            assert catalog is not None  # noqa: S101 - the loop's condition
+            verdicts = plan_for(catalog, Step(run_id="matrix", workflow=workflow, role=role, step=step), ()).verdicts
+            for id_ in catalog.bundles:
+                if verdicts.of(id_, Facts()).permitted:
+                    may.setdefault((role, id_), []).append(f"{workflow} / {step}")
+        roles = sorted({role for _, role, _ in addresses})
+        bundles = sorted({*(catalog.bundles if catalog is not None else ()), *(key[1] for key in seen if len(key) > 1)})
+        cells = {
+            (role, bundle): (may.get((role, bundle), []), seen.get((role, bundle)))
+            for role in roles
+            for bundle in bundles
+        }
+        effects = {id_: catalog.bundles[id_].effects for id_ in catalog.bundles} if catalog is not None else {}
+        json_ = [
+            {"role": role, "bundle": bundle, "may": at, "seen": tally.count if tally else 0,
+             "called": int(tally.amount) if tally else 0}
+            for (role, bundle), (at, tally) in cells.items()
+        ]  # fmt: skip
+        return self._page("matrix.html", "Matrix", "/matrix", json_, roles=roles, bundles=bundles, cells=cells,
+                          effects=effects, problems=self._reader.problems())  # fmt: skip
+
+    def catalog(self) -> PageContent:
+        """Servers, bundles and tools of the config in force."""
+        catalog = self._reader.catalog()
+        used = {row.name: row for row in self._reader.stats(RunQuery()).tables["calls by bundle"]}
+        bundles = [] if catalog is None else [
+            (bundle, sum(catalog.cards[t].tokens for t in bundle.tools if t in catalog.cards), used.get(bundle.id))
+            for bundle in catalog.bundles.values()
+        ]  # fmt: skip
+        servers = [] if catalog is None else list(catalog.servers.values())
+        json_ = {
+            "revision": catalog.revision if catalog is not None else None,
+            "bundles": [{"id": b.id, "tools": b.tools, "tokens": tokens, "effects": b.effects}
+                        for b, tokens, _ in bundles],
+            "servers": [{"name": s.name, "transport": s.transport, "trust": s.trust} for s in servers],
+        }  # fmt: skip
+        return self._page("catalog.html", "Catalog", "/catalog", json_, catalog=catalog, bundles=bundles,
+                          servers=servers, problems=self._reader.problems())  # fmt: skip
+
+    def bundle(self, id_: str) -> PageContent:
+        """One bundle: its tools, tokens, and the rows that name it."""
+        catalog = self._reader.catalog()
+        bundle = catalog.bundle(id_) if catalog is not None else None
+        if catalog is None or bundle is None:
+            raise RequestError(f"the config in force has no bundle {id_[:200]!r}")
+        places = self._reader.row_places()
+        routes = [(row.name, places.get(("routes", row.name))) for row in catalog.routes if bundle.id in row.bundles]
+        cards = [(tool, catalog.cards.get(tool)) for tool in bundle.tools]
+        json_ = {"id": bundle.id, "description": bundle.description, "tools": bundle.tools, "effects": bundle.effects,
+                 "routes": [name for name, _ in routes]}  # fmt: skip
+        return self._page("bundle.html", bundle.id, "/catalog", json_, bundle=bundle, cards=cards, routes=routes)
+
+    def server(self, name: str) -> PageContent:
+        """One server: what was reviewed of it, and what its bundles take."""
+        catalog = self._reader.catalog()
+        server = catalog.servers.get(name) if catalog is not None else None
+        if catalog is None or server is None:
+            raise RequestError(f"the config in force has no server {name[:200]!r}")
+        pins = self._reader.pins(name) if server.transport != "local" else None
+        cards = sorted((card for card in catalog.cards.values() if card.server == name), key=lambda card: card.name)
+        bundles = [b for b in catalog.bundles.values() if any(t.partition(".")[0] == name for t in b.tools)]
+        json_ = {"name": name, "transport": server.transport, "trust": server.trust, "pinned": pins is not None,
+                 "tools": [card.name for card in cards]}  # fmt: skip
+        return self._page(
+            "server.html", name, "/catalog", json_, server=server, pins=pins, cards=cards, bundles=bundles
+        )
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def kept_query(query: Query, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the part of an address that its links keep."""
+    return {name: list(query[name]) for name in names if query.get(name) and any(query[name])}
+
+
+def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
+    """Return a timeline as its page shows it: steps with their calls beneath, sub-runs where they began."""
+    steps: list[dict[str, Any]] = []
+    at: dict[int, dict[str, Any]] = {}
+    rows: list[tuple[str, int, str, Any]] = [(row["time"] or "", row["seq"], "step", row) for row in part.decisions]
+    rows += [(row["time"] or "", row["seq"], "call", row) for row in part.calls]
+    subs = [sub for sub in part.sub_runs if not rows or sub.began >= rows[0][0] or start == 0]
+    for _, seq, kind, row in sorted(rows, key=lambda item: item[1]):
+        while subs and subs[0].began < (row["time"] or ""):
+            _last(steps)["below"].append({"kind": "run", "run": subs.pop(0)})
+        if kind == "step":
+            at[seq] = {"kind": "step", "row": row, "bundles": part.bundles.get(seq, ()), "below": []}
+            steps.append(at[seq])
+        else:
+            holder = at.get(row["decision_seq"]) or _last(steps)
+            holder["below"].append({"kind": "call", "row": row, "artifacts": part.artifacts.get(seq, ())})
+    if part.next_seq is None:
+        for sub in subs:
+            _last(steps)["below"].append({"kind": "run", "run": sub})
+    return steps
+
+
+def _last(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the step that is open; where a part begins in its middle, a nameless one."""
+    if not steps:
+        steps.append({"kind": "rest", "row": None, "bundles": (), "below": []})
+    return steps[-1]
+
+
+def array_rows(found: DecisionDetail) -> list[tuple[str, str, str, int]]:
+    """Return where each permitted tool was: `(tool, bundle, place, tokens)`."""
+    if found.view is None:
+        return []
+    placement = found.view.placement
+    places = (("direct", placement.direct), ("deferred", placement.deferred), ("meta", placement.meta))
+    return [(row.name, row.bundle, place, row.tokens) for place, rows in places for row in rows]
+
+
+def heard_of(found: DecisionDetail) -> list[str]:
+    """Return what search and the model had to say, in a line each."""
+    from bundle_router.review.sentences import heard
+
+    return list(heard(found.record.decision.search, found.record.decision.model))
+
+
+def _standing(name: str, found: DecisionDetail) -> tuple[str, str]:
+    decision = found.record.decision
+    for chosen in decision.bundles:
+        if chosen.id == name:
+            return "shown", f"{chosen.reason}: {chosen.evidence}"
+    for row in decision.left_out:
+        if (row.tool or row.id) == name:
+            return row.code, row.detail
+    return "", ""
+
+
+def _comparable(found: DecisionDetail) -> dict[str, Any]:
+    """A record without what differs between any two."""
+    names = ("seq", "time", "decision_id", "monotonic_ns", "prev", "hash", "run_id", "elapsed_us", "input_digest")
+    return {name: value for name, value in found.line.items() if name not in names}

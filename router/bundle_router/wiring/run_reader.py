@@ -1,0 +1,353 @@
+"""What the pages read: the index for lists, the run's own records for one decision, the config for what is in force.
+
+Rules:
+1. Reading changes nothing but the index, which is a cache. The one thing that is written is a reviewer's label.
+2. A list, a timeline or an overview comes from the index alone. The files of a run are parsed for the one record, the
+   one artifact or the one chain that is asked for.
+3. A decision is explained under the config it was taken with. Where rows of it stand (file and line) is looked up in
+   the config in force, by name; a row that is not there any more has no place.
+4. What is unknown raises UnknownRun or RequestError, never KeyError.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import ValidationError
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.mapping import applies
+from bundle_router.core.models import RecentStep
+from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.read_model import (
+    Facet,
+    RecordQuery,
+    RunPage,
+    RunQuery,
+    RunRow,
+    Stats,
+    TextHit,
+    Timeline,
+)
+from bundle_router.core.records.recorded_catalog import catalog_from
+from bundle_router.core.records.tables import Table
+from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
+from bundle_router.review.explain import Explanation, explain
+from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.model_view import ModelView, model_view
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.archive import RunArchive
+    from bundle_router.adapters.index import RunIndex
+    from bundle_router.core.records.read_model import ArtifactUse
+
+KEPT: Final = 32
+"""Recorded catalogs that are kept read."""
+RECENT: Final = 5
+Place = tuple[str, int]
+"""A file and a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionDetail:
+    """One decision with all that its page says. `catalog` is the one it was taken under, `view` what the model was
+    shown; both None where the run does not hold it. `rows` are the policy rows that covered the step, and the route,
+    each with its place in the config in force. `prompt` is the question to the router's model as it is put now."""
+
+    record: DecisionRecord
+    line: Mapping[str, Any]
+    catalog: Catalog | None
+    view: ModelView | None
+    rows: tuple[tuple[Literal["policy", "route"], str, Place | None], ...]
+    calls: tuple[Mapping[str, Any], ...]
+    labels: tuple[Mapping[str, Any], ...]
+    before: int | None
+    after: int | None
+    prompt: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBytes:
+    """The bytes of an artifact, with the type that was sniffed, and whether a browser may show it in place."""
+
+    data: bytes
+    mime_type: str
+    inline: bool
+
+
+class RunReader:
+    """Reads the runs of one store and the config beside them. May be used from many threads."""
+
+    def __init__(self, archive: RunArchive, index: RunIndex, config: str | Path | None = None) -> None:
+        self._archive = archive
+        self._index = index
+        self._config = config
+        self._catalogs: OrderedDict[str, Catalog | None] = OrderedDict()
+        self.where = archive.where
+        """Where the runs are, for people."""
+
+    def close(self) -> None:
+        self._index.close()
+
+    @property
+    def rows_read(self) -> int:
+        """Rows of the index that were read so far."""
+        return self._index.rows_read
+
+    def refresh(self, *, now: bool = False) -> str:
+        """Bring the index up to date where that was not done a moment ago; why it could not be, if so."""
+        self._index.refresh(now=now)
+        return self._index.stale
+
+    # --- from the index ----------------------------------------------------------------------------------------------
+
+    def runs(self, query: RunQuery, *, facets: bool = True) -> RunPage:
+        return self._index.runs(query, facets=facets)
+
+    def newer_than(self, run_id: str, query: RunQuery) -> int:
+        return self._index.newer_than(run_id, query)
+
+    def run(self, run_id: str) -> RunRow:
+        """Return one run. Raises UnknownRun."""
+        return self._index.run(run_id)
+
+    def timeline(self, run_id: str, *, start: int = 0, limit: int = 200) -> Timeline:
+        return self._index.timeline(run_id, start=start, limit=limit)
+
+    def never_used(self, run_id: str) -> list[tuple[str, int]]:
+        return self._index.never_used(run_id)
+
+    def facet_values(self, run_id: str, facet: Facet) -> list[tuple[str, int]]:
+        return self._index.facet_values(run_id, facet)
+
+    def rows_of(self, table: Table, run_id: str, **equal: Any) -> list[dict[str, Any]]:
+        return self._index.rows_of(table, run_id, **equal)
+
+    def stats(self, query: RunQuery) -> Stats:
+        return self._index.stats(query)
+
+    def records(self, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
+        return self._index.records(query)
+
+    def search(self, words: str, *, limit: int = 50) -> list[TextHit]:
+        return self._index.search(words, limit=limit)
+
+    def artifact_uses(self, sha256: str) -> list[ArtifactUse]:
+        return self._index.artifact(sha256)
+
+    def addresses(self) -> list[tuple[str, str, str]]:
+        """Return every (workflow, role, step) that was decided on."""
+        return self._index.addresses()
+
+    # --- from the run ------------------------------------------------------------------------------------------------
+
+    def record(self, run_id: str, seq: int) -> dict[str, Any]:
+        """Return one record as it was written. Raises UnknownRun, RequestError."""
+        found = self._archive.record(run_id, seq)
+        if found is None:
+            raise RequestError(f"run {run_id!r} has no record {seq}")
+        return found
+
+    def decision(self, run_id: str, seq: int) -> DecisionDetail:
+        """Return a decision with all that its page says. Raises UnknownRun, RequestError, CorruptRun."""
+        line, record = self._decided(run_id, seq)
+        catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
+        seqs = [row["seq"] for row in self._index.rows_of("decisions", run_id)]
+        return DecisionDetail(
+            record=record,
+            line=line,
+            catalog=catalog,
+            view=model_view(catalog, record) if catalog is not None else None,
+            rows=self._rows(catalog, record),
+            calls=tuple(self._index.rows_of("calls", run_id, decision_seq=seq)),
+            labels=tuple(self._index.rows_of("labels", run_id, seq=seq)),
+            before=max((other for other in seqs if other < seq), default=None),
+            after=min((other for other in seqs if other > seq), default=None),
+            prompt=self._prompt(run_id, catalog, record),
+        )
+
+    def _decided(self, run_id: str, seq: int) -> tuple[dict[str, Any], DecisionRecord]:
+        line = self.record(run_id, seq)
+        if line.get("type") != "route.decided":
+            raise RequestError(f"record {seq} of run {run_id!r} is no decision")
+        try:
+            return line, DecisionRecord.from_json(line)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptRun(f"record {seq} of run {run_id!r} is not what its type says: {error}") from None
+
+    def recorded_catalog(self, run_id: str, revision: str) -> Catalog | None:
+        """Return a catalog that the run was written under; None where the run does not hold it."""
+        if revision not in self._catalogs:
+            try:
+                self._catalogs[revision] = catalog_from(self._archive.catalog(run_id, revision))
+            except (CorruptRun, ValidationError):
+                return None
+            while len(self._catalogs) > KEPT:
+                self._catalogs.popitem(last=False)
+        return self._catalogs[revision]
+
+    def why(self, run_id: str, seq: int, name: str) -> Explanation:
+        """Return the whole chain of tests on a tool or bundle at a decision. Raises as `decision`."""
+        _, record = self._decided(run_id, seq)
+        catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
+        if catalog is None:
+            raise RequestError(f"run {run_id!r} does not hold the config of its decision {seq}")
+        before = record.decision.before
+        return explain(catalog, record.facts, before, record.step, name, lambda _: record.reply)
+
+    def known_names(self, run_id: str, seq: int) -> list[str]:
+        """Return the tools and bundles that the decision's config knows. Raises as `decision`."""
+        _, record = self._decided(run_id, seq)
+        catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
+        if catalog is None:
+            return []
+        return sorted({*catalog.bundles, *(tool for bundle in catalog.bundles.values() for tool in bundle.tools)})
+
+    def _prompt(self, run_id: str, catalog: Catalog | None, record: DecisionRecord) -> tuple[str, str] | None:
+        """The question that was put to the router's model, in the wording of this version."""
+        if catalog is None or record.decision.model is None:
+            return None
+        from bundle_router.core.decide.asking.prompt import prompt_for
+
+        question = decide(catalog, record.facts, record.decision.before, record.step)
+        if not isinstance(question, Question):
+            return None
+        recent = [
+            RecentStep(row["role"] or "", row["step"] or "", row["goal"] or "", ())
+            for row in self._index.rows_of("decisions", run_id)
+            if row["seq"] < record.seq
+        ][-RECENT:]
+        picks = catalog.settings.model.max_picks
+        prompt = prompt_for(catalog, question.candidates, record.step, recent, picks)
+        return prompt.system, prompt.user
+
+    def artifact(self, run_id: str, sha256: str) -> StoredBytes:
+        """Return the bytes of an artifact of a run. Raises UnknownRun, RequestError, CorruptRun, StorageError."""
+        from bundle_router.adapters.media import INLINE, sniff
+
+        try:
+            data = self._archive.artifacts(run_id).get(sha256)
+        except KeyError:
+            raise RequestError(f"run {run_id!r} holds no artifact {sha256[:64]}") from None
+        found = sniff(data)
+        sound = found in ("audio/wav", "audio/x-wav", "audio/mpeg", "audio/ogg", "audio/flac")
+        return StoredBytes(data, found, found in INLINE or sound)
+
+    def verified(self, run_id: str) -> tuple[bool, str]:
+        """Return whether the run is as it was written, and what its chain protects against or is broken by."""
+        report = self._archive.verify(run_id)
+        if report.broken is not None:
+            return False, f"record {report.broken.seq}: {report.broken.detail}"
+        return report.ok, report.problems[0] if report.problems else report.protection
+
+    # --- a reviewer's word -------------------------------------------------------------------------------------------
+
+    def label(self, run_id: str, seq: int, *, needed: tuple[str, ...], not_needed: tuple[str, ...], by: str) -> None:
+        """Keep what a reviewer says of a decision. Raises RequestError for a bundle that its config has not."""
+        _, record = self._decided(run_id, seq)
+        catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
+        for id_ in (*needed, *not_needed):
+            if catalog is None or catalog.bundle(id_) is None:
+                raise RequestError(f"the decision's config has no bundle {id_[:200]!r}")
+        if not needed and not not_needed:
+            raise RequestError("nothing is said of the step", advice="name a bundle that it needed or did not need")
+        if {*needed} & {*not_needed}:
+            raise RequestError("a bundle can't be needed and not needed")
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        said = StepLabel(decision_id=record.decision_id, needed=needed, not_needed=not_needed, by=by[:200], time=now)
+        self._archive.add_label(run_id, said)
+        self._index.refresh(now=True)
+
+    # --- the config in force -----------------------------------------------------------------------------------------
+
+    def catalog(self) -> Catalog | None:
+        """Return the config in force; None where it is invalid (`problems` says how)."""
+        from bundle_router.wiring.catalogs import load_catalog
+
+        try:
+            return load_catalog(self._config)
+        except (ConfigError, RequestError):
+            return None
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the config in force, one line each."""
+        from bundle_router.wiring.catalogs import load_catalog
+
+        try:
+            load_catalog(self._config)
+        except ConfigError as error:
+            return str(error).splitlines()
+        except RequestError as error:
+            return [error.message]
+        return []
+
+    def pins(self, server: str) -> Any:
+        """Return what was reviewed of a server; None where nothing was. Raises CorruptPins."""
+        from bundle_router.wiring.catalogs import open_pins
+
+        return open_pins(self._config).read(server)
+
+    def _rows(
+        self, catalog: Catalog | None, record: DecisionRecord
+    ) -> tuple[tuple[Literal["policy", "route"], str, Place | None], ...]:
+        if catalog is None:
+            return ()
+        places = self.row_places()
+        address = (record.step.workflow, record.step.role, record.step.step)
+        names = [row.name for row in catalog.policies if applies(row, address)]
+        rows: list[tuple[Literal["policy", "route"], str, Place | None]] = []
+        rows += [("policy", name, places.get(("policies", name))) for name in names]
+        route = record.decision.route
+        return (*rows, *((("route", route, places.get(("routes", route))),) if route else ()))
+
+    def row_places(self) -> Mapping[tuple[str, str], Place]:
+        """Return where each named row of routes and policies stands in the config in force."""
+        import tomllib
+
+        from bundle_router.adapters.config_files import read_config
+        from bundle_router.core.config.positions import locate
+
+        found: dict[tuple[str, str], Place] = {}
+        try:
+            files = read_config(self._config)
+        except ConfigError:
+            return {}
+        for file in files:
+            try:
+                rows = tomllib.loads(file.text)
+            except ValueError:
+                continue
+            at = locate(file.text) if file.name in ("routes.toml", "policy.toml") else None
+            for table in ("routes", "policies") if at is not None else ():
+                for position, row in enumerate(rows.get(table, ())):
+                    if at is not None and isinstance(row, dict) and isinstance(row.get("name"), str):
+                        found[(table, row["name"])] = (file.display_path, at.line((table, position)))
+        return found
+
+
+def open_reader(
+    runs: str | Path = "runs",
+    *,
+    store: str | None = None,
+    config: str | Path | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> RunReader:
+    """Open the reader of a runs folder, or of a database, with its index up to date. Raises RequestError, StorageError.
+
+    `report` is told how many of how many changed runs were read.
+    """
+    from bundle_router.adapters.archive import open_archive
+    from bundle_router.adapters.index import RunIndex, index_url
+
+    archive = open_archive(store or runs)
+    index = RunIndex(archive, index_url(archive.where, None if store else runs), report)
+    return RunReader(archive, index, config)
+
+
+__all__ = ["DecisionDetail", "RunReader", "StoredBytes", "UnknownRun", "open_reader"]
