@@ -1,4 +1,4 @@
-"""Runs that a test has written down, to index: implements `adapters.index.sources.IndexedRuns`."""
+"""Runs that a test has written down, to index: implements `adapters.index.exposures.IndexedRuns`."""
 
 from __future__ import annotations
 

@@ -1,23 +1,43 @@
-"""What each decision showed, tool by tool: worked out once for all decisions that show the same."""
+"""What the index reads runs from; and what each decision showed, tool by tool, worked out once for all alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
-from bundle_router.adapters.index.sources import IndexedRuns
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.core.records.tables import Row, exposure_row
 from bundle_router.errors import CorruptRun, UnknownRun
+from bundle_router.review.learning.steps import StepLabel
 from bundle_router.review.model_view import placement_of
 
 KEPT: Final = 64
 """Catalogs that are kept read."""
+
+
+class IndexedRuns(Protocol):
+    """Runs to index."""
+
+    def stamps(self) -> Mapping[str, RunStamp]:
+        """The stamp of every run, without reading any."""
+
+    def records_after(self, run_id: str, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
+        """The records after the positions, which move along. Raises UnknownRun, CorruptRun."""
+
+    def labels(self, run_id: str) -> Sequence[StepLabel]:
+        """The reviewers' labels. Raises CorruptRun, UnknownRun."""
+
+    def summary(self, run_id: str) -> Any:
+        """The run at a glance: a `RunSummary`. Raises UnknownRun."""
+
+    def catalog(self, run_id: str, revision: str | None = None) -> Mapping[str, Any]:
+        """The catalog of a revision. Raises UnknownRun, CorruptRun."""
 
 
 class Exposures:

@@ -20,8 +20,7 @@ from bundle_router.adapters.index.database import (
     tables,
     writing,
 )
-from bundle_router.adapters.index.exposures import Exposures
-from bundle_router.adapters.index.sources import IndexedRuns
+from bundle_router.adapters.index.exposures import Exposures, IndexedRuns
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.tables import COLUMNS, Row, RunRows, Table, run_row
 from bundle_router.errors import CorruptRun, UnknownRun

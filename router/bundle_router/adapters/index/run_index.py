@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.index.database import PREFIX, SEARCH, TEXTS, explained, open_engine
+from bundle_router.adapters.index.exposures import IndexedRuns
 from bundle_router.adapters.index.filling import Refreshed, refresh
-from bundle_router.adapters.index.overviews import stats
-from bundle_router.adapters.index.record_lists import record_rows
-from bundle_router.adapters.index.sources import IndexedRuns
+from bundle_router.adapters.index.overviews import record_rows, stats
 from bundle_router.core.records.read_model import (
     ArtifactUse,
     Facet,
