@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
 
 from bundle_router.cli.arguments import add_config, add_development, add_json, config_folder
 from bundle_router.cli.local import local_servers
@@ -17,12 +16,10 @@ from bundle_router.core.config.source import ConfigFile
 from bundle_router.core.tools.pins import Pins
 from bundle_router.errors import Problem
 from bundle_router.review.lint import unused_local
+from bundle_router.review.problem_excerpts import excerpt_lines
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.review.vendor import drifted_wrappers, module_name
 from bundle_router.wiring.server_reviews import Review, json_of, lines_of, remote_servers, review
-
-_EXCERPT: Final = 110
-"""Characters of a line that are shown."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +108,7 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     texts = {file.display_path: file.text.split("\n") for file in checked.files}
     for problem in checked.problems:
         say(str(problem) if problem.level == "error" else f"{problem.level}: {problem}")
-        for line in _excerpt(problem, texts.get(problem.file, ())):
+        for line in excerpt_lines(problem, texts.get(problem.file, ())):
             say(line)
     if catalog is None:
         count = sum(problem.level == "error" for problem in checked.problems)
@@ -131,19 +128,6 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
         say("this is the shipped config alone: there is no config folder here (`bundle-router init` writes one)")
     if checked.unpinned:
         say(f"not usable before they are reviewed: {', '.join(checked.unpinned)} (bundle-router pin)")
-
-
-def _excerpt(problem: Problem, lines: Sequence[str]) -> Iterator[str]:
-    """Yield the line of the file, and a caret under what is meant."""
-    if not problem.column or not 0 < problem.line <= len(lines):
-        return
-    text = lines[problem.line - 1]
-    start = max(0, problem.column - 1 - _EXCERPT // 2) if len(text) > _EXCERPT else 0
-    gutter = f"  {problem.line} | "
-    shown = text[start : start + _EXCERPT]
-    yield gutter + shown
-    tabs = "".join("\t" if char == "\t" else " " for char in shown[: problem.column - 1 - start])
-    yield f"{' ' * (len(gutter) - 2)}| {tabs}^"
 
 
 def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
