@@ -368,7 +368,7 @@ def test_closing_during_calls_ends_them_with_a_word(bench: Any) -> None:
 # --- circuits ---------------------------------------------------------------------------------------------------------
 
 
-def test_after_five_failures_a_server_is_left_alone_for_half_a_minute_then_asked_once(bench: Any) -> None:
+def test_after_five_failures_a_server_is_left_alone_and_asked_once_after_1_2_4_and_every_5_seconds(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         server.statuses = {"tools/call": 500}
         for _ in range(5):
@@ -376,24 +376,28 @@ def test_after_five_failures_a_server_is_left_alone_for_half_a_minute_then_asked
         asked = len(server.seen)
         refused = await bench.call(sessions, "echo", text="x")
         assert (refused.outcome, refused.code) == ("unavailable", "circuit_open")
-        assert "left alone for 30 s" in bench.said(refused)
+        assert "left alone for 1 s" in bench.said(refused)
         assert len(server.seen) == asked
         status = sessions.status()[0]
-        assert (status.circuit, status.retry_in_s) == ("open", 30.0)
+        assert (status.circuit, status.retry_in_s) == ("open", 1.0)
         assert bench.said(await bench.call(sessions, "echo", server="other", text="fine")) == "fine"
 
-        bench.clock.advance(30)
-        assert (await bench.call(sessions, "echo", text="x")).code == "http_error"
-        assert (await bench.call(sessions, "echo", text="x")).code == "circuit_open"
+        waits = []
+        for _ in range(5):
+            waits.append(sessions.status()[0].retry_in_s)
+            bench.clock.advance(waits[-1])
+            assert (await bench.call(sessions, "echo", text="x")).code == "http_error"
+            assert (await bench.call(sessions, "echo", text="x")).code == "circuit_open"
+        assert waits == [1, 2, 4, 5, 5]
 
-        bench.clock.advance(30)
+        bench.clock.advance(5)
         server.statuses = {}
         assert bench.said(await bench.call(sessions, "echo", text="back")) == "back"
         assert sessions.status()[0].circuit == "closed"
 
     with bench.faults.serving() as server, bench.faults.serving() as other:
         bench.run(main, bench.http(server), bench.http(other, name="other"))
-    assert len(bench.events.named("server.left_alone")) == 2
+    assert len(bench.events.named("server.left_alone")) == 6
 
 
 @pytest.mark.parametrize(

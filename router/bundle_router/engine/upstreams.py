@@ -9,7 +9,8 @@ Rules:
    waits for none of them longer than `wait_s`, and for those that are still silent when others have answered no longer
    than those took again.
 5. What one principal was listed says nothing about another.
-6. That a list could not be had is remembered for as long as any look-up (`[cache] capabilities_ttl_s`), and stops
+6. That a list could not be had is remembered for `AGAIN_S`, twice as long each time it still can't be, and never longer
+   than any look-up (`[cache] capabilities_ttl_s`): a server that comes back is offered again within 5 s. It stops
    decisions only: a call tries again.
 """
 
@@ -35,6 +36,7 @@ PATIENCE_S: Final = 1.0
 """The least that those get who are silent when others have answered."""
 MAX_INSPECTED: Final = 100
 """Tools of one list that the warning light looks at before it goes to the log."""
+AGAIN_S: Final = (1.0, 2.0, 4.0, 5.0)
 _MAX_PRINCIPALS: Final = 1_024
 _MAX_REPORTED: Final = 4_096
 """Lights that are remembered as told of: text that keeps changing is told of again rather than kept for ever."""
@@ -68,6 +70,7 @@ class _NoListing:
     reason: str
     at_ns: int
     until_ns: int
+    times: int
 
 
 class Servers:
@@ -241,21 +244,22 @@ class Servers:
                 await self._sessions.prepare()
         began = loop.time()
         asked = {loop.create_task(self._list(server, scope, wait_s, fresh=False)): server for server in servers}
-        silent, patience_s, others = set(asked), wait_s, False
+        silent, patience_s = set(asked), wait_s
         try:
             while silent:
                 done, silent = await asyncio.wait(silent, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
                 if any(task.result() is not None for task in done):
-                    others = True
                     patience_s = max(loop.time() - began, PATIENCE_S)
         finally:
             for task in silent:
                 task.cancel()
-        why = "while the others did" if others else f"within {wait_s:g} s"
-        for task in silent:
-            self._mark((asked[task].name, scope.principal), f"it gave no list of its tools {why}")
+        waited_s = loop.time() - began
+        for task in silent:  # its list is read on, and shown as soon as it is there
+            self._mark(
+                (asked[task].name, scope.principal), f"it is still being asked for its tools, after {waited_s:.1f} s"
+            )
 
     def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
         """Whether `discover` would ask anybody, if only for what is in the cache."""
@@ -330,7 +334,10 @@ class Servers:
         now = self._clock.monotonic_ns()
         if len(self._failed) >= _MAX_PRINCIPALS:
             self._failed = {known: mark for known, mark in self._failed.items() if now < mark.until_ns}
-        self._failed[key] = _NoListing(reason, now, now + int(self._catalog.settings.cache.capabilities_ttl_s * 1e9))
+        before = self._failed.get(key)
+        times = before.times + (now >= before.until_ns) if before is not None else 1
+        again_s = min(AGAIN_S[min(times, len(AGAIN_S)) - 1], self._catalog.settings.cache.capabilities_ttl_s)
+        self._failed[key] = _NoListing(reason, now, now + int(again_s * 1e9), times)
         self._marks += 1
 
 

@@ -8,8 +8,9 @@ Rules:
 1. While it is open nothing is let through; half open lets exactly one probe through until that one is settled.
 2. Every ticket belongs to an epoch, and the epoch ends whenever the breaker opens or closes. What a call of an earlier
    epoch came to is not heard: a slow success from before the outage does not end it.
-3. It stays open for `base_s`, times `growth` after every probe that failed, at most `max_open_s`; longer where the
-   other side asked for it, but never longer than `max_asked_s`: one absurd header must not switch it off for good.
+3. It stays open for `base_s`, times `growth` after every probe that failed, at most `max_open_s`; for `grave_s` after a
+   grave failure; longer where the other side asked for it, but never longer than `max_asked_s`: one absurd header must
+   not switch it off for good.
 4. A blameless end (the caller's own mistake) says nothing of health. A probe that ends so was answered, and closes it.
 """
 
@@ -30,6 +31,7 @@ class BreakerTerms:
     growth: float = 1.0
     max_open_s: float = 300.0
     max_asked_s: float = 900.0
+    grave_s: float = 0.0
 
 
 DEFAULT_TERMS: Final = BreakerTerms()
@@ -71,7 +73,7 @@ class Breaker:
                 return Breaker(self.terms, epoch=self.epoch + 1)
             return replace(self, errors=0) if end == "answered" and self.errors else self
         if end == "grave" or ticket.probe or self.errors + 1 >= self.terms.errors_in_a_row:
-            return self._opened(now_ns, retry_after_s)
+            return self._opened(now_ns, max(retry_after_s or 0.0, self.terms.grave_s if end == "grave" else 0.0))
         return replace(self, errors=self.errors + 1)
 
     def release(self, ticket: Ticket) -> Breaker:
@@ -82,9 +84,8 @@ class Breaker:
         """Seconds until a probe is let through; 0 when closed or due."""
         return max(0.0, ((self.open_until_ns or now_ns) - now_ns) / 1e9)
 
-    def _opened(self, now_ns: int, retry_after_s: float | None) -> Breaker:
+    def _opened(self, now_ns: int, asked_s: float) -> Breaker:
         terms = self.terms
         own_s = min(terms.base_s * terms.growth ** min(self.openings, 16), terms.max_open_s)
-        asked_s = min(retry_after_s or 0.0, terms.max_asked_s)
-        until = now_ns + int(max(own_s, asked_s) * 1e9)
+        until = now_ns + int(max(own_s, min(asked_s, terms.max_asked_s)) * 1e9)
         return Breaker(terms, epoch=self.epoch + 1, openings=self.openings + 1, open_until_ns=until)

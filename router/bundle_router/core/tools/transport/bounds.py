@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import TRANSPORTS, CallLimits, Transport
-from bundle_router.core.models.breaker import DEFAULT_TERMS, BreakerTerms
+from bundle_router.core.models.breaker import BreakerTerms
 
+PROBES: Final = BreakerTerms(base_s=1.0, growth=2.0, max_open_s=5.0, grave_s=30.0)
+"""A failing server may be asked again after 1, 2, 4 and then every 5 s: one that comes back is used within 5 s. One
+that asked for rest (429) gets half a minute where it did not say how much."""
 SHORTEST_LIFETIME_S: Final = 1.0
 
 
@@ -40,7 +43,7 @@ class Bounds:
     queue_per_server: int = 128
     queue_in_total: int = 512
     max_open: int = 64
-    breaker: BreakerTerms = DEFAULT_TERMS
+    breaker: BreakerTerms = PROBES
 
 
 def bounds_for(limits: CallLimits) -> Bounds:
