@@ -29,6 +29,7 @@ class Issuer:
         self.lives_s = 3600
         self.refreshable = True
         self.denies = ""
+        self.names_itself = True
         self.token_status = 200
         self.clients: dict[str, list[str]] = {}
         self.registers = True
@@ -140,7 +141,7 @@ class Issuer:
             return 400, {"error": "that redirect is not the client's"}, ""
         if given.get("code_challenge_method") != "S256" or not given.get("state") or not given.get("resource"):
             return 400, {"error": "invalid_request"}, ""
-        answer = {"state": given["state"], "iss": self.url}
+        answer = {"state": given["state"], **({"iss": self.url} if self.names_itself else {})}
         if self.denies:
             return 302, {}, f"{redirect}?{urlencode({**answer, 'error': self.denies})}"
         code = secrets.token_urlsafe(16)

@@ -438,6 +438,90 @@ def test_a_strange_address_among_an_issuers_is_put_before_nobody(desk: Desk, pay
     assert not (desk.project.root / "pwned").exists()
 
 
+# --- S-36: one authorization server in the place of another ---------------------------------------------------------
+
+
+def keeps_nothing(desk: Desk) -> bool:
+    return not [path for path in desk.folder.rglob("*.json") if json.loads(path.read_text()).get("tokens")]
+
+
+def mixed_up(desk: Desk, other: Any) -> None:
+    """The server's own issuer shows the page of an honest one, for clients that it registered there before."""
+    other.clients = {f"client-{number}": AnyRedirect() for number in range(1, 4)}
+    desk.issuer.overrides["authorization_endpoint"] = other.url + "/authorize"
+
+
+class AnyRedirect(list[str]):
+    """RFC 8252 has an issuer take any port of 127.0.0.1."""
+
+    def __contains__(self, uri: object) -> bool:
+        return str(uri).startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("honest_names_itself", "says_that_it_does"), [(True, True), (True, False), (False, True), (False, False)]
+)
+def test_the_code_of_an_honest_issuer_is_not_taken_to_one_that_shows_its_page(
+    desk: Desk, honest_names_itself: bool, says_that_it_does: bool
+) -> None:
+    with desk.bench.issuers.Issuer() as honest:
+        mixed_up(desk, honest)
+        honest.names_itself = honest_names_itself
+        desk.issuer.overrides["authorization_response_iss_parameter_supported"] = says_that_it_does
+        _, err = desk.log_in("s", "--timeout", "20", code=4)
+        assert "the authorization failed" in err
+        assert {path for _, path, _, _ in honest.requests} == {"/authorize"}, "a person was there, and gave a code"
+        assert "/token" not in [path for _, path, _, _ in desk.issuer.requests]
+    assert keeps_nothing(desk)
+
+
+def test_an_issuer_that_does_not_name_itself_is_heard_from_its_own_page(desk: Desk) -> None:
+    desk.issuer.names_itself = False
+    desk.issuer.overrides["authorization_response_iss_parameter_supported"] = False
+    assert desk.log_in()[0].startswith("s: authorized")
+
+
+def test_metadata_in_the_name_of_another_issuer_shows_a_person_nothing(desk: Desk) -> None:
+    with desk.bench.issuers.Issuer() as honest:
+        desk.issuer.overrides["issuer"] = honest.url
+        _, err = desk.log_in(code=4)
+        assert "/authorize" not in err
+        assert honest.requests == []
+    assert {path for _, path, _, _ in desk.issuer.requests} == {"/.well-known/oauth-authorization-server"}
+
+
+def test_a_server_that_speaks_for_another_resource_is_asked_for_no_token(desk: Desk) -> None:
+    guarded = desk.server.RequestHandlerClass
+
+    class Other(guarded):  # type: ignore[misc, valid-type]  # a module loaded by its path
+        def answer(self, status: int, body: bytes, **more: Any) -> None:
+            super().answer(status, body.replace(desk.server.url.encode(), b"https://bank.example/mcp"), **more)
+
+    desk.server.RequestHandlerClass = Other
+    _, err = desk.log_in(code=4)
+    assert "/authorize" not in err
+    assert desk.issuer.requests == []
+
+
+def test_a_server_that_moves_to_another_issuer_takes_no_token_of_the_first_with_it(desk: Desk) -> None:
+    desk.log_in()
+    given = desk.issuer.secrets
+    with desk.bench.issuers.Issuer() as other:
+        desk.server.RequestHandlerClass = desk.bench.issuers.guarded_by(other, desk.server.RequestHandlerClass.__base__)
+        desk.server.seen.clear()
+        desk.run_out()
+        with desk.project.open() as router:
+            router.route_sync(desk.project.step())
+            router.call_sync("r", "s.echo", {"text": "x"})
+        desk.log_in()
+        heard = repr([(path, headers, fields) for _, path, headers, fields in other.requests])
+        renewed = desk.issuer.secrets - given
+        assert not [secret for secret in given if secret in heard]
+        assert not [secret for secret in renewed if secret in heard]
+        assert other.grants() == ["authorization_code"]
+        assert [fields["client_id"] for _, path, _, fields in other.requests if path == "/token"] == ["client-1"]
+
+
 # --- the redirect ----------------------------------------------------------------------------------------------------
 
 

@@ -124,6 +124,7 @@ class Provider(OAuthClientProvider):
         self._origin = origin_of(url)
         self._stamp: tuple[int, int] | None = None
         self._asking = False
+        self._shown = ""
 
     # --- a request ---------------------------------------------------------------------------------------------------
 
@@ -243,13 +244,24 @@ class Provider(OAuthClientProvider):
             raise OAuthFlowError("nobody is there to authorize it")
         if not is_safe_to_show(url):
             raise ServerFault("unauthorized", "its authorization address is not one to open")
+        self._shown = url
         await self._person.show(url)
 
     async def _answer(self) -> AuthorizationCodeResult:
         if self._person is None:
             raise OAuthFlowError("nobody is there to authorize it")
         code, state, iss = await self._person.answer()
+        self._refuse_mix_up(iss)
         return AuthorizationCodeResult(code=code, state=state, iss=iss)
+
+    def _refuse_mix_up(self, iss: str | None) -> None:
+        """Refuse a code that names no issuer and may be another's: an issuer that shows the page of another one would
+        be sent that one's code, with all it takes to redeem it. (The SDK compares an issuer that is named.)"""
+        metadata = self.context.oauth_metadata
+        issuer = str(metadata.issuer) if metadata is not None else self._server.url or ""
+        if iss is None and origin_of(self._shown) != origin_of(issuer):
+            why = "its page is another server's, and the answer does not name who gave it"
+            raise ServerFault("unauthorized", f"the authorization failed ({why})")
 
 
 def _aside(request: Request) -> Request:
