@@ -213,17 +213,20 @@ def test_the_choice_is_in_the_learned_file_under_its_version(house: Any, tmp_pat
     path, *_ = save_learned(tmp_path, then)
     assert load_learned(tmp_path) == then
     assert json.loads(path.read_text())["version"] == then.memory.revision
-    assert json.loads(path.read_text())["memory"]["schema"] == "bundle-router.memory/2"
+    assert json.loads(path.read_text())["memory"]["schema"] == "bundle-router.memory/3"
     path.write_text(path.read_text().replace('"pull":', '"pull": 1e9, "was":'))
     with pytest.raises(ConfigError, match="can't be used"):
         load_learned(tmp_path)
 
 
-def test_a_memory_of_words_is_written_as_it_always_was(deployment: Any) -> None:
-    memory = taught(deployment, None)[0].then.memory
-    assert memory is not None
-    assert memory.to_json()["schema"] == "bundle-router.memory/1"
-    assert "recollection" not in memory.to_json()
+def test_a_memory_that_was_learned_before_is_read_and_keeps_its_version(house: Any, deployment: Any) -> None:
+    words, recalling = taught(deployment, None)[0].then.memory, taught(house, about)[0].then.memory
+    for memory, schema in ((words, "bundle-router.memory/1"), (recalling, "bundle-router.memory/2")):
+        assert memory is not None
+        old = replace(memory, seen=frozenset(), novelty=0.0)
+        assert old.to_json()["schema"] == schema
+        assert Memory.from_json(old.to_json()) == old
+        assert old.revision != memory.revision
 
 
 def test_what_the_config_changed_is_forgotten(house: Any) -> None:
@@ -250,7 +253,7 @@ def test_whoever_can_not_be_asked_leaves_the_memory_of_words(house: Any) -> None
     assert memory is not None
     assert memory.recollection is not None
     understood = understanding(house.catalog, [wish, *(step.text for step in memory.recollection.steps)], about)
-    everyone = frozenset(house.catalog.bundles)
+    everyone = frozenset(NEEDS)
     alone = replace(memory, recollection=None)
     assert first(understood, wish, everyone, memory) == "repo.readonly"
     for search in (make_search(house.catalog), replace(understood, understood={})):
@@ -268,7 +271,7 @@ def test_a_tool_gains_from_its_bundle_as_that_is_recalled(house: Any) -> None:
     assert memory is not None
     assert memory.recollection is not None
     search = understanding(house.catalog, [wish, *(step.text for step in memory.recollection.steps)], about)
-    everything = frozenset(search.corpus.servers)
+    everything = frozenset(tool for id_ in NEEDS for tool in house.catalog.bundles[id_].tools)
 
     def first_tool(memory: Memory) -> str:
         return search.rank_tools(Request(wish), everything, Memories(memory))[0].id

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,6 +103,22 @@ def test_logs_never_make_replay_worse(search: Search, labels: list[Label]) -> No
         assert (fit.memory is None) == (fit.after == fit.before)
 
 
+def test_past_steps_say_nothing_against_what_no_step_needed_yet(search: Search) -> None:
+    """Two of five bundles are needed for years, in words that fit a third one better: it is still found by these."""
+    labels = [Label(f"forecast of the bug backlog {n}", ("issues.tracker",), f"r{n}") for n in range(30)]
+    labels += [Label(f"read the weather code {n}", ("repo.readonly",), f"s{n}") for n in range(30)]
+    fit = fit_memory(labels, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL)[0])
+    assert fit.memory is not None
+    assert fit.memory.seen == {"issues.tracker", "repo.readonly"}
+    assert fit.memory.novelty > 0.0
+    base = {"weather": 1.0, "issues.tracker": 0.9}
+    features = fit.memory.features({"forecast": 1.0})
+    blind = replace(fit.memory, novelty=0.0, trust=0.35)
+    fair = replace(fit.memory, trust=0.35)
+    assert fair.add_to(base, features)["weather"] > blind.add_to(base, features)["weather"]
+    assert fair.add_to(base, features)["issues.tracker"] == blind.add_to(base, features)["issues.tracker"]
+
+
 @examples(20)
 @given(labels_of, st.randoms(use_true_random=False))
 def test_the_order_of_labels_of_different_runs_does_not_matter(labels: list[Label], chance: Any) -> None:
@@ -151,12 +168,10 @@ def test_a_run_that_calls_one_tool_at_every_step_does_not_drag_its_bundle_into_e
     def scores(label: Label) -> Mapping[str, float]:
         return base[label.text]
 
-    fit = fit_memory(honest, ANALYZER, scores)
-    assert fit.memory is not None
-    examples, rarity = make_examples(bounded(honest + loud), ANALYZER, scores)
-    poisoned = learn(examples, rarity, trust=fit.memory.trust)
-    assert quality(fit.memory, held) > quality(None, held)
-    assert quality(poisoned, held) >= quality(fit.memory, held) - 0.05
+    clean = learn(*make_examples(bounded(honest), ANALYZER, scores), trust=1.0)
+    poisoned = learn(*make_examples(bounded(honest + loud), ANALYZER, scores), trust=1.0)
+    assert quality(clean, held) > quality(None, held)
+    assert quality(poisoned, held) >= quality(clean, held) - 0.05
     first = [(search.rank_bundles(request(q), permitted, poisoned).scored[0].id, q["servers"]) for q in held]
     assert len([servers for id_, servers in first if id_ == "MathAPI" and id_ not in servers]) <= 2
     gated = fit_memory(honest + loud, ANALYZER, scores).memory

@@ -4,7 +4,11 @@ Rules:
 1. Replay is leave-run-out: a step is ranked with what was learned from other runs only.
 2. "No memory" is one of the candidates, so the chosen one never replays worse than none.
 3. A gain must be more than luck, and more than one id's doing (see `trials`).
-4. Recalling past steps by meaning is chosen after all that, only where it gains by rule 3 over what was chosen without
+4. Nor may it lose where tomorrow's ids are new: steps are also replayed with what was learned from steps that needed
+   none of their ids ("held out"), and may not be ranked worse by more than luck. What is new keeps as much of its
+   lexical score (`novelty`) as that takes; where nothing of `NOVELTIES` suffices, a more careful `trust` is taken, or
+   no memory.
+5. Recalling past steps by meaning is chosen after all that, only where it gains by rule 3 over what was chosen without
    it, be that a memory of words or none. So where it can't be asked, what is left is what was chosen by itself.
 """
 
@@ -28,11 +32,12 @@ from bundle_router.core.search.memory import (
 )
 from bundle_router.core.search.recall import MAX_REMEMBERED, PULLS, Recollection
 from bundle_router.core.search.text import Analyzer
-from bundle_router.core.search.trials import Trial, Witness, chosen, difference, mean, quality_of
+from bundle_router.core.search.trials import MIN_SIGMAS, Trial, Witness, chosen, difference, mean, quality_of
 
 TRUSTS: Final = (0.35, 0.6, 1.0, 2.0, 4.0)
 FOLDS: Final = 4
 MIN_LABELS: Final = 20
+NOVELTIES: Final = (0.25, 0.5, 1.0)
 MAX_REPLAYED: Final = 1_200
 """Steps that are replayed to choose `trust`; the memory itself learns from all of them."""
 
@@ -63,14 +68,18 @@ class _Replayed:
     example: Example
     memory: Memory
 
+    def keeping(self, novelty: float) -> _Replayed:
+        return replace(self, memory=replace(self.memory, novelty=novelty))
+
     def quality(self, votes: Mapping[str, float] = NO_VOTES) -> float:
         return quality_of(self.memory.add_to(self.example.base, self.example.features, votes), self.example.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What replay said. `memory` is None where none gained; `before` and `after` are the replayed quality. `recall` is
-    what recalling steps by meaning would add to that, where somebody could be asked."""
+    """What replay said. `memory` is None where none gained; `before` and `after` are the replayed quality, `new` the
+    gain (or loss) on steps whose ids were held out. `recall` is what recalling steps by meaning would add to that,
+    where somebody could be asked."""
 
     memory: Memory | None
     before: float
@@ -78,6 +87,7 @@ class Fit:
     trials: tuple[Trial, ...]
     labels: int
     recall: RecallFit | None = None
+    new: float = 0.0
 
 
 def fit_memory(
@@ -110,16 +120,30 @@ def _fit_words(
     if len(replayed) < MIN_LABELS or len({example.run for example in replayed}) < FOLDS:
         return Fit(None, before, before, (), len(kept)), []
     careful = sorted(trusts, reverse=True)
-    ranked = {trust: _replay(replayed, rarity, trust) for trust in careful}
+    ranked = {
+        trust: [step.keeping(NOVELTIES[0]) for step in _replay(replayed, rarity, trust, _fold_of_run)]
+        for trust in careful
+    }
     replays = {trust: [step.quality() for step in steps] for trust, steps in ranked.items()}
     witnesses = [Witness(example.ids, example.run) for example in replayed]
     trials = tuple(Trial.of(trust, got, difference(got, none, witnesses)) for trust, got in replays.items())
     best = chosen(trials, list(replays.values()), witnesses)
-    if best is None:
-        alone = Memory()
-        return Fit(None, before, before, trials, len(kept)), [_Replayed(example, alone) for example in replayed]
-    memory = learn(examples, rarity, trust=best.trust)
-    return Fit(memory, before, best.quality, trials, len(kept)), ranked[best.trust]
+    lost = 0.0
+    for trial in [t for t in reversed(trials) if best is not None and t.trust >= best.trust and t.pays]:
+        held = _replay(replayed, rarity, trial.trust, _fold_of_ids)
+        for novelty in NOVELTIES:
+            fair = [step.keeping(novelty) for step in ranked[trial.trust]]
+            got = [step.quality() for step in fair]
+            if not Trial.of(trial.trust, got, difference(got, none, witnesses)).pays:
+                break
+            new = difference([step.keeping(novelty).quality() for step in held], none, witnesses)
+            lost = new.mean
+            if lost >= -MIN_SIGMAS * new.sigma:
+                memory = learn(examples, rarity, trust=trial.trust, novelty=novelty)
+                return Fit(memory, before, mean(got), trials, len(kept), new=lost), fair
+    alone = Memory()
+    steps = [_Replayed(example, alone) for example in replayed]
+    return Fit(None, before, before, trials, len(kept), new=lost), steps
 
 
 def _fit_recall(
@@ -129,10 +153,10 @@ def _fit_recall(
     trust = words.memory.trust if words.memory is not None else 1.0
     remembered = Recollection.of(past_texts(kept[-MAX_REMEMBERED:]), recalling.embedder, 1.0)
     by_fold = [
-        remembered.of_runs(frozenset(label.run for label in kept if _fold(label.run) != n)) for n in range(FOLDS)
+        remembered.of_runs(frozenset(label.run for label in kept if fold_of(label.run) != n)) for n in range(FOLDS)
     ]
     asked = in_order(kept)[: len(replayed)]
-    votes = [recalling.votes(label, by_fold[_fold(label.run)]) for label in asked]
+    votes = [recalling.votes(label, by_fold[fold_of(label.run)]) for label in asked]
     if not any(votes):
         return None
     witnesses = [Witness(frozenset(label.ids), label.run) for label in asked]
@@ -153,14 +177,26 @@ def _fit_recall(
     return RecallFit(memory, mean(before), best.quality, trials)
 
 
-def _replay(examples: Sequence[Example], rarity: Mapping[str, float], trust: float) -> list[_Replayed]:
-    """Every step with what was learned from other runs."""
+def _replay(
+    examples: Sequence[Example], rarity: Mapping[str, float], trust: float, places: Callable[[Example], frozenset[int]]
+) -> list[_Replayed]:
+    """Every step with what was learned from examples of other folds alone. `places`: an example's folds, of which it is
+    ranked in the first."""
+    where = [places(example) for example in examples]
     memories = [
-        learn([example for example in examples if _fold(example.run) != fold], rarity, trust=trust)
+        learn([example for example, own in zip(examples, where, strict=True) if fold not in own], rarity, trust=trust)
         for fold in range(FOLDS)
     ]
-    return [_Replayed(example, memories[_fold(example.run)]) for example in examples]
+    return [_Replayed(example, memories[min(own)]) for example, own in zip(examples, where, strict=True)]
 
 
-def _fold(run: str) -> int:
-    return sha256(run.encode("utf-8", "surrogatepass")).digest()[0] % FOLDS
+def _fold_of_run(example: Example) -> frozenset[int]:
+    return frozenset((fold_of(example.run),))
+
+
+def _fold_of_ids(example: Example) -> frozenset[int]:
+    return frozenset(fold_of(f"id\0{id_}") for id_ in example.ids)
+
+
+def fold_of(name: str) -> int:
+    return sha256(name.encode("utf-8", "surrogatepass")).digest()[0] % FOLDS

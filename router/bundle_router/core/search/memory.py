@@ -11,7 +11,9 @@ Rules:
    `trust`).
 3. Learning is deterministic: the order of the labels does not matter, nor does any clock or random number.
 4. It forgets what the config made obsolete: weights of ids that are gone are dropped (`keeping`).
-5. Where replay gained by it, past steps of like meaning count too (`recall`), within the same ±`LIMIT`. Nobody to
+5. Past steps say nothing against what was not there yet. An id that no label needed keeps more of its lexical score
+   (`novelty`), as much as it takes for steps that need such ids not to be ranked worse (see `fit`).
+6. Where replay gained by it, past steps of like meaning count too (`recall`), within the same ±`LIMIT`. Nobody to
    embed a request, or another embedder: the words alone, exactly as if nothing were recalled.
 
 The learner is the passive-aggressive ranker (Crammer et al., 2006, PA-I), averaged over its passes.
@@ -23,7 +25,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -37,14 +39,19 @@ PASSES: Final = 4
 RIVALS: Final = 3
 """How many wrong ids, best first, one label may push down."""
 MARGIN: Final = 1.0
+MIN_WEIGHT: Final = 1e-4
+CONSIDERED: Final = 40
+"""Learned ids up to which each is considered a rival."""
 LIMIT: Final = 4.0
 MAX_LABELS: Final = 20_000
-"""Labels a memory is learned from: the newest ones. Learning takes about 2 ms a label."""
+"""Labels a memory is learned from: the newest ones. Learning takes under 2 ms a label."""
 NOBODY: Final = ""
 """Stands in for a rival where a label has none: its id must still reach the margin."""
 SCHEMA: Final = "bundle-router.memory/1"
 SCHEMA_RECALLING: Final = "bundle-router.memory/2"
 """Of a memory with a recollection; one without stays what it was."""
+SCHEMA_FAIR: Final = "bundle-router.memory/3"
+"""Of a memory that says which ids it has seen."""
 NO_VOTES: Final[Mapping[str, float]] = {}
 
 
@@ -78,6 +85,10 @@ class Memory:
     trust: float = 1.0
     labels: int = 0
     recollection: Recollection | None = None
+    seen: frozenset[str] = frozenset()
+    """Ids that any label needed. Of others it knows nothing but that they were not needed when they could be."""
+    novelty: float = 0.0
+    """What an id it has not seen keeps of its lexical score besides `trust`, so that what is new has a chance."""
 
     def features(self, counts: Mapping[str, float]) -> dict[str, float]:
         """The counts weighed by rarity, of those it has seen, scaled to length 1."""
@@ -98,7 +109,8 @@ class Memory:
         self, base: Mapping[str, float], features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES
     ) -> dict[str, float]:
         """`trust` times the lexical scores (best is 1) plus what it adds, for ids of `base` and those it speaks for."""
-        scores = {id_: self.trust * score for id_, score in base.items()}
+        new = self.trust + self.novelty
+        scores = {id_: (self.trust if id_ in self.seen else new) * score for id_, score in base.items()}
         for id_, score in self.scores(features, votes).items():
             scores[id_] = scores.get(id_, 0.0) + score
         return scores
@@ -111,7 +123,7 @@ class Memory:
         }
         recollection = self.recollection.keeping(known) if self.recollection is not None else None
         weights = {name: row for name, row in kept.items() if row}
-        return Memory(weights, self.rarity, self.trust, self.labels, recollection)
+        return replace(self, weights=weights, recollection=recollection, seen=self.seen & known)
 
     @property
     def ids(self) -> frozenset[str]:
@@ -128,9 +140,11 @@ class Memory:
     def to_json(self) -> dict[str, Any]:
         """Lists, never objects keyed by data."""
         recalling = {"recollection": self.recollection.to_json()} if self.recollection is not None else {}
+        fair = {"seen": sorted(self.seen), "novelty": self.novelty} if self.seen or self.novelty else {}
         return {
-            "schema": SCHEMA_RECALLING if recalling else SCHEMA,
+            "schema": SCHEMA_FAIR if fair else SCHEMA_RECALLING if recalling else SCHEMA,
             **recalling,
+            **fair,
             "trust": self.trust,
             "labels": self.labels,
             "features": [
@@ -146,16 +160,19 @@ class Memory:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Memory:
         """Raises ValueError when it is not a memory of this version."""
-        if value.get("schema") not in (SCHEMA, SCHEMA_RECALLING):
-            raise ValueError(f"not a memory of version {SCHEMA}: {value.get('schema')!r}")
+        if value.get("schema") not in (SCHEMA, SCHEMA_RECALLING, SCHEMA_FAIR):
+            raise ValueError(f"not a memory of version {SCHEMA_FAIR} or older: {value.get('schema')!r}")
         rows = value["features"]
-        recalling = value["schema"] == SCHEMA_RECALLING
+        fair = value["schema"] == SCHEMA_FAIR
+        recalling = value["schema"] == SCHEMA_RECALLING or (fair and "recollection" in value)
         return cls(
             {row["name"]: {w["id"]: float(w["weight"]) for w in row["weights"]} for row in rows if row["weights"]},
             {row["name"]: float(row["rarity"]) for row in rows},
             float(value["trust"]),
             int(value["labels"]),
             Recollection.from_json(value["recollection"]) if recalling else None,
+            frozenset(map(str, value["seen"])) if fair else frozenset(),
+            float(value["novelty"]) if fair else 0.0,
         )
 
 
@@ -214,44 +231,55 @@ def make_examples(
     return examples, rare
 
 
-def learn(examples: Sequence[Example], rarity: Mapping[str, float], *, trust: float) -> Memory:
-    """Weights learned from the examples, on top of `trust` times their lexical scores."""
+def learn(examples: Sequence[Example], rarity: Mapping[str, float], *, trust: float, novelty: float = 0.0) -> Memory:
+    """Weights learned from the examples, on top of `trust` times their lexical scores. Rivals of what a label needed
+    are the ids that search ranked for it, and as long as they are few all that something was learned of."""
     weights: dict[str, dict[str, float]] = {}
     sums: dict[str, dict[str, float]] = {}
     for number in range(PASSES):
         for position in sorted(range(len(examples)), key=lambda i: _shuffled(number, str(i))):
             _learn_one(examples[position], weights, trust)
-        for name, row in weights.items():
-            total = sums.setdefault(name, {})
-            for id_, weight in row.items():
-                total[id_] = total.get(id_, 0.0) + weight
-    mean = {
-        name: {id_: round(weight / PASSES, 6) for id_, weight in sorted(row.items()) if abs(weight) > 1e-4}
-        for name, row in sorted(sums.items())
-    }
-    return Memory({name: row for name, row in mean.items() if row}, dict(rarity), trust, len(examples))
+        for id_, row in weights.items():
+            total = sums.setdefault(id_, {})
+            for name, weight in row.items():
+                total[name] = total.get(name, 0.0) + weight
+    by_name: dict[str, dict[str, float]] = {}
+    for id_, total in sorted(sums.items()):
+        for name, weight in total.items():
+            if abs(mean := round(weight / PASSES, 6)) > MIN_WEIGHT:
+                by_name.setdefault(name, {})[id_] = mean
+    seen = frozenset(id_ for example in examples for id_ in example.ids)
+    return Memory(dict(sorted(by_name.items())), dict(rarity), trust, len(examples), seen=seen, novelty=novelty)
 
 
 def _learn_one(example: Example, weights: dict[str, dict[str, float]], trust: float) -> None:
-    scores = {id_: trust * score for id_, score in example.base.items()}
-    for name, value in example.features.items():
-        for id_, weight in weights.get(name, {}).items():
-            scores[id_] = scores.get(id_, 0.0) + weight * value
+    """One step of the ranker. `weights`: id to feature to weight."""
     if not example.ids:
         return
-    worst = min(sorted(example.ids), key=lambda id_: scores.get(id_, 0.0))
-    mine = scores.get(worst, 0.0)
-    rivals = heapq.nsmallest(RIVALS, ((-score, id_) for id_, score in scores.items() if id_ not in example.ids))
+    features, base, ids = example.features, example.base, example.ids
+
+    def score(id_: str) -> float:
+        row = weights.get(id_)
+        learned = sum([row[name] * value for name, value in features.items() if name in row]) if row else 0.0
+        return trust * base.get(id_, 0.0) + learned
+
+    worst = min(sorted(ids), key=score)
+    mine = score(worst)
+    others = base if len(weights) > CONSIDERED else base.keys() | weights.keys()
+    rivals = heapq.nsmallest(RIVALS, ((-score(id_), id_) for id_ in others if id_ not in ids))
     for negative, rival in rivals or [(0.0, NOBODY)]:
         loss = MARGIN - mine - negative
         if loss <= 0.0:
             break
         step = min(AGGRESSIVENESS, loss / 2.0)
-        for name, value in example.features.items():
-            row = weights.setdefault(name, {})
-            row[worst] = row.get(worst, 0.0) + step * value
-            if rival != NOBODY:
-                row[rival] = row.get(rival, 0.0) - step * value
+        _move(weights.setdefault(worst, {}), features, step)
+        if rival != NOBODY:
+            _move(weights.setdefault(rival, {}), features, -step)
+
+
+def _move(row: dict[str, float], features: Mapping[str, float], step: float) -> None:
+    for name, value in features.items():
+        row[name] = row.get(name, 0.0) + step * value
 
 
 def _shuffled(salt: int, text: str) -> bytes:

@@ -19,11 +19,11 @@ from typing import Final
 from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.evidence import fit_logistic
-from bundle_router.core.search.memory import Memory, bounded, learn, make_examples
+from bundle_router.core.search.memory import Memory, bounded
 from bundle_router.core.search.ranking import Ranking, Search
 from bundle_router.core.search.sufficiency import judge
 from bundle_router.review.evaluation import auroc
-from bundle_router.review.learning.fitting import base_scores
+from bundle_router.review.learning.fitting import base_scores, relearned
 from bundle_router.review.learning.labels import LabelledStep
 
 FEATURES: Final = (
@@ -161,11 +161,7 @@ def _fold_memories(steps: Sequence[LabelledStep], search: Search, memory: Memory
     made = []
     for fold in range(FOLDS):
         others = [label for label in labels if fold_of(label.run) != fold]
-        examples, rarity = make_examples(others, search.analyzer, lambda label: base[label])
-        words = learn(examples, rarity, trust=memory.trust) if memory.rarity else Memory(trust=memory.trust)
-        runs = frozenset(label.run for label in others)
-        recollection = memory.recollection.of_runs(runs) if memory.recollection is not None else None
-        made.append(replace(words, recollection=recollection))
+        made.append(relearned(memory, others, search, base))
     return list(made)
 
 

@@ -3,8 +3,8 @@
 Rules:
 1. Nothing is measured on what it was learned from. Two measurements are made: every step replayed with what the other
    runs taught (`fit_memory`), and the newest quarter of the runs with what the older ones taught.
-2. A memory is proposed only where the first gains, more than by luck, and the second does not lose. So what was learned
-   from logs never makes the replay of these logs worse.
+2. A memory is proposed only where the first gains, more than by luck, and the second does not lose, nor a replay of
+   steps whose bundles were held out. So what was learned from logs never makes the replay of these logs worse.
 3. The memory that is proposed was learned from all the steps, in the way that was measured.
 4. With an embedder, recalling past steps by meaning is proposed beside it by the same two measurements, each against
    the memory that is proposed without it. What can't be measured, or does not gain, stays with words.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.search.fit import MIN_LABELS, Fit, Recalling, fit_memory
-from bundle_router.core.search.memory import Label, Memory
+from bundle_router.core.search.memory import Label, Memory, bounded, learn, make_examples
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection
 from bundle_router.review.evaluation import mean, reciprocal_rank
@@ -80,12 +80,41 @@ def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     base = base_scores(steps, search)
     replay = _fit(steps, search, base)
     older, newest = hold_back(steps)
-    earlier = _fit(older, search, base) if replay.trials and len(newest) >= MIN_HELD_BACK else None
-    words = _fit_words(steps, newest, replay, earlier, search)
-    return _with_recall(words, newest, earlier, search)
+    held = _Held(older if len(newest) >= MIN_HELD_BACK else [], newest, search, base)
+    return _with_recall(_fit_words(steps, replay, held), held)
 
 
-def _with_recall(words: MemoryFit, newest: Sequence[LabelledStep], earlier: Fit | None, search: Search) -> MemoryFit:
+@dataclass(frozen=True)
+class _Held:
+    """The newest runs, and what the older ones teach of them. No `older` steps: the newest are too few to tell."""
+
+    older: Sequence[LabelledStep]
+    newest: Sequence[LabelledStep]
+    search: Search
+    base: Mapping[Label, Mapping[str, float]]
+
+    def quality(self, memory: Memory | None) -> Quality:
+        """How well the newest runs are ranked with what the older ones teach in the way that `memory` was learned."""
+        if memory is not None and self.older:
+            labels = bounded([step.label for step in self.older])
+            memory = relearned(memory, labels, self.search, self.base)
+        return quality(self.newest, self.search, memory if self.older else None)
+
+
+def relearned(
+    memory: Memory, labels: Sequence[Label], search: Search, base: Mapping[Label, Mapping[str, float]]
+) -> Memory:
+    """What these labels alone teach, in the way that `memory` was learned."""
+    examples, rarity = make_examples(labels, search.analyzer, lambda label: base[label])
+    words = Memory(trust=memory.trust)
+    if memory.rarity:
+        words = learn(examples, rarity, trust=memory.trust, novelty=memory.novelty)
+    runs = frozenset(label.run for label in labels)
+    recollection = memory.recollection.of_runs(runs) if memory.recollection is not None else None
+    return replace(words, recollection=recollection)
+
+
+def _with_recall(words: MemoryFit, held: _Held) -> MemoryFit:
     """Rule 4. Where the newest runs reject the memory of words, what was measured on top of it tells nothing."""
     recall = words.replay.recall
     if recall is None:
@@ -93,8 +122,7 @@ def _with_recall(words: MemoryFit, newest: Sequence[LabelledStep], earlier: Fit 
     if recall.memory is None or (words.replay.memory is not None and words.memory is None):
         best = max(recall.trials, key=lambda trial: trial.quality)
         return replace(words, recall=f"by words alone; by meaning too: {best.gain:+.3f} ± {best.sigma:.3f} in replay")
-    held = earlier.recall.memory if earlier is not None and earlier.recall is not None else None
-    after = quality(newest, search, held) if held is not None else words.after
+    after = held.quality(recall.memory) if held.older else words.after
     if after.mean < words.after.mean - ROUNDING:
         why = f"by words alone; by meaning too the newest runs get worse ({words.after.mean:.3f} → {after.mean:.3f})"
         return replace(words, recall=why)
@@ -102,19 +130,17 @@ def _with_recall(words: MemoryFit, newest: Sequence[LabelledStep], earlier: Fit 
     return replace(words, memory=recall.memory, enough=True, after=after, recall=why)
 
 
-def _fit_words(
-    steps: Sequence[LabelledStep], newest: Sequence[LabelledStep], replay: Fit, earlier: Fit | None, search: Search
-) -> MemoryFit:
-    """The memory of words; `earlier` is what the older runs alone taught."""
-    before = quality(newest, search, None)
+def _fit_words(steps: Sequence[LabelledStep], replay: Fit, held: _Held) -> MemoryFit:
+    """The memory of words."""
+    before = held.quality(None)
     if replay.memory is None:
         why, enough = _why_not(replay, steps)
         return MemoryFit(None, why, enough, replay, before, before)
-    after = quality(newest, search, earlier.memory if earlier is not None else None)
+    after = held.quality(replay.memory)
     if after.mean < before.mean - ROUNDING:
         why = f"what the older runs taught makes the newest worse ({before.mean:.3f} → {after.mean:.3f})"
         return MemoryFit(None, why, True, replay, before, after)
-    why = f"replay gains {replay.after - replay.before:+.3f}"
+    why = f"replay gains {replay.after - replay.before:+.3f}, with bundles that are new {replay.new:+.3f}"
     return MemoryFit(replay.memory, why, True, replay, before, after)
 
 
@@ -133,6 +159,8 @@ def _why_not(replay: Fit, steps: Sequence[LabelledStep]) -> tuple[str, bool]:
     runs = len({step.past.run_id for step in steps})
     if replay.trials:
         best = max(replay.trials, key=lambda trial: trial.quality)
+        if best.pays and replay.new < 0.0:
+            return f"replay gains {best.gain:+.3f}, but with bundles that are new it loses {replay.new:+.3f}", True
         return f"replay gains too little to be more than luck ({best.gain:+.3f} ± {best.sigma:.3f})", True
     missing = max(0, MIN_LABELS - replay.labels)
     need = f"{missing} more labels" if missing else f"more than the {runs} runs (of different ids) there are"
