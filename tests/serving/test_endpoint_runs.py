@@ -306,7 +306,7 @@ def test_a_defect_is_told_to_the_client_as_ours_and_to_the_operator_by_name(
             router = whole.endpoint
             self.decision_id, self.tools = router.decision_id, router.tools
             self.watch, self.report, self.keep_secret = router.watch, router.report, router.keep_secret
-            self.media, self.catalog = router.media, router.catalog
+            self.media, self.catalog, self.principal = router.media, router.catalog, router.principal
             self.passes, self.ask, self.follow = router.passes, router.ask, router.follow
 
         async def call(self, *_: Any, **__: Any) -> Any:
@@ -357,7 +357,7 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
             self.watchers: set[Any] = set()
             self.decision_id, self.tools = router.decision_id, router.tools
             self.call, self.report, self.keep_secret = router.call, router.report, router.keep_secret
-            self.media, self.catalog = router.media, router.catalog
+            self.media, self.catalog, self.principal = router.media, router.catalog, router.principal
             self.passes, self.ask, self.follow = router.passes, router.ask, router.follow
 
         def watch(self, heard: Any) -> Any:

@@ -109,7 +109,11 @@ def test_a_token_from_the_environment_is_not_said_anywhere(site: Any, begin: Any
         (("--mcp-only", "--role", "reviewer"), "--workflow, --step"),
         (("--mcp-only", "--token-env", "NOT_SET_ANYWHERE"), "'NOT_SET_ANYWHERE' is not set"),
         (("--mcp-only", "--port", "99999"), "0 to 65535"),
-        (("--mcp-only", "--host", "0.0.0.0"), "unrecognized arguments: --host"),
+        (("--mcp-only", "--host", "0.0.0.0"), "needs a token file"),
+        (("--host", "0.0.0.0", "--tokens", "tokens.toml"), "needs TLS"),
+        (("--host", "router.example"), "is not an IP address"),
+        (("--tls-cert", "cert.pem"), "a certificate and its key"),
+        (("--tokens", "none.toml"), "'none.toml' can't be read"),
     ],
 )
 def test_what_cant_be_served_is_a_bad_request(tmp_path: Path, words: tuple[str, ...], why: str) -> None:

@@ -88,6 +88,21 @@ def fingerprint(files: Sequence[ConfigFile]) -> str:
     return digest_of([[file.layer, file.name, file.text, str(file.fault or "")] for file in files])
 
 
+def stamp_of(config: str | os.PathLike[str]) -> tuple[object, ...]:
+    """What tells whether a config folder may have changed: the names, times, sizes and inodes of its files and of what
+    was learned for it. Equal stamps within one tick of the file system's clock may be of different texts."""
+    folder = Path(config)
+    found: list[tuple[object, ...]] = []
+    for path in sorted({*folder.glob("*.toml"), *folder.glob("learned/*"), folder}):
+        try:
+            status = path.stat()
+        except OSError as error:
+            found.append((str(path), error.errno))
+        else:
+            found.append((str(path), status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(found)
+
+
 def _check_folder(folder: Path) -> None:
     try:
         mode = folder.stat().st_mode

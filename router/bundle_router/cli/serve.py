@@ -33,7 +33,13 @@ if TYPE_CHECKING:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mcp-only", action="store_true", help="the MCP endpoint alone")
-    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one)")
+    parser.add_argument("--port", type=int, default=0, help="port (default: any free one)")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--name", action="append", default=[], help="a further name it is known by, as in its URL")
+    parser.add_argument("--tokens", metavar="FILE", help="who may ask for what: [tokens.NAME] with sha256 and scopes")
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, with --tls-key")
+    parser.add_argument("--tls-key", metavar="FILE", help="private key of the certificate")
+    parser.add_argument("--without-tls", action="store_true", help="something in front of the service has TLS")
     parser.add_argument(
         "--token-env", metavar="NAME", help="environment variable with the bearer token (default: a new one, on stderr)"
     )
@@ -71,10 +77,15 @@ def _first_step(arguments: argparse.Namespace) -> Step | None:
 
 
 async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> None:
-    from bundle_router.serving import serve, serve_mcp
+    from bundle_router.serving import AccessTokens, ServiceAddress, serve, serve_mcp
     from bundle_router.wiring import Router
 
     begin = serve_mcp if arguments.mcp_only else serve
+    names = tuple(arguments.name)
+    tls = (arguments.tls_cert, arguments.tls_key)
+    address = ServiceAddress(arguments.host, arguments.port, names, *tls, arguments.without_tls)
+    tokens = AccessTokens(arguments.tokens) if arguments.tokens else None
+    address.refuse_open(has_tokens=tokens is not None)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -82,7 +93,7 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> 
     given = {"workspace": arguments.workspace, **opening(arguments)}
     async with Router.open(config_folder(arguments), **given) as router:
         run_id = await _begun(router, step, arguments.run)
-        async with begin(router, key=key, port=arguments.port) as endpoint:
+        async with begin(router, key=key, address=address, tokens=tokens) as endpoint:
             _announce(arguments, endpoint, run_id)
             await stop.wait()
 
@@ -100,7 +111,7 @@ async def _begun(router: Router, step: Step | None, run_id: str | None) -> str |
 
 def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | None) -> None:
     """Where it is, on standard output; what opens it, on standard error and only if nobody knows it yet."""
-    if not arguments.token_env:
+    if not arguments.token_env and not arguments.tokens:
         print(f"bearer token: {endpoint.key}", file=sys.stderr, flush=True)
     url = endpoint.url(run_id or "RUN")
     if arguments.json:

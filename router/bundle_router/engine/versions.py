@@ -7,7 +7,9 @@ Rules:
 1. A decision stands as it was taken: what was approved since is not shown or callable before the run is routed again.
 2. What was taken back, or approved in another form, is refused at once, to decisions taken before as well.
 3. A run goes over to the newest engine when it is routed while nothing of it is under way, else with a later step.
-4. The pin files are looked at before decisions and calls, at most once in `LOOK_S`. Ones that can't be read change
+4. An edited config is another engine with ports of its own, its own sessions among them. The older one stays until the
+   last of its runs has gone over or was closed, and is closed then.
+5. The pin files are looked at before decisions and calls, at most once in `LOOK_S`. Ones that can't be read change
    nothing, and that is said.
 """
 
@@ -33,6 +35,9 @@ class EngineVersions:
 
     def __init__(self, engine: Engine, clock: Clock, renew: Renew | None = None) -> None:
         self._engines: tuple[Engine, ...] = (engine,)
+        self._first: dict[Engine, Engine] = {engine: engine}
+        """For each engine the first one over the same ports, which closes them."""
+        self._secrets: dict[str, str] = {}
         self._clock = clock
         self._renew = renew
         self._next_look_ns = 0
@@ -43,6 +48,11 @@ class EngineVersions:
     @property
     def newest(self) -> Engine:
         return self._engines[0]
+
+    @property
+    def first(self) -> Engine:
+        """The first engine of the config in force."""
+        return self._first[self._engines[0]]
 
     def of(self, run_id: str) -> Engine:
         """The engine that the run is with, if it is open; else the newest."""
@@ -79,9 +89,38 @@ class EngineVersions:
         for older in self._engines:
             older.narrow(pins)
         engine.watch(self._tell)
+        self._first[engine] = self._first[self.newest]
         kept = (older for older in self._engines if older.has_open_runs)
         self._engines = (engine, *kept)
         engine.diagnostics.event("info", "pins.adopted", servers=sorted(pins), revision=engine.catalog.revision)
+
+    def supersede(self, newer: EngineVersions) -> None:
+        """Have later steps decided by the engine of a router that was opened over an edited config."""
+        engine = newer.newest
+        for name, value in self._secrets.items():
+            engine.redactor.keep(name, value)
+        with self._lock:
+            engine.watch(self._tell)
+            self._first[engine] = engine
+            self._renew = newer._renew
+            self._engines = (engine, *(older for older in self._engines if older.has_open_runs))
+
+    def keep_secret(self, name: str, value: str) -> None:
+        """See `EndpointAccess.keep_secret`."""
+        self._secrets[name] = value
+        self.newest.redactor.keep(name, value)
+
+    async def retire(self) -> list[Engine]:
+        """Close the engines of former configs that have no run any more. Return the first of each config's."""
+        with self._lock:
+            newest = self._first[self._engines[0]]
+            self._engines = (self._engines[0], *(older for older in self._engines[1:] if older.has_open_runs))
+            used = {newest, *(self._first[engine] for engine in self._engines)}
+            gone = [first for first in dict.fromkeys(self._first.values()) if first not in used]
+            self._first = {engine: first for engine, first in self._first.items() if first in used}
+        for first in gone:
+            await first.close()
+        return gone
 
     def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
         """See `Router.watch`."""
@@ -98,8 +137,11 @@ class EngineVersions:
 
     async def close(self) -> None:
         """Ends every run of every engine, and the sessions they share."""
+        firsts = list(dict.fromkeys(self._first.values()))
         try:
-            for older in self._engines[1:]:
-                older.end_runs()
+            for older in self._first:
+                if older not in firsts:
+                    older.end_runs()
         finally:
-            await self._engines[0].close()
+            for first in firsts:
+                await first.close()

@@ -12,8 +12,20 @@ Rules:
 6. What is begun is ended: `serve_mcp` leaves no task, socket or session behind, and takes less than `STOP_S` for it.
 """
 
+from bundle_router.serving.address import ServiceAddress
 from bundle_router.serving.endpoint import STOP_S, Endpoint, serve_mcp
 from bundle_router.serving.keys import Keys, key_from_env, new_key
 from bundle_router.serving.service import serve
+from bundle_router.serving.tokens import AccessTokens
 
-__all__ = ["STOP_S", "Endpoint", "Keys", "key_from_env", "new_key", "serve", "serve_mcp"]
+__all__ = [
+    "STOP_S",
+    "AccessTokens",
+    "Endpoint",
+    "Keys",
+    "ServiceAddress",
+    "key_from_env",
+    "new_key",
+    "serve",
+    "serve_mcp",
+]

@@ -12,11 +12,12 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.models import RUN_ID
+from bundle_router.serving.address import OwnNames
 from bundle_router.serving.keys import NOBODY, Caller, Keys
 from bundle_router.serving.refusals import Refusal
 
@@ -25,6 +26,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 _PREFIX: Final = "/mcp/runs/"
 _DECISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
+PROGRAMS: Final = (b"/v1/", b"/mcp", b"/metrics", b"/openapi.json")
+"""Where a token has to be sent as such."""
 _OWN_SITE: Final = (b"none", b"same-origin")
 _BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,1024}) *")
 _PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~@:+-]+)+")
@@ -39,15 +42,26 @@ class Destination:
     decision: str | None = None
 
 
-def judge(
-    raw_path: bytes, headers: Headers, *, keys: Keys, port: int, open_to_all: frozenset[bytes] = frozenset()
-) -> Caller | Refusal:
-    """Return who asks, or why the request is not let in. `open_to_all`: paths that nobody needs a token for."""
-    stranger = _stranger(headers, port)
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What lets a request in: the service's own names, its tokens, the paths that nobody needs one for, and what finds
+    whose a browser's cookie is (for pages alone)."""
+
+    own: OwnNames
+    keys: Keys
+    open_to_all: frozenset[bytes] = frozenset()
+    browsers: Callable[[list[bytes]], Caller | None] | None = None
+
+
+def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
+    """Return who asks, or why the request is not let in."""
+    stranger = _stranger(headers, by.own)
     if stranger is not None:
         return stranger
-    caller = _caller(headers, keys, destination_of(raw_path))
-    return caller or (NOBODY if raw_path in open_to_all else UNAUTHORIZED)
+    caller = _caller(headers, by.keys, destination_of(raw_path))
+    if caller is None and by.browsers is not None and not raw_path.startswith(PROGRAMS):
+        caller = by.browsers(values_of(headers, b"cookie"))
+    return caller or (NOBODY if raw_path in by.open_to_all else UNAUTHORIZED)
 
 
 def misplaced(raw_path: bytes) -> bool:
@@ -88,16 +102,13 @@ def is_json(headers: Headers) -> bool:
     return len(types) == 1 and types[0].partition(b";")[0].strip().lower() == b"application/json"
 
 
-def _stranger(headers: Headers, port: int) -> Refusal | None:
+def _stranger(headers: Headers, own: OwnNames) -> Refusal | None:
     """A request that was not made to this address, or was made by a page of another."""
-    own = [f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")]
     hosts = values_of(headers, b"host")
-    if len(hosts) != 1 or hosts[0] not in own:
-        return Refusal(
-            421, "wrong_host", f"This endpoint answers to the Host 127.0.0.1:{port} or localhost:{port} only."
-        )
+    if len(hosts) != 1 or hosts[0] not in own.hosts:
+        return Refusal(421, "wrong_host", f"This endpoint answers to the Host {own.words} only.")
     origins = values_of(headers, b"origin")
-    if len(origins) > 1 or any(origin not in [b"http://" + host for host in own] for origin in origins):
+    if len(origins) > 1 or any(origin not in own.origins for origin in origins):
         return Refusal(403, "wrong_origin", "This endpoint is not for pages of other origins.")
     if any(site not in _OWN_SITE for site in values_of(headers, b"sec-fetch-site")):
         return Refusal(403, "wrong_origin", "This endpoint is not for pages of other sites.")

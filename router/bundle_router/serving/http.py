@@ -12,13 +12,12 @@ whole and bounded. Knows neither the MCP SDK nor the HTTP server.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from bundle_router.serving.gate import judge, misplaced
-from bundle_router.serving.keys import Keys
-from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, Refusing, Send, refuse
+from bundle_router.serving.gate import Admission, judge, misplaced
+from bundle_router.serving.keys import Scope
+from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, Refusing, Send, lacks, refuse
 from bundle_router.serving.requests import LimitedRequests, Requests
 
 if TYPE_CHECKING:
@@ -40,14 +39,14 @@ script."""
 class RequestGate:
     """The middleware that lets a request in, or answers it without having read its body."""
 
-    def __init__(self, app: Asgi, keys: Keys, port: int, open_to_all: frozenset[bytes]) -> None:
+    def __init__(self, app: Asgi, admission: Admission) -> None:
         self._app = app
-        self._judge = partial(judge, keys=keys, port=port, open_to_all=open_to_all)
+        self._admission = admission
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        judged = self._judge(scope["raw_path"], scope["headers"])
+        judged = judge(scope["raw_path"], scope["headers"], self._admission)
         if not isinstance(judged, Refusal) and misplaced(scope["raw_path"]):
             judged = NOTHING
 
@@ -65,13 +64,21 @@ class RequestGate:
         await self._app(scope, receive, sending)
 
 
-def application(
-    routes: Sequence[BaseRoute],
-    keys: Keys,
-    port: int,
-    requests: Requests,
-    open_to_all: Collection[str] = (),
-) -> Asgi:
+class ScopedMount:
+    """A mount that only tokens of one scope reach."""
+
+    def __init__(self, app: Asgi, scope: Scope) -> None:
+        self._app = app
+        self._needed = scope
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if self._needed in scope["user"].scopes:
+            await self._app(scope, receive, send)
+        else:
+            await refuse(lacks(self._needed), scope, send, close=False)
+
+
+def application(routes: Sequence[BaseRoute], admission: Admission, requests: Requests) -> Asgi:
     """Return the application over these routes, asked in order."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
@@ -85,11 +92,10 @@ def application(
         content = json.dumps(WRONG_METHOD.to_json())
         return Response(content, WRONG_METHOD.status, headers, "application/problem+json")
 
-    opened = frozenset(path.encode() for path in open_to_all)
     app = Starlette(
         routes=list(routes),
         middleware=[
-            Middleware(RequestGate, keys=keys, port=port, open_to_all=opened),
+            Middleware(RequestGate, admission=admission),
             Middleware(LimitedRequests, requests=requests),
         ],
         exception_handlers={HTTPException: refused},

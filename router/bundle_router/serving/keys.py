@@ -13,6 +13,8 @@ import hmac
 import os
 import re
 import secrets
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -39,6 +41,15 @@ class Caller:
     scopes: frozenset[Scope] = frozenset(SCOPES)
     principal: str = ""
     run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedToken:
+    """A token of the token file: its SHA-256, whom it stands for, and when it ends (seconds since 1970)."""
+
+    digest: bytes
+    caller: Caller
+    expires: float | None = None
 
 
 NOBODY: Final = Caller("nobody", frozenset())
@@ -70,14 +81,21 @@ def _checked(key: str, where: str) -> str:
 class Keys:
     """The endpoint's token and those of its runs. Raises RequestError for a token that is too short to be one."""
 
-    __slots__ = ("_digest", "_key")
+    __slots__ = ("_digest", "_key", "named")
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, named: Sequence[NamedToken] = ()) -> None:
         self._key = _checked(key, "the token given").encode()
         self._digest = _digest(self._key)
+        self.named = tuple(named)
+        """The tokens of the token file, as it was last valid."""
 
     def __repr__(self) -> str:
         return "Keys(…)"
+
+    @property
+    def key(self) -> str:
+        """The endpoint's own token."""
+        return self._key.decode()
 
     def of_run(self, run_id: str, decision: str | None = None) -> str:
         """The token that opens this run, or the run as served under this decision, and no other."""
@@ -91,8 +109,12 @@ class Keys:
         known = _digest(given)
         derived = (self.of_run(run_id or ""), self.of_run(run_id or "", decision))
         single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
+        listed = [token for token in self.named if hmac.compare_digest(known, token.digest)]
         if hmac.compare_digest(known, self._digest):
             return Caller()
+        if listed:
+            until = listed[0].expires
+            return listed[0].caller if until is None or time.time() < until else None
         if not any(single) or run_id is None:
             return None
         return Caller("run", frozenset(("call",)), run_id=run_id)

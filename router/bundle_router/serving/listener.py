@@ -114,7 +114,13 @@ class _Server(uvicorn.Server):
 class Listener:
     """Serves an application on a listening socket, from `start` to `close`."""
 
-    def __init__(self, application: Any, listening: socket.socket, head_s: float) -> None:
+    def __init__(
+        self,
+        application: Any,
+        listening: socket.socket,
+        head_s: float,
+        tls: tuple[str | None, str | None] = (None, None),
+    ) -> None:
         protocol = type("HttpConnection", (HttpConnection,), {"head_s": head_s})
         self._socket = listening
         self._server = _Server(
@@ -129,6 +135,8 @@ class Listener:
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=int(STOP_TICKS_S),
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                ssl_certfile=tls[0],
+                ssl_keyfile=tls[1],
             )
         )
         self._task: asyncio.Task[None] | None = None

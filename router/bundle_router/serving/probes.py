@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -20,14 +20,17 @@ from starlette.routing import BaseRoute, Route
 from bundle_router.errors import RouterError
 from bundle_router.serving.keys import NOBODY
 from bundle_router.serving.metrics import CONTENT_TYPE, ServiceMetrics
+from bundle_router.serving.reloading import ConfigWatch
 from bundle_router.wiring import Router
 
-OPEN_TO_ALL: Final = ("/healthz", "/readyz")
+OPEN_TO_ALL: Final = (b"/healthz", b"/readyz")
 CHECK_S: Final = 2.0
 """How long the store may take to answer."""
 
 
-def probe_routes(router: Router, metrics: ServiceMetrics, is_stopped: Callable[[], bool]) -> list[BaseRoute]:
+def probe_routes(
+    router: Router, metrics: ServiceMetrics, watch: ConfigWatch, is_stopped: Callable[[], bool]
+) -> list[BaseRoute]:
     """Return the routes."""
 
     async def healthz(_request: Request) -> Response:
@@ -38,7 +41,7 @@ def probe_routes(router: Router, metrics: ServiceMetrics, is_stopped: Callable[[
         status = 503 if trouble else 200
         said: dict[str, Any] = {"ready": not trouble}
         if request.scope["user"] is not NOBODY:
-            said |= {"store": trouble or "ok", **_about(router)}
+            said |= {"store": trouble or "ok", **_about(router, watch.problems)}
         return JSONResponse(said, status)
 
     async def series(_request: Request) -> Response:
@@ -59,7 +62,7 @@ async def _store_trouble(router: Router) -> str:
     return ""
 
 
-def _about(router: Router) -> dict[str, Any]:
+def _about(router: Router, problems: Sequence[str]) -> dict[str, Any]:
     """What is in force, and what of it can't be used now."""
     catalog, facts = router.catalog, router.endpoint.facts()
     away, drifted = dict(facts.unavailable), {server for server, _tool in facts.drifted}
@@ -68,4 +71,4 @@ def _about(router: Router) -> dict[str, Any]:
         for name, server in sorted(catalog.servers.items())
         if server.enabled
     ]
-    return {"config": {"revision": catalog.revision, "problems": []}, "servers": servers}
+    return {"config": {"revision": catalog.revision, "problems": list(problems)}, "servers": servers}

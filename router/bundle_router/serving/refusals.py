@@ -43,6 +43,12 @@ class Refusal:
         }
 
 
+def lacks(scope: str) -> Refusal:
+    """Return the refusal of a token that is not good for something."""
+    sentence = f"This token is not good for that: it lacks the scope {scope!r}."
+    return Refusal(403, "forbidden", sentence, advice="use a token that has it")
+
+
 async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = True) -> None:
     """Answer with the refusal. `close`: the connection, too, since what follows on it was not read."""
     kind = b"application/problem+json"

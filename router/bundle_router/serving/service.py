@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from bundle_router.core.tools.transport.passage import Client
 from bundle_router.engine.results import Result
 from bundle_router.errors import needs_extra
-from bundle_router.serving.endpoint import HEAD_S, Endpoint, answering, load_sdk, served_runs
+from bundle_router.serving.address import ServiceAddress
+from bundle_router.serving.endpoint import HEAD_S, Endpoint, answering, load_sdk, opened_keys, served_runs
+from bundle_router.serving.gate import Admission
+from bundle_router.serving.http import ScopedMount
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.mcp.mount import mcp_routes
 from bundle_router.serving.mcp.runs import ServedRouter
 from bundle_router.serving.refusals import Asgi
+from bundle_router.serving.reloading import ConfigWatch
 from bundle_router.serving.requests import RequestBounds, Requests
 from bundle_router.serving.telemetry import Telemetry
+from bundle_router.serving.tokens import AccessTokens
 
 if TYPE_CHECKING:
     from bundle_router.wiring import Router
@@ -51,14 +57,22 @@ class ObservedRouter:
 
 @contextlib.asynccontextmanager
 async def serve(
-    router: Router, *, key: str | None = None, port: int = 0, pages: Asgi | None = None, head_s: float = HEAD_S
+    router: Router,
+    *,
+    key: str | None = None,
+    port: int = 0,
+    pages: Asgi | None = None,
+    head_s: float = HEAD_S,
+    address: ServiceAddress | None = None,
+    tokens: AccessTokens | None = None,
 ) -> AsyncIterator[Endpoint]:
     """Serves a router to engines (`/v1`), to agents (`/mcp`) and, with `pages`, to people (`/`) while the context
     lasts.
 
-    `key` is the bearer token that is good for everything (None: a new one); `port` 0 means any free one. `[service]`
-    of the config has the bounds. At the end requests under way get `GRACE_S` seconds, then they are cancelled, and
-    recorded as such; the whole takes less than `STOP_S`. Leave it before the router is closed.
+    `key` is the bearer token that is good for everything (None: a new one), `tokens` a file of others, read again when
+    it changes; `port` 0 means any free one, `address` says more. `[service]` of the config has the bounds. At the end
+    requests under way get `GRACE_S` seconds, then they are cancelled, and recorded as such; the whole takes less than
+    `STOP_S`. Leave it before the router is closed.
 
     Raises RequestError for a port that is taken or a key that is none, NotInstalled where a library is missing.
     """
@@ -71,22 +85,33 @@ async def serve(
     from bundle_router.serving.api.routes import DecisionApi
     from bundle_router.wiring import package_version
 
+    keys = await opened_keys(key, tokens)
+    address = address or ServiceAddress(port=port)
     settings, version = router.catalog.settings.service, package_version()
     requests = Requests(RequestBounds(settings.max_requests, settings.max_body_bytes, settings.body_s))
     metrics = ServiceMetrics(lambda: requests.under_way)
     async with contextlib.AsyncExitStack() as stack:
         telemetry = await stack.enter_async_context(_telemetry(router, metrics, version))
         idle = await stack.enter_async_context(_idle_runs(router))
+        watch = ConfigWatch(router, keys, tokens, metrics.reloaded)
+        stack.push_async_callback(watch.end)
         access = cast("ServedRouter", ObservedRouter(router.endpoint, telemetry, idle))
         runs = await stack.enter_async_context(served_runs(access))
         endpoint, begin = await stack.enter_async_context(
-            answering(access, requests, runs, key=key, port=port, head_s=head_s)
+            answering(access, requests, runs, keys=keys, address=address, head_s=head_s)
         )
         api = DecisionApi(router, telemetry, idle, request_s=settings.request_s, version=version)
-        routes = [*api.routes(), *mcp_routes(runs), *probe_routes(router, metrics, lambda: requests.stopped)]
+        probes = probe_routes(router, metrics, watch, lambda: requests.stopped)
+        routes = [*api.routes(), *mcp_routes(runs), *probes]
+        admission = Admission(address.own_names(endpoint.port), keys, frozenset(OPEN_TO_ALL))
         if pages is not None:
-            routes.append(Mount("/", pages))
-        begin(routes, OPEN_TO_ALL)
+            from bundle_router.serving.sign_in import PATH, BrowserSessions
+
+            browsers = BrowserSessions(keys, endpoint.port, secure=endpoint.base.startswith("https:"))
+            routes += [*browsers.routes(), Mount("/", ScopedMount(pages, "review"))]
+            opened = admission.open_to_all | {PATH.encode()}
+            admission = replace(admission, open_to_all=opened, browsers=browsers.caller)
+        begin(routes, admission)
         yield endpoint
 
 

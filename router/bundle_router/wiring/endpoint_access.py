@@ -121,4 +121,4 @@ class EndpointAccess:
     def keep_secret(self, name: str, value: str) -> None:
         """Has a token that the caller made redacted from now on, wherever it turns up in a record or in diagnostics:
         as `[redacted:token:<name>]`. Values of fewer than 8 characters are not looked for."""
-        self._engines.newest.redactor.keep(name, value)
+        self._engines.keep_secret(name, value)

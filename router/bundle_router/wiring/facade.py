@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
@@ -58,9 +59,19 @@ class Router:
     raise WrongContext inside one.
     """
 
-    def __init__(self, engine: Engine, selector: StagedSelector | None = None, renew: Renew | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        selector: StagedSelector | None = None,
+        renew: Renew | None = None,
+        again: Callable[[], Router] | None = None,
+        config: str | Path | None = None,
+    ) -> None:
         self._versions = EngineVersions(engine, engine.clock, renew)
         self._selector = selector
+        self._older: dict[Engine, StagedSelector | None] = {}
+        self._again = again
+        self._config = config
         self._portal = Portal()
         self._forked = False
         _OPEN.add(self)
@@ -153,7 +164,48 @@ class Router:
                 versions={"bundle_router": package_version()},
             )
 
-        return cls(engine_over(catalog, pinned.pins), own, lambda: pinned.renew(catalog, engine_over))
+        again = partial(
+            cls.open,
+            config,
+            runs=runs,
+            store=store,
+            workspace=root,
+            development=development,
+            pins=pins,
+            local=local,
+            selector=selector,
+        )
+        return cls(engine_over(catalog, pinned.pins), own, lambda: pinned.renew(catalog, engine_over), again, config)
+
+    def reload(self) -> bool:
+        """Read the config anew, and return whether it is another one than before.
+
+        A valid edit counts from each run's next step on; calls until then are judged by the decision they belong to.
+        An invalid one raises ConfigError (CorruptPins, RequestError) and changes nothing.
+
+        What was opened over the former config is closed by `retire`, once no run needs it any more.
+        """
+        if self._again is None:
+            raise RequestError("this router was not opened from files", advice="open it with Router.open(...)")
+        newer = self._again()  # has contacted nobody and opened nothing yet
+        if newer.catalog.revision == self.catalog.revision:
+            return False
+        self._older[self._engines.first], self._selector = self._selector, newer._selector
+        self._engines.supersede(newer._versions)
+        return True
+
+    def config_stamp(self) -> object:
+        """What tells, by being another than before, that the config's files may have changed."""
+        from bundle_router.adapters.config_files import stamp_of
+
+        return stamp_of(self._config) if self._config is not None else ()
+
+    async def retire(self) -> None:
+        """Close what was opened over former configs and has no run any more. `close` does it, too."""
+        for engine in await self._engines.retire():
+            selector = self._older.pop(engine, None)
+            if selector is not None:
+                await selector.close()
 
     @property
     def _engines(self) -> EngineVersions:
@@ -443,8 +495,9 @@ class Router:
 
     async def _end(self) -> None:
         await self._versions.close()
-        if self._selector is not None:
-            await self._selector.close()
+        for selector in (self._selector, *self._older.values()):
+            if selector is not None:
+                await selector.close()
 
     def close_sync(self) -> None:
         """As `close`, for engines without an event loop."""

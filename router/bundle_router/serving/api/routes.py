@@ -30,7 +30,7 @@ from bundle_router.serving.api.problems import (
 from bundle_router.serving.gate import is_json
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.keys import Caller, Scope
-from bundle_router.serving.refusals import Refusal
+from bundle_router.serving.refusals import Refusal, lacks
 from bundle_router.serving.telemetry import Telemetry
 from bundle_router.wiring import Router
 
@@ -85,7 +85,7 @@ class DecisionApi:
             caller: Caller = request.scope["user"]
             try:
                 if scope is not None and scope not in caller.scopes:
-                    raise RefusedRequest(_forbidden(scope))
+                    raise RefusedRequest(lacks(scope))
                 await request.body()  # whole already; what is received after it is the client's going away
                 async with asyncio.timeout(self._request_s):
                     response = await _while_connected(request, work)
@@ -217,11 +217,6 @@ def _json(body: bytes) -> Response:
 def _no_run(run_id: str) -> Refusal:
     sentence = f"run {run_id[:128]!r} has no decision yet."
     return Refusal(404, "unknown_run", sentence, advice="route a step of it first")
-
-
-def _forbidden(scope: Scope) -> Refusal:
-    sentence = f"This token is not good for that: it lacks the scope {scope!r}."
-    return Refusal(403, "forbidden", sentence, advice="use a token that has it")
 
 
 _OTHER_PRINCIPAL: Final = Refusal(

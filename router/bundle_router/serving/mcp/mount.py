@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.errors import RequestError, RouterError, UnknownRun
 from bundle_router.serving.gate import Destination, Headers, destination_of, is_json
+from bundle_router.serving.keys import Caller
 from bundle_router.serving.mcp.runs import ServedRun, ServedRuns
-from bundle_router.serving.refusals import Refusal, Refusing, refuse
+from bundle_router.serving.refusals import Refusal, Refusing, lacks, refuse
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -34,7 +35,10 @@ class McpMount:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         to = destination_of(scope["raw_path"])
-        served = NO_RUN if to is None else _malformed(scope["method"], scope["headers"]) or await self._served(to)
+        served: ServedRun | Refusal = NO_RUN
+        if to is not None:
+            refused = _malformed(scope["method"], scope["headers"])
+            served = refused or await self._served(to, scope["user"])
         if isinstance(served, Refusal):
             await refuse(served, scope, send)
             return
@@ -44,8 +48,12 @@ class McpMount:
         finally:
             served.requests -= 1
 
-    async def _served(self, to: Destination) -> ServedRun | Refusal:
+    async def _served(self, to: Destination, caller: Caller) -> ServedRun | Refusal:
+        if "call" not in caller.scopes:
+            return lacks("call")
         try:
+            if caller.principal and await self._runs.principal(to.run_id) != caller.principal:
+                return Refusal(404, "unknown_run", f"run {to.run_id!r} has no decision yet.")
             return await self._runs.get(to.run_id, to.decision)
         except UnknownRun as unknown:
             return Refusal(404, "unknown_run", f"{unknown.message}.")

@@ -48,6 +48,8 @@ class ServedRouter(Protocol):
         decision: str | None,
     ) -> Result: ...
 
+    async def principal(self, run_id: str) -> str: ...
+
     async def passes(self, run_id: str, decision: str | None) -> frozenset[Feature]: ...
 
     async def ask(
@@ -178,6 +180,10 @@ class ServedRuns:
         self._loop = asyncio.get_running_loop()
         self._hearing: set[asyncio.Task[None]] = set()
         self._unwatch = runs.watch(self._decided)
+
+    async def principal(self, run_id: str) -> str:
+        """Whom the run's current decision was taken for. Raises UnknownRun."""
+        return await self._runs.principal(run_id)
 
     async def get(self, run_id: str, decision: str | None = None) -> ServedRun:
         """The run, served. Raises UnknownRun, also for a decision that is not open; RequestError when too many are

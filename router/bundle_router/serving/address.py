@@ -1,0 +1,117 @@
+"""Where the service listens, and by which names it answers there.
+
+Rules:
+1. Loopback is the default. Any other address needs a token file, and TLS or the word that something in front of the
+   service has it: neither can be said by a config file.
+2. A request has to name the service as it is known (`Host`), and a page has to be the service's own (`Origin`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.errors import RequestError
+
+LOOPBACK: Final = "127.0.0.1"
+BACKLOG: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNames:
+    """The values of `Host` and `Origin` that are the service's own, and the names in words."""
+
+    hosts: frozenset[bytes]
+    origins: frozenset[bytes]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """An address to listen on (`port` 0: any free one). `names` are further ones the service is known by, as in a URL
+    (`router.example`, `router.example:8443`). `without_tls`: something in front of the service has TLS."""
+
+    host: str = LOOPBACK
+    port: int = 0
+    names: tuple[str, ...] = ()
+    certificate: str | None = None
+    private_key: str | None = None
+    without_tls: bool = False
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the service speaks TLS itself."""
+        return self.certificate is not None
+
+    def refuse_open(self, *, has_tokens: bool) -> None:
+        """Raise RequestError for an address that others reach, without what guards it."""
+        try:
+            is_loopback = ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            advice = "name an address, such as 127.0.0.1, ::1 or 0.0.0.0; names it is known by go to --name"
+            raise RequestError(f"{self.host!r} is not an IP address", advice=advice) from None
+        if (self.certificate is None) != (self.private_key is None):
+            raise RequestError("TLS takes a certificate and its key", advice="give --tls-cert and --tls-key")
+        if self.certificate is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.private_key)
+            except OSError as error:  # ssl.SSLError is one
+                why = error.strerror or str(error)
+                raise RequestError(f"TLS can't be had with {self.certificate!r}: {why}") from None
+        if is_loopback:
+            return
+        if not has_tokens:
+            advice = "give --tokens FILE, or listen on 127.0.0.1"
+            raise RequestError(f"{self.host} is reached by other machines: that needs a token file", advice=advice)
+        if not self.has_tls and not self.without_tls:
+            advice = "give --tls-cert and --tls-key, or --without-tls if something in front of it has TLS"
+            raise RequestError(f"{self.host} is reached by other machines: that needs TLS", advice=advice)
+
+    def own_names(self, port: int) -> OwnNames:
+        """Return what requests may call the service that listens on this port."""
+        listed = [f"{name}:{port}" for name in ("127.0.0.1", "localhost")]
+        if self.host not in (LOOPBACK, "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+            listed.append(f"{_in_url(self.host)}:{port}")
+        listed += self.names
+        schemes = ("http", "https") if self.without_tls else ("https",) if self.has_tls else ("http",)
+        origins = frozenset(f"{scheme}://{name}".encode() for scheme in schemes for name in listed)
+        words = f"{', '.join(listed[:-1])} or {listed[-1]}"
+        return OwnNames(frozenset(name.encode() for name in listed), origins, words)
+
+    def base(self, port: int) -> str:
+        """Return the URL of the service that listens on this port."""
+        name = self.names[0] if self.names else f"{_reached(self.host)}:{port}"
+        return f"{'https' if self.has_tls or (self.names and self.without_tls) else 'http'}://{name}"
+
+    def listen(self) -> socket.socket:
+        """Return a socket that is listened on. Raises RequestError for one that is taken or not to be had."""
+        try:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            # Said to be TCP, so that asyncio sends small answers at once: else each waits 40 ms for an acknowledgement.
+            listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            try:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind((self.host, self.port))
+                listening.listen(BACKLOG)
+            except BaseException:
+                listening.close()
+                raise
+            return listening
+        except (OSError, OverflowError) as error:
+            why = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
+            raise RequestError(
+                f"port {self.port} of {self.host} can't be listened on: {why}",
+                advice="choose another port, or 0 for any free one",
+            ) from None
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _reached(host: str) -> str:
+    """Where this machine itself reaches what listens on the address."""
+    return {"0.0.0.0": LOOPBACK, "::": "[::1]"}.get(host, _in_url(host))  # noqa: S104 - compared, not bound

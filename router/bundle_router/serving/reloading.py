@@ -1,0 +1,97 @@
+"""The config and the tokens in force follow their files while the service runs.
+
+Rules:
+1. A valid edit takes effect between steps; every later decision names its revision.
+2. An invalid one, or one that is half written, changes nothing: the last good config serves on. What is wrong is said
+   once in the log, and in `/readyz` for as long as it is so.
+3. Files are looked at often and read only when their times, sizes or inodes changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from bundle_router.errors import ConfigError, RequestError, RouterError
+from bundle_router.serving.keys import Keys
+from bundle_router.serving.tokens import AccessTokens
+
+if TYPE_CHECKING:
+    from bundle_router.wiring import Router
+
+LOOK_S: Final = 1.0
+
+
+class ConfigWatch:
+    """Looks at the config's files. `told` hears `adopted` or `refused`. Belongs to one event loop."""
+
+    def __init__(self, router: Router, keys: Keys, tokens: AccessTokens | None, told: Callable[[str], None]) -> None:
+        self._router = router
+        self._keys = keys
+        self._tokens = tokens
+        self._token_problem = ""
+        self._told = told
+        self._last = router.config_stamp()
+        self._sure = False
+        self._config_problems: tuple[str, ...] = ()
+        self._task = asyncio.create_task(self._watch(), name="config-watch")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look_at_tokens()
+                await self.look()
+            except Exception as defect:  # noqa: BLE001 - the boundary: whatever it is, the service goes on and is told
+                self._router.endpoint.report("error", "config.not_looked_at", error=defect)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the files as they are now; empty where they are in force."""
+        return (*self._config_problems, *((self._token_problem,) if self._token_problem else ()))
+
+    async def look_at_tokens(self) -> None:
+        """Take over the token file as it is now, if it is one."""
+        if self._tokens is None or not await asyncio.to_thread(self._tokens.changed):
+            return
+        try:
+            self._keys.named = await asyncio.to_thread(self._tokens.read)
+            self._token_problem = ""
+            self._router.endpoint.report("info", "tokens.adopted", names=[row.caller.name for row in self._keys.named])
+        except RequestError as error:
+            self._token_problem = error.message
+            self._router.endpoint.report("error", "tokens.refused", error=error)
+
+    async def look(self) -> None:
+        """Take over what was edited since the last look."""
+        report = self._router.endpoint.report
+        stamp = await asyncio.to_thread(self._router.config_stamp)
+        if stamp == self._last and self._sure:
+            await self._router.retire()
+            return
+        # Once more after the last change that was seen: a second one within a tick of the file system has its stamp.
+        self._last, self._sure = stamp, stamp == self._last
+        before = self._router.catalog.revision
+        try:
+            changed = await asyncio.to_thread(self._router.reload)
+        except RouterError as error:
+            found = error.problems if isinstance(error, ConfigError) else (error.message,)
+            problems = tuple(str(problem) for problem in found)
+            if problems != self._config_problems:
+                self._told("refused")
+                report("error", "config.refused", problems=problems, in_force=before)
+            self._config_problems = problems
+            return
+        self._config_problems = ()
+        if not changed:
+            return
+        self._told("adopted")
+        report("info", "config.adopted", revision=self._router.catalog.revision, before=before)
+        if self._router.catalog.settings.model.names:
+            await self._router.warm_up()
+
+    async def end(self) -> None:
+        """Look no more."""
+        self._task.cancel()
+        await asyncio.wait([self._task])

@@ -1,0 +1,91 @@
+"""How a person's browser gets in: a token is typed once, and a cookie stands for it from then on.
+
+Rules:
+1. The cookie is no token: it names a session of this process, which ends with it or after `SESSION_S`. No script reads
+   it, and no page of another site has it sent.
+2. It counts for pages alone, never below `/v1` or `/mcp`: a program sends its token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from bundle_router.serving.keys import Caller, Keys
+
+PATH: Final = "/sign-in"
+SESSION_S: Final = 12 * 3600.0
+MAX_SESSIONS: Final = 1_000
+_POLICY: Final = {
+    "content-security-policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "cache-control": "no-store",
+}
+_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Bundle Router: sign in</title>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<main><h1>Bundle Router</h1><form method="post" action="/sign-in"><p><label>Token<br>
+<input name="token" type="password" autocomplete="current-password" required autofocus></label></p>
+<p><button>Sign in</button></p></form><p role="alert">{said}</p></main></html>"""
+
+
+class BrowserSessions:
+    """The sessions of browsers. `port` keeps the cookies of several services of one machine apart."""
+
+    def __init__(self, keys: Keys, port: int, *, secure: bool) -> None:
+        self._keys = keys
+        self._secure = secure
+        self._cookie = f"bundle_router_{port}"
+        self._sessions: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
+
+    def caller(self, cookies: list[bytes]) -> Caller | None:
+        """Return whose session the cookies name; None for none, or one that has ended."""
+        if len(cookies) != 1:
+            return None
+        try:
+            morsel = SimpleCookie(cookies[0].decode("latin-1")).get(self._cookie)
+        except CookieError:
+            return None
+        caller, until = self._sessions.get(_digest(morsel.value), (None, 0.0)) if morsel else (None, 0.0)
+        return caller if time.monotonic() < until else None
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of signing in."""
+        return [
+            Route(PATH, self._ask, methods=["GET"]),
+            Route(PATH, self._begin, methods=["POST"]),
+            Route("/sign-out", self._end, methods=["POST"]),
+        ]
+
+    async def _ask(self, _request: Request) -> Response:
+        return HTMLResponse(_PAGE.format(said=""), headers=_POLICY)
+
+    async def _begin(self, request: Request) -> Response:
+        form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+        caller = self._keys.caller(form.get("token", [""])[0].strip().encode(), None)
+        if caller is None:
+            return HTMLResponse(_PAGE.format(said="That is no token of this service."), 401, _POLICY)
+        name = secrets.token_urlsafe(32)
+        while len(self._sessions) >= MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        self._sessions[_digest(name)] = (caller, time.monotonic() + SESSION_S)
+        answer = RedirectResponse("/", 303, _POLICY)
+        answer.set_cookie(self._cookie, name, httponly=True, samesite="strict", secure=self._secure, path="/")
+        return answer
+
+    async def _end(self, request: Request) -> Response:
+        self._sessions.pop(_digest(request.cookies.get(self._cookie, "")), None)
+        answer = RedirectResponse(PATH, 303, _POLICY)
+        answer.delete_cookie(self._cookie)
+        return answer
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()

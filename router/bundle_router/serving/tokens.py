@@ -1,0 +1,103 @@
+"""The token file: who may ask the service for what.
+
+    [tokens.engine]
+    sha256 = "9f86d081…"            # of the token; the token itself is kept nowhere
+    scopes = ["route", "call"]
+
+    [tokens.alice]
+    sha256 = "60303ae2…"
+    scopes = ["review"]
+    principal = "alice"             # speaks for her alone; left out: for whomever a step names
+    expires = 2027-01-31T00:00:00Z
+
+It is no config file and never read as one: a config can't grant itself anything.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from bundle_router.core.models.frozen import Frozen
+from bundle_router.errors import RequestError
+from bundle_router.serving.keys import Caller, NamedToken, Scope
+
+MAX_BYTES: Final = 1024 * 1024
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,99}$")]
+
+
+class TokenEntry(Frozen):
+    """One token, as the file has it."""
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    scopes: tuple[Scope, ...] = Field(min_length=1)
+    principal: str = Field(default="", max_length=200)
+    expires: AwareDatetime | None = None
+
+
+class TokenTable(Frozen):
+    """The file."""
+
+    tokens: dict[_Name, TokenEntry] = Field(min_length=1, max_length=1_000)
+
+
+class AccessTokens:
+    """A token file, and how it stood when it was last read."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._stamp: object = None
+
+    def changed(self) -> bool:
+        """Return whether it may have changed since it was read."""
+        return self._stamp != self._now()
+
+    def _now(self) -> object:
+        try:
+            status = self._path.stat()
+        except OSError as error:
+            return error.errno
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def read(self) -> tuple[NamedToken, ...]:
+        """Return the tokens. Raises RequestError, which repeats nothing of the file."""
+        self._stamp = self._now()
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise self._refused(f"can't be read: {error.strerror or error}") from None
+        if not stat.S_ISREG(status.st_mode) or len(data) > MAX_BYTES:
+            raise self._refused("is not a file of tokens")
+        if status.st_mode & 0o022:
+            raise self._refused("may be written by others: chmod go-w")
+        try:
+            table = TokenTable.model_validate(tomllib.loads(data.decode()))
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+            raise self._refused("is not TOML") from None
+        except ValidationError as wrong:
+            row = wrong.errors(include_input=False, include_url=False, include_context=False)[0]
+            raise self._refused(f"{'.'.join(map(str, row['loc']))}: {row['msg']}") from None
+        return tuple(_named(name, entry) for name, entry in table.tokens.items())
+
+    def _refused(self, why: str) -> RequestError:
+        return RequestError(
+            f"the token file {str(self._path)!r} {why}",
+            advice="it has a table [tokens.NAME] for each token, with its sha256 and its scopes",
+        )
+
+
+def _named(name: str, entry: TokenEntry) -> NamedToken:
+    caller = Caller(name, frozenset(entry.scopes), entry.principal)
+    return NamedToken(bytes.fromhex(entry.sha256), caller, _seconds(entry.expires))
+
+
+def _seconds(until: datetime | None) -> float | None:
+    return until.timestamp() if until is not None else None

@@ -1,0 +1,93 @@
+"""Edits of the config while the service runs: a valid one counts from the next step on, any other changes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
+
+STEP = {"run_id": "r", "workflow": "w", "role": "r", "step": "some"}
+
+
+async def until(http: Any, seen: Any) -> Any:
+    """What /readyz says once it says that."""
+    while not seen(said := (await http.get("/readyz")).json()["config"]):
+        pass
+    return said
+
+
+def test_a_valid_edit_counts_from_the_next_step_and_an_invalid_one_not_at_all(
+    site: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.05)
+    routes = site.folder / "config" / "routes.toml"
+    wider = routes.read_text().replace('bundles = ["kit.some"]', 'bundles = ["kit.some", "kit.later"]')
+
+    async def work(router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint) as http, site.client(endpoint) as agent:
+            first = (await http.post("/v1/route", json=STEP)).json()
+            before = router.catalog.revision
+            assert first["catalog_revision"] == before
+
+            routes.write_text(wider)
+            edited = (await until(http, lambda config: config["revision"] != before))["revision"]
+            late = {"name": "kit.late", "arguments": {"text": "x"}}
+            assert (await http.post("/v1/runs/r/call", json=late)).json()["outcome"] == "denied"  # between steps
+            assert not (await agent.call_tool("kit__echo", {"text": "still"})).is_error
+            second = (await http.post("/v1/route", json=STEP)).json()
+            assert second["catalog_revision"] == edited
+            assert [row["id"] for row in second["bundles"]] == ["kit.some", "kit.later"]
+            assert (await http.post("/v1/runs/r/call", json=late)).json()["text"] == "said x"
+
+            routes.write_text(wider.replace("kit.later", "kit.latr"))
+            config = await until(http, lambda config: config["problems"])
+            assert config["revision"] == edited
+            assert "kit.latr" in config["problems"][0]
+            assert "routes.toml:" in config["problems"][0]
+            third = (await http.post("/v1/route", json=STEP)).json()
+            assert third["catalog_revision"] == edited
+
+            routes.write_text(wider)
+            assert (await until(http, lambda config: not config["problems"]))["revision"] == edited
+            series = (await http.get("/metrics")).text.splitlines()
+            assert 'bundle_router_config_reloads_total{outcome="adopted"} 1.0' in series
+            assert 'bundle_router_config_reloads_total{outcome="refused"} 1.0' in series
+
+    site.serve_all(work)
+    said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [row["event"] for row in said if row["event"].startswith("config.")] == ["config.refused"]
+    kept = site.records(file="routing.jsonl")
+    assert len({row["catalog_revision"] for row in kept}) == 2
+
+
+def test_what_was_opened_over_a_former_config_is_closed_with_its_last_run(site: Any) -> None:
+    async def work(router: Any, endpoint: Any) -> None:
+        routes = site.folder / "config" / "routes.toml"
+        async with site.http(endpoint) as http:
+            for number in range(5):
+                routes.write_text(routes.read_text() + f"# {number}\n[[routes]]\nname = 'n{number}'\nbundles = []\n")
+                assert router.reload()
+                assert not router.reload(), "nothing was edited since"
+                assert (await http.post("/v1/route", json={**STEP, "run_id": "r"})).status_code == 200
+                await router.retire()
+                assert len(router._versions._first) == 1
+
+    site.serve_all(work)
+
+
+def test_the_token_stays_redacted_after_an_edit(site: Any) -> None:
+    async def work(router: Any, endpoint: Any) -> None:
+        routes = site.folder / "config" / "routes.toml"
+        routes.write_text(routes.read_text() + "[[routes]]\nname = 'n'\nstep='n'\nbundles = []\n")
+        assert router.reload()
+        async with site.http(endpoint) as http:
+            await http.post("/v1/route", json={**STEP, "goal": f"use {endpoint.key}"})
+            await http.post("/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": endpoint.key}})
+        kept = "".join(path.read_text() for path in (site.folder / "runs" / "r").glob("*.jsonl"))
+        assert endpoint.key not in kept
+        assert "[redacted:" in kept
+
+    site.serve_all(work, key="a-key-that-an-operator-chose-and-nothing-else")

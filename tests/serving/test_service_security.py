@@ -1,0 +1,239 @@
+"""Who may do what at the service: scopes, principals, addresses, browsers (S-01 to S-04, S-38)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_router.errors import RequestError
+from bundle_router.serving import AccessTokens, ServiceAddress
+
+pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
+
+STEP = {"run_id": "r", "workflow": "w", "role": "r", "step": "both"}
+ROUTE, CALL, REVIEW, ALICE, BOB, OLD = (
+    f"{name}-{'x' * 40}" for name in ("route", "call", "rev", "alice", "bob", "old")
+)
+ENTRIES = (
+    (ROUTE, ["route"], "", ""),
+    (CALL, ["call"], "", ""),
+    (REVIEW, ["review"], "", ""),
+    (ALICE, ["route", "call"], "alice", ""),
+    (BOB, ["route", "call"], "bob", ""),
+    (OLD, ["route", "call", "review", "edit"], "", "expires = 2020-01-01T00:00:00Z\n"),
+)
+
+
+def token_file(folder: Path, entries: Any = ENTRIES) -> AccessTokens:
+    text = "".join(
+        f"[tokens.{token.partition('-')[0]}]\nsha256 = '{hashlib.sha256(token.encode()).hexdigest()}'\n"
+        f"scopes = {scopes}\nprincipal = '{principal}'\n{more}"
+        for token, scopes, principal, more in entries
+    )
+    path = folder / "tokens.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    return AccessTokens(path)
+
+
+REQUESTS: tuple[tuple[str, str, Any, str], ...] = (
+    ("POST", "/v1/route", STEP, "route"),
+    ("POST", "/v1/runs/r/close", None, "route"),
+    ("GET", "/v1/runs/r/tools", None, "call"),
+    ("POST", "/v1/runs/r/call", {"name": "kit.echo"}, "call"),
+    ("POST", "/v1/runs/r/missed", {"name": "x"}, "call"),
+    ("GET", f"/v1/runs/r/artifacts/{'0' * 64}", None, "call"),
+    ("GET", f"/v1/runs/r/media/{'0' * 64}", None, "call"),
+    ("POST", "/mcp/runs/r", {"jsonrpc": "2.0", "id": 1, "method": "ping"}, "call"),
+)
+
+
+def test_every_route_wants_a_token_with_its_scope(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        for token, scopes in ((ROUTE, {"route"}), (CALL, {"call"}), (REVIEW, set()), (OLD, None), ("wrong" * 9, None)):
+            async with site.http(endpoint, token=token) as http:
+                for method, path, body, scope in REQUESTS:
+                    answer = await http.request(method, path, json=body) if body else await http.request(method, path)
+                    if scopes is None:
+                        assert answer.status_code == 401, (token, path)
+                    else:
+                        assert (answer.status_code == 403) is (scope not in scopes), (token, path, answer.text)
+
+    site.serve_all(work, tokens=token_file(site.folder))
+
+
+def test_a_token_of_a_principal_speaks_for_that_one_alone(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint, token=ALICE) as alice, site.http(endpoint, token=BOB) as bob:
+            mine = {**STEP, "run_id": "mine"}
+            assert (await alice.post("/v1/route", json=mine)).status_code == 200
+            assert site.records("mine", "routing.jsonl")[0]["principal"] == "alice"
+            refused = await alice.post("/v1/route", json={**mine, "principal": "bob"})
+            assert (refused.status_code, refused.json()["code"]) == (403, "wrong_principal")
+            for method, path, body, _ in REQUESTS[2:]:
+                sent = {"json": body} if body else {}
+                own = await alice.request(method, path.replace("/r", "/mine", 2).replace("/mineuns", "/runs"), **sent)
+                others = await bob.request(method, path.replace("/r", "/mine", 2).replace("/mineuns", "/runs"), **sent)
+                assert others.status_code == 404, path
+                assert "unknown_run" in others.text or "has no decision yet" in others.text, path
+                assert own.status_code != 403
+            for step in (mine, {**STEP, "run_id": "child", "parent_run_id": "mine"}):
+                assert (await bob.post("/v1/route", json=step)).json()["code"] == "unknown_run"
+            assert not (site.folder / "runs" / "child").exists()
+
+    site.serve_all(work, tokens=token_file(site.folder))
+
+
+def test_tokens_follow_their_file_and_a_broken_one_changes_nothing(
+    site: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.02)
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint, token=ALICE) as alice, site.http(endpoint) as whole:
+            token_file(site.folder, ENTRIES[:3])
+            while (await alice.get("/openapi.json")).status_code != 401:
+                pass
+            (site.folder / "tokens.toml").write_text("[tokens.x]\nsha256 = 'secret-in-the-wrong-place'\n")
+            while not (said := (await whole.get("/readyz")).json()["config"]["problems"]):
+                pass
+            assert "tokens.x.sha256" in said[0]
+            assert "secret-in-the-wrong-place" not in said[0]
+            async with site.http(endpoint, token=CALL) as http:
+                assert (await http.get("/v1/runs/r/tools")).status_code == 200
+
+    site.serve_all(work, tokens=token_file(site.folder))
+    err = capfd.readouterr().err
+    assert "tokens.refused" in err
+    assert "secret-in-the-wrong-place" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("[tokens]\n", 0o600, "at least 1 item"),
+        ("[tokens.a]\nsha256='x'\nscopes=['call']\n", 0o600, "tokens.a.sha256"),
+        (f"[tokens.a]\nsha256='{'0' * 64}'\nscopes=['all']\n", 0o600, "tokens.a.scopes.0"),
+        (f"[tokens.a]\nsha256='{'0' * 64}'\nscopes=[]\n", 0o600, "tokens.a.scopes"),
+        (f"[tokens.a]\nsha256='{'0' * 64}'\nscopes=['call']\ntoken='x'\n", 0o600, "tokens.a.token"),
+        ("[tokens", 0o600, "not TOML"),
+        (f"[tokens.a]\nsha256='{'0' * 64}'\nscopes=['call']\n", 0o622, "written by others"),
+    ],
+)
+def test_a_token_file_that_is_none_is_refused(tmp_path: Path, text: str, mode: int, why: str) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_text(text)
+    path.chmod(mode)
+    with pytest.raises(RequestError, match=why):
+        AccessTokens(path).read()
+
+
+@pytest.mark.parametrize(
+    ("address", "has_tokens", "why"),
+    [
+        (ServiceAddress("0.0.0.0"), False, "token file"),
+        (ServiceAddress("0.0.0.0", without_tls=True), False, "token file"),
+        (ServiceAddress("::"), True, "needs TLS"),
+        (ServiceAddress("10.0.0.1"), True, "needs TLS"),
+        (ServiceAddress("localhost"), True, "not an IP address"),
+        (ServiceAddress(certificate="c.pem"), True, "certificate and its key"),
+        (ServiceAddress(certificate="c.pem", private_key="k.pem"), True, "TLS can't be had"),
+    ],
+)
+def test_an_address_that_others_reach_needs_tokens_and_tls(address: ServiceAddress, has_tokens: bool, why: str) -> None:
+    with pytest.raises(RequestError, match=why):
+        address.refuse_open(has_tokens=has_tokens)
+
+
+def test_it_listens_for_others_with_tls_and_answers_to_its_names_alone(site: Any) -> None:
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+    served = authority.issue_cert("router.example", "127.0.0.1")
+    certificate, key = site.folder / "cert.pem", site.folder / "key.pem"
+    served.cert_chain_pems[0].write_to_path(certificate)
+    served.private_key_pem.write_to_path(key)
+    address = ServiceAddress("0.0.0.0", 0, ("router.example:8443",), str(certificate), str(key))
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        assert endpoint.base == "https://router.example:8443"
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        for host, status in (("router.example:8443", 200), (f"127.0.0.1:{endpoint.port}", 200), ("evil.example", 421)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port, ssl=context)
+            sent = f"GET /openapi.json HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {CALL}\r\n\r\n"
+            writer.write(sent.encode())
+            assert int((await reader.readline()).split()[1]) == status, host
+            writer.close()
+            await writer.wait_closed()
+
+    site.serve_all(work, address=address, tokens=token_file(site.folder))
+
+
+async def page(scope: Any, _receive: Any, send: Any) -> None:
+    """Pages that say who asks."""
+    headers = [(b"content-type", b"text/plain"), (b"content-security-policy", b"default-src 'self'")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": scope["user"].name.encode()})
+
+
+def test_a_browser_signs_in_with_a_token_and_its_cookie_is_for_pages_alone(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint, token="") as browser:
+            assert (await browser.get("/")).status_code == 401
+            assert "<form" in (await browser.get("/sign-in")).text
+            assert (await browser.post("/sign-in", data={"token": "wrong"})).status_code == 401
+            let_in = await browser.post("/sign-in", data={"token": REVIEW}, headers={"Origin": endpoint.base})
+            assert (let_in.status_code, let_in.headers["location"]) == (303, "/")
+            cookie = let_in.headers["set-cookie"]
+            assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/"))
+            assert REVIEW not in cookie
+            shown = await browser.get("/runs/r")
+            assert (shown.text, shown.headers["content-security-policy"]) == ("rev", "default-src 'self'")
+            for path in ("/v1/runs/r/tools", "/metrics", "/openapi.json", "/mcp/runs/r"):
+                assert (await browser.get(path)).status_code == 401, path
+            forged = {"data": {"token": REVIEW}, "headers": {"Origin": "http://evil.example"}}
+            assert (await browser.post("/sign-in", **forged)).status_code == 403
+            await browser.post("/sign-out")
+            assert (await browser.get("/")).status_code == 401
+        async with site.http(endpoint, token=CALL) as http:
+            assert (await http.get("/")).status_code == 403
+        async with site.http(endpoint, token="") as browser:
+            await browser.post("/sign-in", data={"token": CALL})
+            assert (await browser.get("/")).status_code == 403
+
+    site.serve_all(work, pages=page, tokens=token_file(site.folder))
+
+
+def test_no_body_can_name_a_process_an_address_or_a_folder_outside(site: Any, tmp_path: Path) -> None:
+    keys = {"command": "/bin/sh", "args": ["-c", "touch pwned"], "transport": "stdio", "url": "http://127.0.0.1:1/"}
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint) as http:
+            for key, value in {**keys, "mcpServers": {"x": keys}, "config": "/etc", "store": "postgresql://x"}.items():
+                for path, body in (("/v1/route", STEP), ("/v1/runs/r/call", {"name": "kit.echo"})):
+                    assert (await http.post(path, json={**body, key: value})).status_code == 422, (path, key)
+            for folder in ("/", "/etc", "..", "../..", "/var/tmp"):
+                answer = await http.post("/v1/route", json={**STEP, "run_id": "w", "workspace": folder})
+                assert (answer.status_code, answer.json()["code"]) == (400, "refused"), folder
+        assert not (site.folder / "runs" / "w").exists()
+
+    site.serve_all(work)
+
+
+def test_no_token_is_kept_or_shown(site: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    async def work(_router: Any, endpoint: Any) -> str:
+        async with site.http(endpoint, token=ALICE) as http:
+            await http.post("/v1/route", json={**STEP, "run_id": "mine"})
+        return str(endpoint.key)
+
+    key = site.serve_all(work, '[log]\ndiagnostics = "debug"\n', tokens=token_file(site.folder))
+    kept = "".join(path.read_text() for path in (site.folder / "runs").rglob("*.json*"))
+    said = "".join(capfd.readouterr())
+    assert json.loads(said.splitlines()[-1])["event"]
+    for token in (ALICE, key):
+        assert token not in kept + said
