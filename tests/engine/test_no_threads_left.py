@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 
 import pytest
+from bundle_router import Step, load_catalog
 from bundle_router.adapters.json_schema import SchemaChecker
 from bundle_router.adapters.workers import Workers
 from bundle_router.engine.flow import in_thread
 from bundle_router.errors import ToolFailure
+from bundle_router.testing import fake_router
 
 
 def test_what_a_thread_did_for_somebody_who_went_away_is_undone() -> None:
@@ -54,3 +57,20 @@ async def _run_out_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await checker.problems("t", schema, long)
     workers.close(1)
     checker.close()
+
+
+def test_a_router_that_is_dropped_unclosed_ends_its_threads() -> None:
+    before = set(threading.enumerate())
+
+    def use() -> set[threading.Thread]:
+        router = fake_router(load_catalog("config"), results={"repo.read_file": "# Hello"})
+        router.route_sync(Step(run_id="t-1", workflow="feature", role="planner", step="plan"))
+        router.call_sync("t-1", "repo.read_file", {"path": "README.md"})
+        return set(threading.enumerate()) - before
+
+    started = use()
+    assert started
+    gc.collect()
+    for thread in started:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in started)

@@ -7,7 +7,9 @@ client library may hold its loop for a second, and a caller that blocks its own 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Executor, Future
 from contextvars import Context
@@ -85,8 +87,11 @@ class LoopThread:
             loop = asyncio.new_event_loop()
             if executor is not None:
                 loop.set_default_executor(executor)
-            thread = threading.Thread(target=self._serve, args=(loop,), name=self._name, daemon=True)
+            # The thread knows nothing of this object, so that one which is dropped unclosed ends its thread.
+            waits = self._abandon_after_s is None
+            thread = threading.Thread(target=_serve, args=(loop, waits), name=self._name, daemon=True)
             thread.start()
+            weakref.finalize(self, _stop, loop).atexit = False
         except (OSError, RuntimeError):
             if loop is not None:
                 loop.close()
@@ -95,17 +100,6 @@ class LoopThread:
             raise
         return loop, thread
 
-    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_forever()
-            loop.run_until_complete(_cancel_the_rest())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            if self._abandon_after_s is None:
-                loop.run_until_complete(loop.shutdown_default_executor())
-        finally:
-            loop.close()
-
     def close(self) -> None:
         """Cancel what is under way, wait for it to end, and end the loop and its thread. Idempotent; blocks."""
         with self._lock:
@@ -113,8 +107,25 @@ class LoopThread:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            _stop(loop)
             thread.join(self._abandon_after_s)
+
+
+def _serve(loop: asyncio.AbstractEventLoop, waits_for_executor: bool) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_cancel_the_rest())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        if waits_for_executor:
+            loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    with contextlib.suppress(RuntimeError):  # it is closed
+        loop.call_soon_threadsafe(loop.stop)
 
 
 async def _cancel_the_rest() -> None:
