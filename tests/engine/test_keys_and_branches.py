@@ -89,11 +89,12 @@ def test_a_call_made_again_with_its_key_gives_the_recorded_result() -> None:
         assert [record["outcome"] for record in records(one, "call.finished")] == ["ok"]
 
 
+@pytest.mark.parametrize("dies_while_looked_for", [False, True])
 @pytest.mark.parametrize(
     ("tool", "outcome", "times"), [("s.once", "unknown", 1), ("s.again", "ok", 2), ("s.hinted", "ok", 2)]
 )
 def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_made_again(
-    tool: str, outcome: str, times: int
+    monkeypatch: pytest.MonkeyPatch, tool: str, outcome: str, times: int, dies_while_looked_for: bool
 ) -> None:
     runs, made = MemoryRuns(), list[int]()
     entered, killed = threading.Event(), threading.Event()
@@ -118,7 +119,17 @@ def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_
     call = threading.Thread(target=calling)
     call.start()
     assert entered.wait(20)
-    dying.fakes.store.kill()
+    if dies_while_looked_for:
+        is_alive = living.fakes.store.is_alive
+
+        def last_look(writer: str) -> bool:
+            was_alive = is_alive(writer)
+            dying.fakes.store.kill()
+            return was_alive
+
+        monkeypatch.setattr(living.fakes.store, "is_alive", last_look)
+    else:
+        dying.fakes.store.kill()
     result = living.call_sync("r", tool, {}, key="k")
     assert (result.outcome, len(made)) == (outcome, times)
     assert (result.text == UNKNOWN_TEXT) == (outcome == "unknown")

@@ -112,7 +112,7 @@ def test_workers_that_are_killed_lose_nothing_that_was_acknowledged(server: Serv
 
 def test_a_killed_database_loses_nothing_and_is_a_typed_error_meanwhile(server: Server) -> None:
     begin(server.url, "crashed")
-    workers, count = Workers(server.url, "crashed"), 2_000 if LONG else 150
+    workers, count = Workers(server.url, "crashed"), 5_000 if LONG else 150
     for worker in range(2):
         workers.start(worker * count, count)
     for _ in range(10 if LONG else 1):
@@ -164,7 +164,7 @@ def test_a_promoted_replica_goes_on_with_all_that_was_acknowledged() -> None:
             connection.execute("select pg_reload_conf()")
             until(lambda: connection.execute("select 1 from pg_stat_replication where sync_state = 'sync'").fetchone())
         both = f"{primary.url},{replica.folder}&target_session_attrs=read-write"
-        workers, count = Workers(both, "moved"), 2_000 if LONG else 150
+        workers, count = Workers(both, "moved"), 5_000 if LONG else 150
         for worker in range(2):
             workers.start(worker * count, count)
         time.sleep(1.0)

@@ -123,6 +123,8 @@ async def once(
         if call.finished is not None:
             return _recorded_result(at.run, call.finished, idempotent=is_idempotent(call.name))
         if not await asyncio.to_thread(at.runs.store.is_alive, call.writer):
+            if is_idempotent(call.name):
+                continue  # it died since we looked: made again
             ended = await on_store(at.runs.store, partial(_end_unknown, at, request.key, call))
             if ended is not None:
                 return ended
