@@ -67,6 +67,7 @@ class OpenRun:
         "durable",
         "ended",
         "fold",
+        "id",
         "leases",
         "lock",
         "log",
@@ -79,6 +80,7 @@ class OpenRun:
         self, log: RunLog, *, recent_steps: int, durable: bool, on_trouble: Callable[[OpenRun, RouterError], None]
     ) -> None:
         self.log = log
+        self.id = str(log.header["run_id"])
         self.fold = RunFold(recent_steps)
         self.lock = threading.Lock()
         self.durable = durable
@@ -89,10 +91,6 @@ class OpenRun:
         self.ended = False
         self.others: tuple[Writer, ...] = ()
         self._on_trouble = on_trouble
-
-    @property
-    def id(self) -> str:
-        return str(self.log.header["run_id"])
 
     @property
     def artifacts(self) -> ArtifactStore:

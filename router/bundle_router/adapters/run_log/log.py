@@ -18,7 +18,6 @@ from typing import Any, Final
 from bundle_router.adapters.file_locks import holders
 from bundle_router.adapters.run_log.directory import (
     CLOSED,
-    DIRECTORY,
     LOCK,
     PRESENCE,
     identity,
@@ -41,7 +40,7 @@ from bundle_router.ports import Appended, ArtifactStore, Clock, Healed, Record, 
 HEADER_FILE: Final = "run.json"
 WAIT_S: Final = 5.0
 """How long an append waits for the run's lock, which others hold for microseconds."""
-_LOCKING: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_LOCKING: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 ALONE_S: Final = 0.01
 """How long who closes a run looks whether others have it open: a reader that asks the same holds it for an instant."""
 ID_DIGITS: Final = 8
@@ -74,6 +73,12 @@ class DiskRunLog:
         self._setting = setting
         self._storage = setting.storage
         self._path = path
+        self.path = str(path)
+        self._lock_path = f"{self.path}/{LOCK}"
+        self._lock: tuple[int, int] | None = None
+        nonce = header.get("nonce")
+        self.id_prefix = f"{path.name}.{nonce[:ID_DIGITS]}" if isinstance(nonce, str) else path.name
+        """What the ids of decisions and calls begin with: unique over machines, for runs that have a nonce."""
         self._header = header
         self._folder = folder
         self._segments = {file: Segment(name) for file, name in FILES.items()}
@@ -94,19 +99,9 @@ class DiskRunLog:
     # --- what the caller may know -----------------------------------------------------------------------------------
 
     @property
-    def path(self) -> str:
-        return str(self._path)
-
-    @property
     def header(self) -> Record:
         """What `run.json` said of the run when it was opened here."""
         return self._header
-
-    @property
-    def id_prefix(self) -> str:
-        """What the ids of decisions and calls begin with: unique over machines, for runs that have a nonce."""
-        nonce = self._header.get("nonce")
-        return f"{self._path.name}.{nonce[:ID_DIGITS]}" if isinstance(nonce, str) else self._path.name
 
     @property
     def next_seq(self) -> int:
@@ -156,7 +151,7 @@ class DiskRunLog:
         deleted is noticed."""
         for segment in self._segments.values():
             try:
-                found = self._storage.stat(f"{self._path}/{segment.name}", follow_symlinks=False)
+                found = self._storage.stat(f"{self.path}/{segment.name}", follow_symlinks=False)
             except FileNotFoundError:
                 if segment.identity is None:
                     continue
@@ -223,45 +218,52 @@ class DiskRunLog:
     def _append(self, file: File, text: str, only_at: int | None, until_s: float) -> Appended:
         if not self._writing:
             self.begin_writing(until_s)
-        folder = lock = -1
         try:  # what `_locked` does, at a part of the price: every decision and call passes here
-            folder = self._storage.open(self.path, DIRECTORY | os.O_NOFOLLOW)
-            if identity(self._storage.fstat(folder)) != self._folder:
-                raise self._refuse_from_now_on(self._gone(""))
-            lock = self._storage.open(LOCK, _LOCKING, 0o600, dir_fd=folder)
-            if not try_lock(self._storage, lock, fcntl.LOCK_EX, until_s):
-                raise self._busy(lock, "holds its lock")
-            return self._append_locked(file, text, only_at, folder, was_closed=self._storage.fstat(lock).st_size > 0)
+            lock = self._storage.open(self._lock_path, _LOCKING)
         except FileNotFoundError:
             raise self._refuse_from_now_on(self._gone("")) from None
+        try:
+            if not try_lock(self._storage, lock, fcntl.LOCK_EX, until_s):
+                raise self._busy(lock, "holds its lock")
+            found = self._storage.fstat(lock)
+            if identity(found) != self._lock:  # the run that was opened has this file, and no other
+                raise self._refuse_from_now_on(self._gone(""))
+            return self._append_locked(file, text, only_at, was_closed=found.st_size > 0)
         finally:
-            for fd in (lock, folder):
-                if fd >= 0:
-                    with contextlib.suppress(OSError):
-                        self._storage.close(fd)
+            with contextlib.suppress(OSError):
+                self._storage.close(lock)
 
-    def _append_locked(self, file: File, text: str, only_at: int | None, folder: int, *, was_closed: bool) -> Appended:
-        news = self._take_in(folder)
+    def _append_locked(self, file: File, text: str, only_at: int | None, *, was_closed: bool) -> Appended:
+        news: tuple[Record, ...] = ()
+        if not self._read_once or self._has_grown():
+            with self._opened_folder() as folder:
+                news = self._take_in(folder)
         if only_at is not None and (news or only_at != self.next_seq):
             return Appended(news, None)
-        if was_closed:
-            self._reopen(folder)
-        if self._uncommitted:
-            with translated("read", self.path):
-                self._chain.write_again(folder)
-            self._uncommitted, self._committed = False, self.next_seq
+        if was_closed or self._uncommitted:
+            with self._opened_folder() as folder:
+                self._prepare(folder, was_closed=was_closed)
         segment = self._segments[file]
         if self._setting.durable:
             self._settle_other_files(segment)
         if self.next_seq == 0:
             text = f'{text[:-1]},"run_json":"{opening_digest(self._header)}"}}'  # so the chain covers the opening
         line, hash_ = seal_text(text, self.next_seq, self.head)
-        self._write(segment, line, folder)
+        self._write(segment, line)
         seq = self.next_seq
         segment.size += len(line)
         segment.end = self._chain.next_seq = seq + 1
         self._chain.head = hash_
         return Appended(news, seq, hash_)
+
+    def _prepare(self, folder: int, *, was_closed: bool) -> None:
+        """What comes before the first record after an end, or after records that power loss could have taken."""
+        if was_closed:
+            self._reopen(folder)
+        if self._uncommitted:
+            with translated("read", self.path):
+                self._chain.write_again(folder)
+            self._uncommitted, self._committed = False, self.next_seq
 
     def _take_in(self, folder: int) -> tuple[Record, ...]:
         """What others wrote; a torn end behind it is cut off. The caller holds the lock, so nobody is writing."""
@@ -285,11 +287,11 @@ class DiskRunLog:
             self._put_header(folder, {**header, "healed": [*header.get("healed", []), *rows]})
         return news
 
-    def _write(self, segment: Segment, line: bytes, folder: int) -> None:
-        where = f"{self._path}/{segment.name}"
+    def _write(self, segment: Segment, line: bytes) -> None:
+        where = f"{self.path}/{segment.name}"
         fd = segment.fd
         if fd < 0:
-            with translated("open", where):
+            with self._opened_folder() as folder, translated("open", where):
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
                 fd = self._storage.open(segment.name, flags, dir_fd=folder)
         try:
@@ -349,6 +351,11 @@ class DiskRunLog:
         SPARE.keep()
         segment = self._segments["routing"]
         with self._opened_folder() as folder, translated("open the files of", self.path):
+            lock = open_file(self._storage, folder, LOCK, os.O_RDWR)  # runs of earlier versions have none yet
+            try:
+                self._lock = identity(self._storage.fstat(lock))
+            finally:
+                self._storage.close(lock)
             flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             fd = self._storage.open(PRESENCE, flags, dir_fd=folder)
             try:

@@ -185,6 +185,8 @@ def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of
 def _evicted_tools(before: Activation, staying: Iterable[Entry]) -> tuple[tuple[str, str], ...]:
     """Return (bundle, tool) for what was asked for and is gone, of the bundles that stay. The router's own tools, whose
     names have no server, are not told of."""
+    if not any(entry.tools for entry in before.entries):
+        return ()
     kept = {entry.id: {asked.name for asked in entry.tools} for entry in staying}
     gone = [
         (asked.place, entry.id, asked.name)

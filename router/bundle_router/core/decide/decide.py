@@ -240,9 +240,13 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
     behind = {entry.id for entry in before.entries if entry.origin == "shortlist"} - {id_ for id_, _ in needed}
     behind |= {id_ for id_, reason in needed if reason == "shortlist"}
 
+    known: dict[str, tuple[str, ...] | None] = {}
+
     def tools_of(id_: str) -> tuple[str, ...] | None:
-        tools = _tools_of(catalog, id_)
-        return () if tools is not None and id_ in behind else tools
+        if id_ not in known:
+            tools = _tools_of(catalog, id_)
+            known[id_] = () if tools is not None and id_ in behind else tools
+        return known[id_]
 
     applied = sticky_set.apply(before, needed, tools_of, settings.max_tools)
     if settings.sticky:

@@ -6,7 +6,7 @@ first reason for an id wins, shown or not; so does the first reason why not.
 
 from __future__ import annotations
 
-from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.plans import indexes_of
 from bundle_router.core.decide.policy import BundleVerdict
 from bundle_router.core.models import Chosen, Exposure, LeftOut, Reason, Step
@@ -41,8 +41,10 @@ class Shown:
         assert bundle is not None, "a permitted bundle exists"  # noqa: S101 - a caller's bug, not input
         mode = offered_mode(self._catalog, bundle) if offered else None
         presented = as_presented(bundle, mode)
-        fresh = [t for t in wanted_direct(self._catalog, presented, verdict.tools) if t not in self._wanted]
-        tools, tokens = shown_at_most(self._catalog, presented, fresh)
+        wanted, tools, tokens = _in_array(self._catalog, presented, verdict.tools)
+        fresh = wanted if self._wanted.isdisjoint(wanted) else tuple(t for t in wanted if t not in self._wanted)
+        if fresh is not wanted:
+            tools, tokens = shown_at_most(self._catalog, presented, fresh)
         over = self._over_budget(tools, tokens)
         if over:
             self.leave_out(LeftOut(verdict.id, "over_budget", over))
@@ -78,3 +80,16 @@ class Shown:
         if step.max_tokens is not None and self._tokens + tokens > step.max_tokens:
             return f"with it the step would pay {self._tokens + tokens} tokens, it takes at most {step.max_tokens}"
         return ""
+
+
+def _in_array(catalog: Catalog, bundle: Bundle, permitted: tuple[str, ...]) -> tuple[tuple[str, ...], int, int]:
+    """Return what the bundle puts into the array of its permitted tools, how many of them are shown, and their tokens:
+    remembered for the next step, at which the same is permitted as a rule."""
+    known = catalog.memo.setdefault("in_array", {})
+    assert isinstance(known, dict)  # noqa: S101 - nobody else writes it
+    found = known.get(bundle.id)
+    if found is None or found[0] is not bundle or found[1] != permitted:
+        wanted = tuple(wanted_direct(catalog, bundle, permitted))
+        found = known[bundle.id] = (bundle, permitted, (wanted, *shown_at_most(catalog, bundle, wanted)))
+    in_array: tuple[tuple[str, ...], int, int] = found[2]
+    return in_array
