@@ -74,8 +74,9 @@ def sentence(row: PrivilegeRow) -> str:
     tools, gone = ", ".join(row.tools), row.kind == "narrowing"
     match row.aspect:
         case "may call":
-            how = f" ({REACH_WORDS.get(row.after, '')}; shown {', '.join(row.shown)})" if not gone else ""
-            said = f"may {'no longer ' if gone else ''}call {tools} of {row.subject}{how}"
+            how = REACH_WORDS.get(row.before if gone else row.after, "")
+            words = f"before, it {how}" if gone else f"{how}; shown {', '.join(row.shown)}"
+            said = f"may {'no longer ' if gone else ''}call {tools} of {row.subject} ({words})"
         case "comes in":
             said = f"{row.subject} {REACH_WORDS[row.after]}; before, it {REACH_WORDS[row.before]}"
         case "requires":

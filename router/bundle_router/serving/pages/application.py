@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
 from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun, needs_extra
-from bundle_router.serving.pages.rendering import Links, PageContent, render
+from bundle_router.serving.pages.rendering import NAV, Links, PageContent, render
 from bundle_router.serving.pages.views import PageViews, Query, first
 from bundle_router.serving.refusals import Asgi
 from bundle_router.wiring.run_reader import RunReader
@@ -32,7 +32,7 @@ HEADERS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with "no-referrer" browsers call the origin of our own forms "null"
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -53,15 +53,21 @@ Reviewer = Callable[["Request"], str | None]
 
 
 def pages(
-    reader: RunReader, *, base: str = "", reviewer: Reviewer = lambda _: None, more: Sequence[BaseRoute] = ()
+    reader: RunReader,
+    *,
+    base: str = "",
+    reviewer: Reviewer = lambda _: None,
+    more: Sequence[BaseRoute] = (),
+    nav: Sequence[tuple[str, str]] = NAV,
 ) -> Asgi:
-    """Return the pages of a reader. `base` is the path they are mounted at; `more` are routes that come first.
+    """Return the pages of a reader. `base` is the path they are mounted at; `more` are routes that come first, `nav`
+    the addresses and names at the top of every page.
 
     Raises NotInstalled where Starlette or Jinja2 is missing.
     """
     with needs_extra("pages", "service"):
         from starlette.applications import Starlette
-    app = Starlette(routes=[*more, *PageRoutes(reader, base, reviewer).routes()])
+    app = Starlette(routes=[*more, *PageRoutes(reader, Links(base, nav=tuple(nav)), reviewer).routes()])
     app.router.redirect_slashes = False
     return app
 
@@ -69,9 +75,9 @@ def pages(
 class PageRoutes:
     """The addresses, each of which answers a page for people and, with `.json`, the same facts for programs."""
 
-    def __init__(self, reader: RunReader, base: str, reviewer: Reviewer) -> None:
+    def __init__(self, reader: RunReader, links: Links, reviewer: Reviewer) -> None:
         self._reader = reader
-        self._links = Links(base)
+        self._links = links
         self._reviewer = reviewer
         self._token = secrets.token_urlsafe(24)
 
@@ -174,7 +180,7 @@ class PageRoutes:
         form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=200)
         if by is None:
             return await self._refused(request, "this token may read, and not label", 403)
-        if not self._is_own(request) or not hmac.compare_digest(first(form, "token").encode(), self._token.encode()):
+        if not self.is_own(request) or not hmac.compare_digest(first(form, "token").encode(), self._token.encode()):
             return await self._refused(
                 request, "the form is not from a page of this service, or from an older one", 403
             )
@@ -190,7 +196,7 @@ class PageRoutes:
         return RedirectResponse(self._links.to(f"/runs/{run_id}/{seq}") + "#labels", 303, HEADERS)
 
     @staticmethod
-    def _is_own(request: Request) -> bool:
+    def is_own(request: Request) -> bool:
         """Whether a browser says that the request was made by a page of this origin."""
         site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
         own = f"{request.url.scheme}://{request.url.netloc}"

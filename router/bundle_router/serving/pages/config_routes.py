@@ -1,0 +1,212 @@
+"""The addresses at which the config is edited: checked as one types, compared, saved, undone; and pins approved.
+
+Rules:
+1. Reading is for whoever may see the pages. What is typed is judged, saved or approved for the scope `edit` alone, by a
+   POST from a page of this origin with the token of this process.
+2. No address and no form names a path: there are the five files, and the folders that `serve` was given by name.
+3. Everything works without JavaScript; with it, the text is checked while it is typed.
+4. A save that is refused gives the text back as it was typed, with what was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
+
+from bundle_router.errors import ConfigError, RequestError, RouterError
+from bundle_router.serving.pages.application import HEADERS, PageRoutes, error_page, json_text
+from bundle_router.serving.pages.config_views import ConfigViews, Form, field, text_digest
+from bundle_router.serving.pages.rendering import NAV, Links, PageContent, render
+from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, WideningRefused
+from bundle_router.wiring.pin_approval import PinApproval
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+    Handler = Callable[[Request], Awaitable[Response]]
+
+MAX_FORM_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of a form: a config file, with every character escaped."""
+WITH_CONFIG: Final = (*NAV, ("/config", "Config"))
+"""The pages at the top of every page where the config is edited."""
+Editor = Callable[["Request"], str | None]
+"""Who asks, if they may edit; None where they may only read."""
+Post = Callable[[Form, str], "PageContent | str"]
+"""A page, or the address to go on to."""
+
+
+class ConfigRoutes:
+    """The routes of one config folder. `others`: folders that it may be compared with, by name. `who`: who may edit.
+    Hand `routes()` to `pages(more=…)`."""
+
+    def __init__(
+        self,
+        editor: ConfigEditor,
+        *,
+        approval: PinApproval | None = None,
+        others: Mapping[str, Path] | None = None,
+        who: Editor = lambda _: None,
+        base: str = "",
+    ) -> None:
+        self._editor = editor
+        self._approval = approval
+        self._links = Links(base, nav=WITH_CONFIG)
+        self._who = who
+        self._views = ConfigViews(editor, dict(others or {}), approval)
+        self._token = secrets.token_urlsafe(24)
+
+    def routes(self) -> list[BaseRoute]:
+        from starlette.routing import Route
+
+        def page(path: str, view: Callable[[Form, Request], PageContent]) -> list[BaseRoute]:
+            return [Route(f"{path}.json", self._get(view, as_json=True)), Route(path, self._get(view))]
+
+        return [
+            *page("/config", lambda query, _: self._views.config(field(query, "file"), saved=field(query, "saved"))),
+            *page("/config/compare", lambda query, _: self._views.compare(field(query, "with"))),
+            *page("/config/changes", lambda query, _: self._views.changes()),
+            Route("/config/schema/{file}", self._schema),
+            Route("/config/check", self._post(self._check), methods=["POST"]),
+            Route("/config/preview", self._post(self._preview), methods=["POST"]),
+            Route("/config/save", self._post(self._save), methods=["POST"]),
+            Route("/config/undo", self._get(lambda *_: self._views.undo())),
+            Route("/config/undo", self._post(self._undo), methods=["POST"]),
+            *page("/servers/{server}/pins", lambda _, request: self._views.pins(request.path_params["server"])),
+            Route("/servers/{server}/pins", self._post_at("server", self._review), methods=["POST"]),
+            Route("/servers/{server}/approve", self._post_at("server", self._approve), methods=["POST"]),
+        ]
+
+    # --- what is posted ----------------------------------------------------------------------------------------------
+
+    def _check(self, form: Form, _by: str) -> PageContent:
+        return self._views.problems(field(form, "file"), field(form, "text"))
+
+    def _preview(self, form: Form, _by: str) -> PageContent:
+        return self._views.preview(form)
+
+    def _save(self, form: Form, by: str) -> PageContent | str:
+        name, text = field(form, "file"), field(form, "text")
+        if field(form, "compared") != text_digest(text):
+            said = RequestError("the text was changed since it was compared", advice="see what it comes to now")
+            return self._views.preview(form, refused=said)
+        try:
+            self._editor.save(
+                {name: text},
+                {name: field(form, "digest")},
+                by=by,
+                reason=field(form, "reason"),
+                acknowledged=field(form, "acknowledged"),
+            )
+        except (ConfigConflict, WideningRefused, ConfigError, RequestError) as error:
+            return self._views.preview(form, refused=error)
+        return f"/config?file={name}&saved=1"
+
+    def _undo(self, form: Form, by: str) -> PageContent | str:
+        try:
+            change = self._editor.undo(by=by, reason=field(form, "reason"), acknowledged=field(form, "acknowledged"))
+        except (ConfigConflict, WideningRefused, ConfigError, RequestError) as error:
+            return self._views.undo(refused=error)
+        return f"/config?file={change.files[0].name}&saved=undone"
+
+    def _review(self, server: str, _form: Form, _by: str) -> PageContent:
+        return self._views.pins(server, ask=True)
+
+    def _approve(self, server: str, form: Form, by: str) -> PageContent | str:
+        if self._approval is None:
+            raise RequestError("servers are not asked here")
+        try:
+            self._approval.approve(server, field(form, "digest"), by=by, reason=field(form, "reason"))
+        except RequestError as error:
+            return self._views.pins(server, ask=True, refused=error)
+        return f"/servers/{server}/pins"
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _get(self, view: Callable[[Form, Request], PageContent], *, as_json: bool = False) -> Handler:
+        async def answer(request: Request) -> Response:
+            query = parse_qs(request.url.query, max_num_fields=50)
+            return await self._answer(request, lambda: view(query, request), as_json=as_json)
+
+        return answer
+
+    def _post_at(self, parameter: str, post: Callable[[str, Form, str], PageContent | str]) -> Handler:
+        async def answer(request: Request) -> Response:
+            value: str = request.path_params[parameter]
+            return await self._post(lambda form, by: post(value, form, by))(request)
+
+        return answer
+
+    def _post(self, post: Post) -> Handler:
+        async def answer(request: Request) -> Response:
+            by, body = self._who(request), bytearray()
+            if by is None:
+                return await self._refused(request, "this token may read, and not edit", 403)
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_FORM_BYTES:
+                    return await self._refused(request, "the form is too large", 413)
+            form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=50)
+            given = field(form, "token").encode()
+            if not PageRoutes.is_own(request) or not hmac.compare_digest(given, self._token.encode()):
+                said = "the form is not from a page of this service, or from an older one"
+                return await self._refused(request, said, 403)
+            return await self._answer(request, lambda: post(form, by))
+
+        return answer
+
+    async def _answer(
+        self, request: Request, make: Callable[[], PageContent | str], *, as_json: bool = False
+    ) -> Response:
+        from starlette.responses import HTMLResponse, RedirectResponse
+        from starlette.responses import Response as Plain
+
+        def made() -> tuple[PageContent | str, str]:
+            try:
+                page = make()
+            except RouterError as error:
+                status = 400 if isinstance(error, RequestError) else 503
+                page = error_page(error.message, error.advice, self._views.where, status)
+            if isinstance(page, str):
+                return page, ""
+            return page, json_text(page.json) if as_json else render(self._completed(page, request), self._links)
+
+        page, text = await asyncio.to_thread(made)
+        if isinstance(page, str):
+            return RedirectResponse(self._links.base + page, 303, HEADERS)
+        if as_json:
+            return Plain(text, page.status, HEADERS, "application/json")
+        return HTMLResponse(text, page.status, HEADERS)
+
+    def _completed(self, page: PageContent, request: Request) -> PageContent:
+        """Add what the request decides: who may edit, the token of forms, the address of the same page as JSON."""
+        query = f"?{request.url.query}" if request.url.query else ""
+        path = request.url.path.removeprefix(self._links.base)
+        has_json = request.method == "GET" and path in ("/config", "/config/compare", "/config/changes")
+        as_json = f"{self._links.base}{path}.json{query}" if has_json else ""
+        values = {"may_edit": self._who(request) is not None, "token": self._token, "stale": "", "may_label": False,
+                  "as_json": as_json, **page.values}  # fmt: skip
+        if page.template != "error.html":
+            values["token"] = self._token
+        return PageContent(page.template, values, page.json, page.status)
+
+    async def _refused(self, request: Request, message: str, status: int) -> Response:
+        return await self._answer(request, lambda: error_page(message, "", self._views.where, status))
+
+    async def _schema(self, request: Request) -> Response:
+        """The JSON Schema of a file, for editors: the one that `init` writes beside the config."""
+        from starlette.responses import Response as Plain
+
+        from bundle_router.core.config.forms import schema_texts
+
+        name = request.path_params["file"]
+        text = schema_texts().get(f"schema/{name}")
+        if text is None:
+            return await self._refused(request, "there is no such schema", 404)
+        return Plain(text, 200, HEADERS, "application/schema+json")

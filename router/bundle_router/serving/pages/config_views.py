@@ -1,0 +1,299 @@
+"""What the pages about the config say: values for templates, and the same facts as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bundle_router.core.config.forms import schema
+from bundle_router.core.config.source import FILE_NAMES
+from bundle_router.core.models.canonical import digest
+from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
+from bundle_router.review.behaviour import CHANGE_KINDS, edited_words
+from bundle_router.review.config_edits import ConfigEdit
+from bundle_router.review.privileges import EFFECT_SIGNS, Kind, PrivilegeDiff, sentence
+from bundle_router.review.problem_excerpts import excerpt_lines
+from bundle_router.serving.pages.rendering import PageContent
+from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, Preview, problem_json
+from bundle_router.wiring.pin_approval import PinApproval, ShownReview
+from bundle_router.wiring.server_reviews import json_of
+
+Form = Mapping[str, Sequence[str]]
+
+MAX_ROWS: Final = 60
+"""Rows of a kind that a page shows; JSON has all."""
+MAX_CHANGES: Final = 50
+_KINDS: Final[tuple[tuple[Kind, str, str], ...]] = (
+    ("widening", "+", "Newly allowed"), ("narrowing", "−", "Taken away"), ("neutral", "~", "Otherwise"),
+)  # fmt: skip
+
+
+def field(form: Form, name: str) -> str:
+    """Return the first value of a field; empty where there is none."""
+    return next(iter(form.get(name, ())), "")
+
+
+def text_digest(text: str) -> str:
+    """Return the digest of a text, whatever line ends a browser sends it with."""
+    return digest(text.replace("\r\n", "\n"))
+
+
+class ConfigViews:
+    """Makes the pages of one config folder. `others`: folders to compare with, by name."""
+
+    def __init__(self, editor: ConfigEditor, others: Mapping[str, Path], approval: PinApproval | None) -> None:
+        self._editor = editor
+        self._others = others
+        self._approval = approval
+        self.where = str(editor.folder)
+
+    def config(self, file: str, *, saved: str = "") -> PageContent:
+        """The editor over one file, and what is wrong with the config as it is."""
+        problems = self._editor.validate({})
+        return self._editing(file or FILE_NAMES[0], None, problems, saved=saved)
+
+    def problems(self, file: str, text: str) -> PageContent:
+        """What is wrong with a text while it is typed: a part of the page."""
+        problems = self._editor.validate({file: text})
+        values = {"problems": _problem_rows(problems, {self._path(file): text})}
+        return PageContent("config_problems.html", values, [problem_json(problem) for problem in problems])
+
+    def preview(self, form: Form, *, refused: RouterError | None = None) -> PageContent:
+        """What a text comes to, with the text as it was typed and the form to save it."""
+        file, text = field(form, "file"), field(form, "text").replace("\r\n", "\n")
+        preview = self._editor.preview({file: text})
+        values = {"reason": field(form, "reason"), "digest": field(form, "digest"), "compared": text_digest(text)}
+        page = self._editing(file, text, preview.problems, preview=preview, refused=refused)
+        status = 409 if isinstance(refused, ConfigConflict) else 422 if refused is not None else 200
+        return PageContent(page.template, {**page.values, **values}, page.json, status)
+
+    def _editing(
+        self,
+        file: str,
+        text: str | None,
+        problems: Sequence[Problem],
+        *,
+        preview: Preview | None = None,
+        refused: RouterError | None = None,
+        saved: str = "",
+    ) -> PageContent:
+        files = self._editor.files()
+        found = next((one for one in files if one.name == file), None)
+        if found is None:
+            raise RequestError(f"{file[:80]!r} is no file of a config", advice=f"they are {', '.join(FILE_NAMES)}")
+        shown = found.text if text is None else text
+        last = self._editor.last_change()
+        values = {
+            "title": "Config",
+            "here": "/config",
+            "where": self.where,
+            "files": [one.name for one in files],
+            "absent": [one.name for one in files if not one.digest],
+            "file": file,
+            "text": shown,
+            "digest": found.digest,
+            "shipped": found.shipped,
+            "lines": min(40, max(18, shown.count("\n") + 2)),
+            "problems": _problem_rows(problems, {self._path(file): shown}),
+            "preview": _preview_values(preview) if preview is not None else None,
+            "refused": refused,
+            "saved": saved,
+            "compared": "",
+            "reason": "",
+            "last": last,
+            "others": sorted(self._others),
+            "servers": [server.name for server in self._servers()],
+            "keys": list(_keys(schema(file))),
+        }
+        json = {
+            "folder": self.where,
+            "files": [{"name": one.name, "digest": one.digest, "text": one.text} for one in files],
+            "problems": [problem_json(problem) for problem in problems],
+            "preview": preview.to_json() if preview is not None else None,
+        }
+        return PageContent("config.html", values, json)
+
+    def compare(self, name: str) -> PageContent:
+        """What another folder would mean if it were in force here."""
+        folder = self._others.get(name)
+        if folder is None and name:
+            raise RequestError(f"no folder is called {name[:80]!r} here", advice=_compare_advice(self._others))
+        preview = self._editor.compare(folder) if folder is not None else None
+        values = {
+            "title": "Compare configs",
+            "here": "/config",
+            "where": self.where,
+            "others": sorted(self._others),
+            "name": name,
+            "folder": str(folder or ""),
+            "advice": _compare_advice(self._others),
+            "problems": _problem_rows(preview.problems, {}) if preview is not None else [],
+            "preview": _preview_values(preview) if preview is not None else None,
+        }
+        json = {"with": name, "others": sorted(self._others), "preview": preview.to_json() if preview else None}
+        return PageContent("config_compare.html", values, json)
+
+    def undo(self, *, refused: RouterError | None = None) -> PageContent:
+        """What undoing the last change comes to, and the form to do it."""
+        last, preview = self._editor.last_change(), self._editor.undo_preview()
+        values = {
+            "title": "Undo the last change",
+            "here": "/config",
+            "where": self.where,
+            "last": last,
+            "problems": _problem_rows(preview.problems, {}) if preview is not None else [],
+            "preview": _preview_values(preview) if preview is not None else None,
+            "refused": refused,
+        }
+        return PageContent("config_undo.html", values, {}, 200 if refused is None else 422)
+
+    def changes(self) -> PageContent:
+        """What was changed here, by whom and why, the newest first."""
+        changes = self._editor.changes()
+        values = {
+            "title": "Changes of the config",
+            "here": "/config",
+            "where": self.where,
+            "changes": list(reversed(changes))[:MAX_CHANGES],
+            "more": max(0, len(changes) - MAX_CHANGES),
+        }
+        return PageContent("config_changes.html", values, {"changes": changes})
+
+    def pins(self, server: str, *, ask: bool = False, refused: RouterError | None = None) -> PageContent:
+        """What a server lists now beside what was reviewed; asked only where somebody wants it asked."""
+        known = {one.name: one for one in self._servers()}
+        if server not in known:
+            raise RequestError(
+                f"no server {server[:80]!r} has pins here", advice=f"there are {', '.join(known) or 'none'}"
+            )
+        shown = self._approval.review(server) if ask and self._approval is not None else None
+        values = {
+            "title": f"Pins of {server}",
+            "here": "/catalog",
+            "where": self.where,
+            "server": known[server],
+            "shown": _review_values(shown) if shown is not None else None,
+            "refused": refused,
+        }
+        return PageContent("pins.html", values, {"server": server}, 200 if refused is None else 409)
+
+    def _servers(self) -> list[Any]:
+        try:
+            return self._approval.servers() if self._approval is not None else []
+        except ConfigError:  # its problems stand on the page
+            return []
+
+    def _path(self, file: str) -> str:
+        return str(self._editor.folder / file)
+
+
+def _compare_advice(others: Mapping[str, Path]) -> str:
+    known = f"there are {', '.join(sorted(others))}" if others else "none was given"
+    return f"{known}; folders are named when the service is started: --compare NAME=FOLDER"
+
+
+def _problem_rows(problems: Sequence[Problem], texts: Mapping[str, str]) -> list[dict[str, Any]]:
+    lines = {name: text.split("\n") for name, text in texts.items()}
+    return [
+        {
+            "problem": problem,
+            "place": f"{problem.file}:{problem.line}" if problem.line else problem.file,
+            "excerpt": "\n".join(excerpt_lines(problem, lines.get(problem.file, ()))),
+        }
+        for problem in problems
+    ]
+
+
+def _preview_values(preview: Preview) -> dict[str, Any]:
+    places = preview.places or {}
+    diff = preview.privileges
+    return {
+        "valid": preview.valid,
+        "widens": diff is not None and diff.widens,
+        "digest": diff.widening_digest if diff is not None and diff.widens else "",
+        "powers": _powers(diff, places) if diff is not None else None,
+        "behaviour": _behaviour(preview, places) if preview.behaviour is not None else None,
+        "in_force_invalid": preview.in_force_invalid,
+    }
+
+
+def _powers(diff: PrivilegeDiff, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    groups = []
+    for kind, sign, title in _KINDS:
+        rows = [
+            {
+                "sentence": sentence(row),
+                "signs": [EFFECT_SIGNS[effect] for effect in row.effects if effect in EFFECT_SIGNS]
+                if kind != "neutral"
+                else [],
+                "addresses": [
+                    (", ".join(one.workflow), ", ".join(one.role), ", ".join(one.step)) for one in row.addresses
+                ],
+                "edits": list(_edits(row.edits, places)),
+            }
+            for row in diff.of(kind)
+        ]
+        if rows:
+            groups.append({"kind": kind, "sign": sign, "title": title, "rows": rows[:MAX_ROWS], "count": len(rows)})
+    return {"groups": groups, "addresses": diff.address_count, "counts": diff.class_counts, "complete": diff.complete}
+
+
+def _edits(edits: Sequence[ConfigEdit], places: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    for edit in edits:
+        where = places.get(edit.place)
+        yield f"{edit} ({where})" if where else str(edit)
+
+
+def _behaviour(preview: Preview, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    behaviour = preview.behaviour
+    assert behaviour is not None  # noqa: S101 - the caller's condition
+    groups = [
+        {
+            "words": edited_words(group.cause, places),
+            "decisions": group.decisions,
+            "changes": [
+                (kind, [name for name, _ in group.named(kind)][:8], len(group.named(kind)), max(
+                    (count for _, count in group.named(kind)), default=0))
+                for kind in CHANGE_KINDS
+                if group.named(kind)
+            ],
+            "examples": group.examples,
+            "more": group.decisions - len(group.examples),
+        }
+        for group in behaviour.ordered()
+    ]  # fmt: skip
+    return {
+        "decisions": behaviour.decisions,
+        "same": behaviour.decisions - behaviour.differing,
+        "groups": groups,
+        "part": preview.replayed_part,
+        "unread": preview.unread_runs,
+    }
+
+
+def _review_values(shown: ShownReview) -> dict[str, Any]:
+    said = json_of(shown.review)
+    return {**said, "digest": shown.digest, "command": shown.review.command}
+
+
+def _keys(node: Mapping[str, Any], whole: Mapping[str, Any] | None = None, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the keys that a file may have, with their descriptions, from its JSON Schema."""
+    whole = whole or node
+    for name, inner in node.get("properties", {}).items():
+        where = f"{path}.{name}" if path else name
+        resolved = _resolved(inner, whole)
+        yield where, inner.get("description", resolved.get("description", ""))
+        entries = resolved.get("additionalProperties") or resolved.get("items") or resolved
+        entry = _resolved(entries, whole) if isinstance(entries, Mapping) else {}
+        sign = ".NAME" if resolved.get("additionalProperties") else "[]" if resolved.get("items") else ""
+        if path.count(".") < 2 and entry.get("properties"):
+            yield from _keys(entry, whole, f"{where}{sign}")
+
+
+def _resolved(node: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    for part in (node, *node.get("allOf", ()), *node.get("anyOf", ())):
+        if "$ref" in part:
+            found: Mapping[str, Any] = whole["definitions"][part["$ref"].rpartition("/")[2]]
+            return found
+    return node
