@@ -125,6 +125,7 @@ OWNERS = {
     "langgraph": {"router/bundle_router/ext/langchain.py"},
     "agents": {"router/bundle_router/ext/openai_agents.py"},
     "temporalio": {"router/bundle_router/ext/temporal.py"},
+    "pydantic_monty": {"router/bundle_router/adapters/monty.py"},
     "tokenizers": {"router/bundle_router/adapters/embeddings/local.py"},
     "onnxruntime": {"router/bundle_router/adapters/embeddings/local.py"},
 }
@@ -134,6 +135,7 @@ PURE = {
     "base64",
     "binascii",
     "bisect",
+    "builtins",
     "collections",
     "contextlib",
     "dataclasses",
@@ -149,6 +151,7 @@ PURE = {
     "ipaddress",
     "itertools",
     "json",
+    "keyword",
     "math",
     "operator",
     "re",

@@ -5,7 +5,7 @@ A fake that implements a port is in `bundle_router.testing`; one contract suite 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -230,6 +230,42 @@ class Selector(Protocol):
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program of an agent, with the functions it may call: their names, and stubs to check it against. It may compute
+    for so many seconds, use so much memory, make so many calls and print so many characters."""
+
+    text: str
+    stubs: str
+    names: tuple[str, ...]
+    seconds: float
+    memory_bytes: int
+    calls: int
+    output_chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnd:
+    """What came of a program: what it printed, and after it why it did not end well. `code` is a short word."""
+
+    text: str
+    outcome: Outcome = "ok"
+    code: str = ""
+
+
+CallFunction = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+"""Calls a program's function by name, with its arguments. What it raises is raised in the program."""
+
+
+class Programs(Protocol):
+    """Runs programs that strangers wrote, which reach nothing but the functions they are given."""
+
+    async def run(self, program: Program, call: CallFunction) -> ProgramEnd:
+        """Check a program and run it. What is wrong with it is in the end, never raised. Raises NotInstalled."""
+
+    async def close(self) -> None: ...
+
+
 class ToolSearch(Protocol):
     """Ranks the tools of a catalog for a query."""
 
@@ -446,6 +482,7 @@ __all__ = [
     "AnswerStore",
     "Appended",
     "ArtifactStore",
+    "CallFunction",
     "Capabilities",
     "Client",
     "Clock",
@@ -459,6 +496,9 @@ __all__ = [
     "Listing",
     "ModelClient",
     "Near",
+    "Program",
+    "ProgramEnd",
+    "Programs",
     "RawResult",
     "Readiness",
     "Record",

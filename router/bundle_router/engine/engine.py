@@ -26,7 +26,7 @@ from bundle_router.core.models.canonical import encode
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.artifact_handles import PREFIX
 from bundle_router.core.tools.exposure import FORMATS, Toolset, names_in
-from bundle_router.core.tools.meta_tools import NAMES, CallTool, parse, resolve
+from bundle_router.core.tools.meta_tools import EXECUTE, NAMES, CallTool, parse, resolve
 from bundle_router.core.tools.pins import Pins
 from bundle_router.core.tools.shaping.forms import media_form
 from bundle_router.engine.arguments import Arguments, read_arguments, with_artifacts, without_payloads
@@ -43,6 +43,7 @@ from bundle_router.engine.calls import (
 from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.flow import EnginePorts, Flow, InThread, drive, drive_from_thread, in_thread, on_store
 from bundle_router.engine.meta_calls import MissedTool, answer, record_missed
+from bundle_router.engine.programs import execute
 from bundle_router.engine.relay import RelayedRequest, passed_through
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable
 from bundle_router.engine.route import RouteRequest, inherited_by, route
@@ -329,9 +330,28 @@ class Engine:
                 if not isinstance(wanted, CallTool):
                     return await self._answer(run, request, decision_id)
                 request = replace(request, name=wanted.name, arguments=self._read(wanted.arguments), via=name)
+            if name == EXECUTE and self._ports.programs is not None:
+                state = await self.state_async(run.id, decision_id)
+                if "code" in self._modes_shown(state):
+                    return await self._execute(run, request, state)
             return await self._call(run, request, decision_id)
         finally:
             run.release()
+
+    def _modes_shown(self, state: RunState) -> set[str]:
+        found = ((id_, self.catalog.bundle(id_)) for id_ in state.bundle_ids)
+        return {state.modes.get(id_) or bundle.mode for id_, bundle in found if bundle is not None}
+
+    async def _execute(self, run: OpenRun, request: CallRequest, state: RunState) -> Result:
+        """Run a program of the agent's; its calls are judged under the same decision."""
+        assert self._ports.programs is not None  # noqa: S101 - the caller looked
+
+        async def call(tool: str, arguments: Mapping[str, Any], key: str, via: str) -> Result:
+            more: dict[str, Any] = {"key": key, "via": via, "whole": True, "joins": False}
+            return await self.call(run.id, tool, arguments, state.decided.id, **more)
+
+        at = CallPorts(self._ports, self._runs, run)
+        return await execute(at, self._ports.programs, state, request, call, self._runs.tree_spent(run))
 
     async def _held(self, run_id: str) -> OpenRun:
         """The open run, which stays so until it is released, whoever closes it meanwhile."""
@@ -516,6 +536,8 @@ class Engine:
             self._store.close()
             for session in {id(session): session for session in self._ports.sessions.values()}.values():
                 await session.close()
+            if self._ports.programs is not None:
+                await self._ports.programs.close()
 
 
 def _toolset(state: RunState, how: SurfaceForm) -> Toolset:

@@ -16,7 +16,17 @@ from bundle_router.core.tools.meta_tools import Finder
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.engine.reuse import ResultReuse
 from bundle_router.errors import RunBusy
-from bundle_router.ports import Clock, Diagnostics, Redactor, RunStore, Scratch, Selector, Sessions, ToolSearch
+from bundle_router.ports import (
+    Clock,
+    Diagnostics,
+    Programs,
+    Redactor,
+    RunStore,
+    Scratch,
+    Selector,
+    Sessions,
+    ToolSearch,
+)
 
 T = TypeVar("T")
 
@@ -35,7 +45,8 @@ def no_patterns(pattern: str) -> Finder:
 class EnginePorts:
     """The ports the flows use. `sessions` is keyed by transport; `describe` says what bytes are; `patterns` makes a
     finder of a regular expression (ValueError, in words, where it can't); `tools` is None where there is no search,
-    `results` where no result is used again, `scratch` where no file can be handed to a tool."""
+    `results` where no result is used again, `scratch` where no file can be handed to a tool, `programs` where no
+    agent's program is run."""
 
     clock: Clock
     redactor: Redactor
@@ -47,6 +58,7 @@ class EnginePorts:
     tools: ToolSearch | None = None
     results: ResultReuse | None = None
     scratch: Callable[[], Scratch] | None = None
+    programs: Programs | None = None
 
 
 @dataclass(frozen=True, slots=True)

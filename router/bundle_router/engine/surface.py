@@ -35,7 +35,15 @@ from bundle_router.core.tools.exposure import (
     place,
 )
 from bundle_router.core.tools.exposure.forms import NATIVE, with_deferred
-from bundle_router.core.tools.meta_tools import NAMES, READERS, VisibleTools, guidance, meta_definitions, meta_tokens
+from bundle_router.core.tools.meta_tools import (
+    EXECUTE,
+    NAMES,
+    READERS,
+    VisibleTools,
+    guidance,
+    meta_definitions,
+    meta_tokens,
+)
 from bundle_router.engine.runs import AncestorLimits
 from bundle_router.errors import RequestError
 from bundle_router.ports import Scope, ToolSearch
@@ -242,8 +250,8 @@ class Surface:
         shelf = self.shelf(replace(state, activation=state.decided.decision.after) if fixed else state)
         placement, cards = shelf.placement, self.catalog.cards
         by_provider = native and form in NATIVE
-        ours = Placement(placement.direct, (), placement.meta) if by_provider else placement
-        own, at = (NAMES, 0) if fixed else _meta_names(ours)
+        ours = replace(placement, deferred=(), activated=frozenset(), reading_from=None) if by_provider else placement
+        own, at = ((*NAMES, EXECUTE) if ours.code else NAMES, 0) if fixed else _meta_names(ours)
         direct = [cards[row.name] for row in placement.direct]
         evicted = [tool for tool in state.decided.decision.evicted_tools if tool in shelf.places]
         listed = listing(direct, self.exposed, form)
@@ -296,6 +304,8 @@ def _meta_names(placement: Placement) -> tuple[tuple[str, ...], int]:
     """The meta-tools an array needs, and where in it they stand. All of them where there is something to find, before
     everything else, so that it grows behind them; else the readers alone, from the first result that can be read on.
     """
-    if placement.behind:
-        return NAMES, 0
+    if placement.found_by_name:
+        return ((*NAMES, EXECUTE) if placement.code else NAMES), 0
+    if placement.code:
+        return (NAMES[0], EXECUTE, *READERS), 0
     return (READERS, placement.reading_from) if placement.reading_from is not None else ((), 0)

@@ -104,6 +104,7 @@ class Router:
         from bundle_router.adapters.clock import SystemClock
         from bundle_router.adapters.local import LocalSessions
         from bundle_router.adapters.media import describe
+        from bundle_router.adapters.monty import MontyPrograms
         from bundle_router.adapters.patterns import compile_pattern
         from bundle_router.adapters.scratch import ScratchFolder
 
@@ -149,6 +150,7 @@ class Router:
             tools=open_tool_search(own, diagnostics),
             results=open_results(catalog, clock),
             scratch=ScratchFolder,
+            programs=MontyPrograms(),
         )
         kept = open_store(runs, catalog, clock, redactor, store)
         capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)

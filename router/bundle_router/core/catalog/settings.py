@@ -281,7 +281,18 @@ class CallLimits:
         key("Seconds that the calls of a run and all runs below it may take, added up.", gt=0, le=31_536_000),
     ] = None
 
+    code_seconds: Annotated[
+        float, key('Seconds that an agent\'s program may compute (`mode = "code"`).', gt=0, le=600)
+    ] = 10.0
+    code_timeout_s: Annotated[float, key("Seconds that a program may take with its calls.", gt=0, le=3600)] = 120.0
+    code_memory_mb: Annotated[int, key("Megabytes of memory that a program may use.", ge=1, le=4096)] = 128
+    code_calls: Annotated[int, key("Calls that one program may make.", ge=1, le=100_000)] = 200
+
     ADDED: ClassVar[tuple[str, ...]] = (
+        "code_seconds",
+        "code_timeout_s",
+        "code_memory_mb",
+        "code_calls",
         "calls_per_run",
         "result_bytes_per_run",
         "call_seconds_per_run",

@@ -312,6 +312,12 @@ class Policy:
     effects: Annotated[tuple[Effect, ...] | None, key("Only bundles whose effects are all in this list.", Effects)] = (
         None
     )
+    untrusted_in_code: Annotated[
+        bool | None,
+        key('Whether programs (`mode = "code"`) may call untrusted servers\' tools. One row has to say so, none no.'),
+    ] = None
+
+    ADDED: ClassVar[tuple[str, ...]] = ("untrusted_in_code",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,14 @@ def _address_layers(catalog: Catalog, address: Address, whose: str) -> tuple[lis
     return layers, [] if granted else ["/".join(address) + whose]
 
 
+def may_call_untrusted_in_code(catalog: Catalog, address: Address, grants: tuple[Grant, ...]) -> bool:
+    """Whether a program at this address may call tools of untrusted servers: some policy row says so and none says no,
+    here and for every ancestor."""
+    addresses = [address, *((grant.workflow, grant.role, grant.step) for grant in grants)]
+    said = [[row.untrusted_in_code for row in covering(catalog.policies, each)] for each in addresses]
+    return all(True in row and False not in row for row in said)
+
+
 def _step_layer(catalog: Catalog, policy: StepPolicy, name: str) -> Layer:
     return Layer(
         name=name,

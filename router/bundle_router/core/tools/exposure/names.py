@@ -14,7 +14,7 @@ MAX_NAME: Final = 64
 
 _MARK: Final = 8
 RESERVED: Final = frozenset(
-    ("search_tools", "list_tools", "get_tool_details", "call_tool", "read_artifact", "search_artifact")
+    ("search_tools", "list_tools", "get_tool_details", "call_tool", "read_artifact", "search_artifact", "execute")
 )
 """The router's own tools: no server's tool is exposed under one of these names."""
 _SAFE: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")

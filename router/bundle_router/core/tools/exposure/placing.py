@@ -11,7 +11,7 @@ from bundle_router.core.catalog import Bundle, Card, Catalog, Skill
 from bundle_router.core.models import Activation, Mode, Offer
 from bundle_router.core.tools.exposure.values import Place, Placed, Placement
 
-_OPENNESS: Final[Mapping[Place, int]] = {"direct": 0, "deferred": 1, "meta": 2}
+_OPENNESS: Final[Mapping[Place, int]] = {"direct": 0, "deferred": 1, "meta": 2, "code": 3}
 _LAST: Final = 1 << 30
 READER: Final = "read_artifact"
 """The router's own tool that is asked for, in the name of a bundle, when a result of it can be read on."""
@@ -53,7 +53,7 @@ def may_be_offered(catalog: Catalog, bundle: Bundle) -> bool:
 
 def offered_mode(catalog: Catalog, bundle: Bundle) -> Mode:
     """How the bundle is presented in a shortlist: behind search, and no more openly than by itself."""
-    return "meta" if "meta" in (bundle.mode, offer_of(catalog, bundle)) else "deferred"
+    return "meta" if bundle.mode in ("meta", "code") or offer_of(catalog, bundle) == "meta" else "deferred"
 
 
 def as_presented(bundle: Bundle, mode: Mode | None) -> Bundle:
@@ -74,7 +74,7 @@ def waits(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
     """Whether the tool joins the array when it is asked for: the bundle defers it, or may not have room for it."""
     if bundle.mode == "direct" and bundle.max_tokens is None and tool in catalog.cards:
         return False
-    return tool in bundle.tools and mode_of(catalog, bundle, tool) != "meta"
+    return tool in bundle.tools and mode_of(catalog, bundle, tool) not in ("meta", "code")
 
 
 def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[str]:
@@ -90,7 +90,7 @@ def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[st
 
 def wanted_direct(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> list[str]:
     """Return those of the tools that the bundle puts into the array, as far as its own budget goes."""
-    if bundle.mode == "meta" or (bundle.mode == "deferred" and not catalog.skills_of(bundle)):
+    if bundle.mode in ("meta", "code") or (bundle.mode == "deferred" and not catalog.skills_of(bundle)):
         return []
     return [tool for tool in tools if mode_of(catalog, bundle, tool) == "direct"]
 
@@ -137,9 +137,10 @@ def place(
     rest = [(places[tool], _placed(catalog, tool, homes[tool])) for tool in places if tool not in shown]
     return Placement(
         tuple(placed for _, placed in order_of),
-        tuple(placed for where, placed in rest if where != "meta"),
+        tuple(placed for where, placed in rest if where in ("direct", "deferred")),
         tuple(placed for where, placed in rest if where == "meta"),
         frozenset(activated),
+        tuple(placed for where, placed in rest if where == "code"),
         _reading_from(catalog, activation, [at for (at, _), _ in order_of]),
     )
 
@@ -217,7 +218,7 @@ def _asked(activation: Activation, places: Mapping[str, Place], chosen: Sequence
         (asked.used, asked.place, asked.name)
         for entry in activation.entries
         for asked in entry.tools
-        if places.get(asked.name, "meta") != "meta" and asked.name not in already
+        if places.get(asked.name, "meta") not in ("meta", "code") and asked.name not in already
     ]
     return {name: place for _, place, name in sorted(rows, reverse=True)}
 

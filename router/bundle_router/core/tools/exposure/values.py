@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from bundle_router.core.models.canonical import digest_of
 
-Place = Literal["direct", "deferred", "meta"]
-"""Where a permitted tool is: in the array, behind search until it is asked for, or behind `call_tool` for good."""
+Place = Literal["direct", "deferred", "meta", "code"]
+"""Where a permitted tool is: in the array, behind search until it is asked for, behind `call_tool` for good, or called
+by programs alone (`execute`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,17 @@ class Placement:
     deferred: tuple[Placed, ...] = ()
     meta: tuple[Placed, ...] = ()
     activated: frozenset[str] = frozenset()
+    code: tuple[Placed, ...] = ()
     reading_from: int | None = None
 
     @property
     def behind(self) -> bool:
         """Whether anything is to be had by search: the agent then needs the tools that find it, and to be told."""
+        return self.found_by_name or bool(self.code)
+
+    @property
+    def found_by_name(self) -> bool:
+        """Whether anything is to be had by search and called by its name."""
         return bool(self.deferred or self.meta or self.activated)
 
 

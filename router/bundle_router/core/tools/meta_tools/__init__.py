@@ -34,6 +34,7 @@ from bundle_router.core.tools.meta_tools.arguments import (
     parse,
 )
 from bundle_router.core.tools.meta_tools.definitions import (
+    EXECUTE,
     META_SERVER,
     NAMES,
     READERS,
@@ -54,6 +55,7 @@ from bundle_router.core.tools.meta_tools.resolving import Resolved, resolve
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
 
 __all__ = [
+    "EXECUTE",
     "META_SERVER",
     "NAMES",
     "READERS",

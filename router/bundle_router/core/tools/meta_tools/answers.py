@@ -11,6 +11,7 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.tools.exposure.values import Placed, Placement
 from bundle_router.core.tools.meta_tools.arguments import MAX_FOUND
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
+from bundle_router.core.tools.stubs import functions
 
 ANSWER_CHARS: Final = 2_000
 """Characters of one search answer: what is found first may fill it. About 500 tokens."""
@@ -53,7 +54,7 @@ class VisibleTools:
     def places(self) -> dict[str, str]:
         placed = self.placement
         rows: tuple[tuple[str, Sequence[Placed]], ...] = (
-            ("direct", placed.direct), ("deferred", placed.deferred), ("meta", placed.meta),
+            ("direct", placed.direct), ("deferred", placed.deferred), ("meta", placed.meta), ("code", placed.code),
         )  # fmt: skip
         return {row.name: where for where, of in rows for row in of}
 
@@ -102,6 +103,10 @@ def _is_untrusted(catalog: Catalog, tool: str) -> bool:
 
 def _how(shelf: VisibleTools, told: Collection[str], places: Mapping[str, str]) -> str:
     wheres = {places[tool] for tool in told}
+    if "code" in wheres:
+        others = _how(shelf, [tool for tool in told if places[tool] != "code"], places)
+        how = f"Call them in a program (execute): await {_function(shelf, told, places)}(argument=...)."
+        return f"{how} {others}".rstrip()
     if "meta" in wheres or (not shelf.joins and "deferred" in wheres):
         return "Call them by name with call_tool."
     if "deferred" not in wheres:
@@ -111,6 +116,12 @@ def _how(shelf: VisibleTools, told: Collection[str], places: Mapping[str, str]) 
     if shelf.room is not None and len({*companions, *(row.name for row in joining)}) > shelf.room:
         return f"Your tool list has room for {max(shelf.room, 0)} more at this step: call the others with call_tool."
     return "They are in your tool list from now on."
+
+
+def _function(shelf: VisibleTools, told: Collection[str], places: Mapping[str, str]) -> str:
+    """Return the name that a program has for the first of the tools that only programs call."""
+    by_tool = {tool: name for name, tool in functions({t: shelf.exposed.get(t, t) for t in shelf.places}).items()}
+    return next(by_tool[tool] for tool in told if places[tool] == "code")
 
 
 def selected_text(shelf: VisibleTools, tools: Sequence[str], unknown: Sequence[str]) -> MetaAnswer:
@@ -126,7 +137,8 @@ def selected_text(shelf: VisibleTools, tools: Sequence[str], unknown: Sequence[s
 def list_bundles(shelf: VisibleTools) -> MetaAnswer:
     """Every bundle of the decision with the number of its tools and what it is for, one line each."""
     counts: dict[str, int] = {}
-    for of in (shelf.placement.direct, shelf.placement.deferred, shelf.placement.meta):
+    placed = shelf.placement
+    for of in (placed.direct, placed.deferred, placed.meta, placed.code):
         for row in of:
             counts[row.bundle] = counts.get(row.bundle, 0) + 1
     rows = [

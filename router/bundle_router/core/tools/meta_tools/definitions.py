@@ -36,9 +36,15 @@ _DEFINITIONS: Final = MappingProxyType(
             "Find lines in a stored result",
             _object(("uri", "pattern"), uri=_TEXT, pattern=_TEXT, regex={"type": "boolean"}, context=_NUMBER),
         ),
+        "execute": (
+            "Run a Python program that calls tools: r = await name(argument=...); print(...)",
+            _object(("code",), code=_TEXT),
+        ),
     }
 )
-NAMES: Final[tuple[str, ...]] = tuple(_DEFINITIONS)
+EXECUTE: Final = "execute"
+"""Runs a program; there where a bundle's `mode` is `code`."""
+NAMES: Final[tuple[str, ...]] = tuple(name for name in _DEFINITIONS if name != EXECUTE)
 SEEKERS: Final[tuple[str, ...]] = NAMES[:4]
 """Needed where anything is deferred or behind `call_tool`."""
 READERS: Final[tuple[str, ...]] = NAMES[4:]
@@ -52,6 +58,7 @@ _TOKENS: Final = MappingProxyType(
         "call_tool": 46,
         "read_artifact": 65,
         "search_artifact": 62,
+        "execute": 50,
     }
 )
 """cl100k_base, OpenAI form; a test counts them again."""

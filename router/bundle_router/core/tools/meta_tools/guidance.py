@@ -31,6 +31,12 @@ INTRODUCTION: Final = (
 )
 
 
+IN_CODE: Final = (
+    "Some tools are called by programs: search_tools gives their names and arguments, execute runs a program over them "
+    "(result = await name(argument=...)) and gives you what it prints. Results reach the program whole."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
     """A bundle in the index: the ways to write it, shortest first."""
@@ -45,12 +51,14 @@ def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str],
     if not placement.behind:
         return told
     hidden: dict[str, list[str]] = {}
-    for row in (*placement.direct, *placement.deferred, *placement.meta):
+    for row in (*placement.direct, *placement.deferred, *placement.meta, *placement.code):
         if row.name in placement.activated or row not in placement.direct:
             hidden.setdefault(row.bundle, []).append(row.name)
     lines = [_line(catalog, id_, sorted(hidden[id_]), exposed) for id_ in _order(hidden, placement)]
     total = sum(map(len, hidden.values()))
-    text = f"{INTRODUCTION} {_index(lines, total)}"
+    parts = [INTRODUCTION] if placement.found_by_name else []
+    parts += [IN_CODE] if placement.code else []
+    text = f"{' '.join(parts)} {_index(lines, total)}"
     return f"{text}\n{told}" if told else text
 
 
@@ -65,7 +73,7 @@ def _told_evicted(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
     """Bundles in the decision's order, as `deferred` and `meta` have it; wholly activated ones by id at the end."""
-    waiting = dict.fromkeys(row.bundle for row in (*placement.deferred, *placement.meta))
+    waiting = dict.fromkeys(row.bundle for row in (*placement.deferred, *placement.meta, *placement.code))
     return sorted(hidden, key=lambda id_: (list(waiting).index(id_) if id_ in waiting else len(waiting), id_))
 
 

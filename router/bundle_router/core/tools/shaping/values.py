@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-Role = Literal["media", "embedded", "full_result"]
+Role = Literal["media", "embedded", "full_result", "program"]
 """`media`: a media block; `embedded`: found inside text or JSON; `full_result`: a result that was cut, whole."""
 
 

@@ -1,0 +1,106 @@
+"""Programs run by pydantic-monty: a Python interpreter of its own, in worker processes, that has nothing but what it is
+given: no files, no network, no modules of ours, no way to our objects."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from functools import partial
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from bundle_router.errors import needs_extra
+from bundle_router.ports import CallFunction, Program, ProgramEnd
+
+WORKERS: Final = 4
+"""Programs that run at once; others wait for their turn."""
+SESSIONS: Final = 50
+"""Programs after which a worker process is replaced."""
+
+
+class MontyPrograms:
+    """The `Programs` port over pydantic-monty. Workers start with the first program of an event loop (some 15 ms)."""
+
+    def __init__(self) -> None:
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+
+    async def run(self, program: Program, call: CallFunction) -> ProgramEnd:
+        """Check and run a program. Raises NotInstalled."""
+        with needs_extra("a bundle with mode = 'code'", "code"):
+            import pydantic_monty as monty
+        printed = _Printed(program.output_chars)
+        # What is random, or sleeps, is the same whenever the program is run again: its calls have keys by their order.
+        seed = hashlib.sha256(program.text.encode("utf-8", "replace")).hexdigest()
+        policy: Any = {"sleep": "zero", "random_start": {"seed": seed}}
+        limits: Any = {
+            "max_feed_duration_secs": program.seconds,
+            "max_memory": program.memory_bytes,
+            "max_suspensions": program.calls,
+        }
+        checked_out = (await self._pool()).checkout(
+            script_name="program.py",
+            limits=limits,
+            type_check=True,
+            type_check_stubs=program.stubs,
+            type_check_format="concise",
+            os_policy=policy,
+        )
+        lookup = {name: partial(_call, call, name) for name in program.names}
+        try:
+            async with checked_out as session:
+                value = await session.feed_run(program.text, external_lookup=lookup, print_callback=printed)
+        except monty.MontyTypingError as wrong:
+            return ProgramEnd(f"The program was not run:\n{wrong.display()}", "invalid_arguments", "type_error")
+        except monty.MontySyntaxError as wrong:
+            return ProgramEnd(f"The program was not run:\n{wrong.display()}", "invalid_arguments", "syntax_error")
+        except monty.MontyRuntimeError as failed:
+            return ProgramEnd(printed.with_line(failed.display("traceback")), "tool_error", "program_failed")
+        except (monty.MontyConversionError, monty.MontyCrashedError) as failed:
+            return ProgramEnd(printed.with_line(str(failed)), "tool_error", "program_failed")
+        return ProgramEnd(printed.text if value is None else printed.with_line(repr(value)[: program.output_chars]))
+
+    async def _pool(self) -> Any:
+        from pydantic_monty import AsyncMonty
+
+        loop = asyncio.get_running_loop()
+        if loop not in self._pools:
+            pool = AsyncMonty(max_processes=WORKERS, max_checkouts_per_worker=SESSIONS)
+            self._pools[loop] = pool
+            await pool.__aenter__()
+        return self._pools[loop]
+
+    async def close(self) -> None:
+        pools, self._pools = list(self._pools.values()), WeakKeyDictionary()
+        for pool in pools:
+            with contextlib.suppress(RuntimeError):  # its loop is closed, and its workers ended with it
+                await pool.__aexit__(None, None, None)
+
+
+async def _call(call: CallFunction, name: str, *positional: Any, **arguments: Any) -> Any:
+    if positional:
+        raise TypeError(f"{name}() takes keyword arguments only")
+    return await call(name, arguments)
+
+
+class _Printed:
+    """What a program printed, up to so many characters."""
+
+    def __init__(self, most: int) -> None:
+        self._parts: list[str] = []
+        self._room = most
+
+    def __call__(self, stream: str, text: str) -> None:
+        if self._room > 0:
+            self._parts.append(text[: self._room])
+            self._room -= len(text)
+            if self._room <= 0:
+                self._parts.append("\n(the rest of what the program printed was dropped)")
+
+    @property
+    def text(self) -> str:
+        return "".join(self._parts)
+
+    def with_line(self, line: str) -> str:
+        said = self.text
+        return f"{said}{'' if not said or said.endswith(chr(10)) else chr(10)}{line}"

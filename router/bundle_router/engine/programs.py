@@ -1,0 +1,159 @@
+"""An agent's program: checked, run, and recorded. Each call in it is a call of the run like any other.
+
+Rules:
+1. A program may call the tools of shown bundles whose `mode` is `code`, as far as they are exposed now; those of
+   untrusted servers only where policy says so. Every call passes the same verdict, budget and record as one that the
+   agent makes itself; its `via` names the program, which is an artifact.
+2. Results reach the program whole. What it prints is the agent's result, and is shaped as any.
+3. Where the program has a key, so have its calls, by their order: run again, it is given what was recorded.
+4. What a program calls and nobody defines is a gap. What the checker finds wrong is the agent's to read, with its line.
+5. Time, memory, calls and output are bounded (`[limits]`); the interpreter has no files, network or other modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.decide.ceiling import may_call_untrusted_in_code
+from bundle_router.core.models import Data, Text
+from bundle_router.core.models.canonical import digest
+from bundle_router.core.models.folders import TOP
+from bundle_router.core.tools.meta_tools import EXECUTE, META_SERVER
+from bundle_router.core.tools.shaping import Blob
+from bundle_router.core.tools.stubs import MAX_PROGRAM, called_and_undefined, functions, stubs
+from bundle_router.engine.calls import CallPorts, over_budget, refuse
+from bundle_router.engine.flow import on_store
+from bundle_router.engine.meta_calls import MissedTool, record_missed
+from bundle_router.engine.results import AdmittedCall, CallRequest, Result, finish_call, shape_blocks, store
+from bundle_router.engine.reuse import CallOutcome
+from bundle_router.engine.surface import RunState, why_not
+from bundle_router.ports import Program, ProgramEnd, Programs
+
+Call = Callable[[str, Mapping[str, Any], str, str], Awaitable[Result]]
+"""Makes a call of the run: canonical name, arguments, key, via."""
+FORM: Final = (
+    f"{EXECUTE} takes one argument, 'code': the text of a Python program of at most {MAX_PROGRAM:,} characters."
+)
+
+
+def callable_in_code(state: RunState) -> dict[str, str]:
+    """Return the tools that a program of this step may call (rule 1), each with its exposed name."""
+    exposed, catalog, modes = state.exposed(), state.catalog, state.modes
+    shown = [bundle for id_ in state.bundle_ids if (bundle := catalog.bundle(id_)) is not None]
+    in_code = [bundle for bundle in shown if (modes.get(bundle.id) or bundle.mode) == "code"]
+    step = state.step
+    address = (step.workflow, step.role, step.step)
+    strangers = may_call_untrusted_in_code(catalog, address, state.facts.grants)
+    found = dict.fromkeys(tool for bundle in in_code for tool in bundle.tools if tool in exposed)
+    return {
+        tool: state.surface.exposed.get(tool, tool)
+        for tool in found
+        if strangers or catalog.servers[tool.partition(".")[0]].trust == "trusted"
+    }
+
+
+async def execute(
+    at: CallPorts, programs: Programs, state: RunState, request: CallRequest, call: Call, tree: Spent | None
+) -> Result:
+    """Run the program of a call to `execute`, and return what it printed. `tree` is what the tree of runs has spent."""
+    ports, run, limits = at.ports, at.run, state.catalog.settings.limits
+    own = AdmittedCall("", f"{META_SERVER}.{EXECUTE}", "", request, state, TOP, state.scope, ports.clock.monotonic_ns())
+
+    def begin(wait_s: float) -> Result | None:
+        with run.lock:
+            run.read_on()
+            refusal = over_budget(run, state, own.tool, request.arguments.text, tree)
+            return refuse(ports, run, replace(own, call_id=run.next_id()), refusal, wait_s) if refusal else None
+
+    refused = await on_store(at.runs.store, begin)
+    if refused is not None:
+        await at.on_disk()
+        return refused
+    code = request.arguments.value.get("code") if request.arguments.wrong is None else None
+    if not isinstance(code, str) or not code.strip() or len(code) > MAX_PROGRAM:
+        return await _finish(at, own, ProgramEnd(FORM, "invalid_arguments", "invalid_arguments"), ())
+    text = code.encode("utf-8", "replace")
+    blob = Blob(text, digest(text).rpartition(":")[2], "program", ports.describe(text), "text/x-python", "program.py")
+    kept = await store(run, (blob,))
+    named = functions(callable_in_code(state))
+    count = 0
+
+    async def called(name: str, arguments: Mapping[str, Any]) -> Any:
+        nonlocal count
+        count += 1
+        key = f"{request.key}:{count}" if request.key else ""
+        result = await call(named[name], arguments, key, kept[0].uri)
+        if not result.ok:
+            raise RuntimeError(result.text)
+        return value_of(result, partial(at.runs.artifact, run.id))
+
+    program = Program(
+        text=code,
+        stubs=stubs(named, state.catalog.cards),
+        names=tuple(named),
+        seconds=limits.code_seconds,
+        memory_bytes=limits.code_memory_mb * 1024 * 1024,
+        calls=limits.code_calls,
+        output_chars=limits.max_result_bytes,
+    )
+    try:
+        async with asyncio.timeout(limits.code_timeout_s):
+            end = await programs.run(program, called)
+    except TimeoutError:
+        end = ProgramEnd(
+            f"The program took longer than {limits.code_timeout_s:g} s with its calls.", "timeout", "timeout"
+        )
+    missed = called_and_undefined(code, named)
+    if missed:
+        await on_store(at.runs.store, lambda wait_s: _record_gaps(at, own, kept[0].uri, missed, wait_s))
+    return await _finish(at, own, end, kept)
+
+
+def _record_gaps(at: CallPorts, own: AdmittedCall, via: str, names: Any, wait_s: float) -> None:
+    state = own.state
+    with at.run.lock:
+        at.run.read_on()
+        for name in names:
+            code, detail = why_not(state, state.surface.canonical.get(name, name))
+            text = f"{name!r} is not available at this step ({code}: {detail})."
+            gap = MissedTool(state.surface.canonical.get(name, name), code, text)
+            record_missed(at, replace(own.request, via=via, key=""), state, gap, wait_s)
+
+
+async def _finish(at: CallPorts, own: AdmittedCall, end: ProgramEnd, kept: Any) -> Result:
+    shaped = await shape_blocks(at.ports, own.state.catalog.settings.limits.max_result_chars, (Text(end.text),))
+    stored = (*kept, *await store(at.run, shaped.blobs))
+
+    def finished(wait_s: float) -> Result:
+        with at.run.lock:
+            outcome = CallOutcome(end.outcome, end.code, shaped, stored=stored)
+            return finish_call(at.ports, at.run, replace(own, call_id=at.run.next_id()), outcome, wait_s=wait_s)
+
+    result = await on_store(at.runs.store, finished)
+    await at.on_disk()
+    return result
+
+
+def value_of(result: Result, artifact: Callable[[str], bytes]) -> Any:
+    """Return a result as a program's value: JSON as what it says, also where it came as text; other text as it is; with
+    media, the text and the handles of the media. A recorded result, which a key gave, has the same value."""
+    handles = [one.uri for one in result.artifacts if one.role == "media"]
+    if handles:
+        return {"text": result.text, "media": handles}
+    data = [block for block in result.whole or () if isinstance(block, Data)]
+    if len(data) == 1:
+        return data[0].value
+    text = "\n".join(block.text for block in result.whole or () if isinstance(block, Text))
+    if result.whole is None:
+        full = next((one.sha256 for one in result.artifacts if one.role == "full_result"), None)
+        text = result.text if full is None else artifact(full).decode("utf-8", "replace")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

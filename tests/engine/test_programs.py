@@ -1,0 +1,264 @@
+"""Code mode: an agent's program calls tools by the same policy, keys, budgets and records, and can do nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_router import Result, Router, Step
+from bundle_router.core.catalog import Bundle, Policy, Route, Server
+from bundle_router.core.tools.stubs import called_and_undefined
+from bundle_router.engine.programs import callable_in_code
+from bundle_router.testing import fake_router, small_catalog
+from bundle_router.tool import LocalServer, Media
+
+pytest.importorskip("pydantic_monty", reason="pydantic-monty is not installed; the extra code has it")
+
+CONFIG = {
+    "routes": '[[routes]]\nname = "all"\nbundles = ["notes", "plain"]\n',
+    "policy": '[[policies]]\nname = "all"\nallow = ["bundle:notes", "bundle:plain"]\ndeny = ["tool:notes.burn"]\n'
+    'effects = ["read", "write"]\n',
+}
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.added: list[str] = []
+
+    def servers(self) -> dict[str, LocalServer]:
+        def add(text: str) -> int:
+            """Add a note."""
+            self.added.append(text)
+            return len(self.added)
+
+        async def listing(count: int, prefix: str = "line") -> list[dict[str, Any]]:
+            """List what there is."""
+            return [{"name": f"{prefix} {number}", "size": number * 7 % 100} for number in range(count)]
+
+        def draw() -> Media:
+            """Draw."""
+            return Media(b"\x89PNG\r\n\x1a\n", "image/png")
+
+        def burn() -> str:
+            """Burn the notes."""
+            raise AssertionError("policy denies it")
+
+        def direct() -> str:
+            """Be called by name."""
+            return "direct"
+
+        return {
+            "notes": LocalServer([add, listing, draw, burn], "Notes.", effects=["read", "write"], mode="code"),
+            "plain": LocalServer([direct], "Plain.", effects=["read"]),
+        }
+
+
+def run(
+    folder: Path, work: Callable[[Router], Coroutine[Any, Any, Any]], limits: str = "", notes: Notes | None = None
+) -> Any:
+    (folder / "config").mkdir(exist_ok=True)
+    for name, text in {**CONFIG, "router": f"[limits]\n{limits}\n"}.items():
+        (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
+
+    async def main() -> Any:
+        local = (notes or Notes()).servers()
+        async with Router.open(folder / "config", runs=folder / "runs", local=local, workspace=folder) as router:
+            await router.route(Step(run_id="r", workflow="w", role="r", step="s", key="k"))
+            return await work(router)
+
+    return asyncio.run(main())
+
+
+def execute(folder: Path, program: str, limits: str = "", notes: Notes | None = None, key: str = "") -> Result:
+    async def work(router: Router) -> Result:
+        return await router.call("r", "execute", {"code": program}, key=key)
+
+    result = run(folder, work, limits, notes)
+    assert isinstance(result, Result)
+    return result
+
+
+def calls(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "runs" / "r" / "tool-calls.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row for row in map(json.loads, lines) if row["type"] == "call.finished"]
+
+
+def test_the_agent_is_shown_search_and_execute_and_told_of_them(tmp_path: Path) -> None:
+    async def work(router: Router) -> Any:
+        shown = await router.tools("r")
+        found = await router.call("r", "search_tools", {"query": "add a note"})
+        return shown, found.text
+
+    shown, found = run(tmp_path, work)
+    names = [row["function"]["name"] for row in shown.tools]
+    assert names == ["search_tools", "execute", "read_artifact", "search_artifact", "plain__direct"]
+    assert "execute runs a program" in shown.guidance
+    assert "notes__add(text)" in found
+    assert "await notes__add(" in found
+
+
+def test_intermediate_results_never_pass_through_the_model(tmp_path: Path) -> None:
+    program = """
+rows = await notes__listing(count=2000)
+big = [row["name"] for row in rows if row["size"] > 97]
+print(len(rows), big[:2])
+"""
+    result = execute(tmp_path, program)
+    assert result.text == "2000 ['line 14', 'line 57']\n"
+    inner, outer = calls(tmp_path)
+    assert (inner["server"], inner["tool"], inner["outcome"]) == ("notes", "listing", "ok")
+    assert inner["via"] == outer["artifacts"][0]["uri"]
+    assert outer["artifacts"][0]["role"] == "program"
+    digest = outer["artifacts"][0]["sha256"]
+    kept = tmp_path / "runs" / "r" / "artifacts" / "sha256" / digest[:2] / digest
+    assert kept.read_text(encoding="utf-8") == program
+
+
+def test_calls_run_at_once_and_give_values(tmp_path: Path) -> None:
+    program = """
+import asyncio
+counts = await asyncio.gather(*[notes__add(text=str(n)) for n in range(30)])
+picture = await notes__draw()
+print(sum(counts), picture["media"][0][:16])
+"""
+    notes = Notes()
+    result = execute(tmp_path, program, notes=notes)
+    assert result.text.strip() == "465 artifact:sha256:"
+    assert len(notes.added) == 30
+
+
+def test_a_program_that_is_run_again_with_its_key_does_nothing_twice(tmp_path: Path) -> None:
+    notes, program = Notes(), "print(await notes__add(text='a'), await notes__add(text='b'))"
+    first = execute(tmp_path, program, notes=notes, key="p")
+    again = execute(tmp_path, program, notes=notes, key="p")
+    assert first.text == again.text == "1 2\n"
+    assert notes.added == ["a", "b"]
+
+
+def test_what_the_checker_finds_goes_back_with_its_line_and_nothing_is_run(tmp_path: Path) -> None:
+    notes = Notes()
+    result = execute(tmp_path, "await notes__add(text='a')\nawait notes__add(text=7)", notes=notes)
+    assert (result.outcome, result.code) == ("invalid_arguments", "type_error")
+    assert "program.py:2" in result.text
+    assert "Expected `str`" in result.text
+    assert not notes.added
+
+
+def test_an_unknown_name_and_a_denied_tool_are_gaps(tmp_path: Path) -> None:
+    result = execute(
+        tmp_path, "await notes__burn()\nawait no_such_tool(x=1)\ndef own():\n    pass\nown()\nprint(len([]))"
+    )
+    assert "notes__burn" in result.text
+    gaps = [row for row in calls(tmp_path) if row["outcome"] == "denied"]
+    assert [".".join(filter(None, (row["server"], row["tool"]))) for row in gaps] == ["notes.burn", "no_such_tool"]
+    assert gaps[0]["code"] == "policy_denied"
+    assert all(row["via"].startswith("artifact:sha256:") for row in gaps)
+
+
+def test_a_failed_call_can_be_caught(tmp_path: Path) -> None:
+    program = (
+        "try:\n    await notes__listing(count=1, prefix='x' * 2000000)\nexcept RuntimeError as e:\n    print('caught')"
+    )
+    assert execute(tmp_path, program).text == "caught\n"
+
+
+def test_budgets_count_the_calls_of_programs(tmp_path: Path) -> None:
+    result = execute(tmp_path, "for n in range(9):\n    await notes__add(text=str(n))", "calls_per_step = 5")
+    assert not result.ok
+    assert [row["outcome"] for row in calls(tmp_path)].count("ok") <= 5
+    assert "budget" in [row["outcome"] for row in calls(tmp_path)]
+
+
+NEVER = {
+    "a file": ("open('/etc/passwd').read()", "open"),
+    "a file by pathlib": ("from pathlib import Path\nprint(Path('/etc/passwd').read_text())", "Permission"),
+    "writing a file": ("from pathlib import Path\nPath('/tmp/x').write_text('a')", "Permission"),
+    "listing a folder": ("import os\nprint(os.listdir('/'))", "Permission"),
+    "the environment": ("import os\nprint(os.environ)", "not supported"),
+    "the network": ("import socket", "socket"),
+    "a process": ("import subprocess", "subprocess"),
+    "our modules": ("import bundle_router", "bundle_router"),
+    "importlib": ("import importlib", "importlib"),
+    "classes of the interpreter": ("print(().__class__.__bases__[0].__subclasses__())", "__class__"),
+    "the globals of a function": ("async def f(): pass\nprint(f.__globals__)", "__globals__"),
+    "what a tool's function is made of": ("print(notes__add.__closure__)", "__closure__"),
+    "an endless loop": ("while True:\n    pass", "time limit"),
+    "an endless coroutine": ("async def f():\n    return await f()\nawait f()", "recursion"),
+    "recursion": ("def f():\n    return f()\nf()", "recursion"),
+    "memory": ("x = [0] * 10**9", "memory limit"),
+    "memory by doubling": ("x = 'a'\nwhile True:\n    x += x", "memory limit"),
+    "a flood of output": ("while True:\n    print('x' * 1000)", "dropped"),
+    "a flood of calls": ("while True:\n    await notes__add(text='x')", "suspension limit"),
+    "a tool that is called by name": ("await plain__direct()", "plain__direct"),
+    "the router's own tools": ("await call_tool(name='notes.burn')", "call_tool"),
+}
+
+
+@pytest.mark.parametrize("what", NEVER)
+def test_a_program_may_never(what: str, tmp_path: Path) -> None:
+    program, why = NEVER[what]
+    limits = "code_seconds = 0.5\ncode_memory_mb = 32\ncode_calls = 20\nmax_result_bytes = 20000"
+
+    async def work(router: Router) -> Any:
+        result = await router.call("r", "execute", {"code": program})
+        after = await router.call("r", "execute", {"code": "print(1 + 1)"})
+        return result, after
+
+    result, after = run(tmp_path, work, limits)
+    assert result.outcome in ("tool_error", "invalid_arguments")
+    assert why in result.text
+    assert after.text == "2\n", "the pool is well"
+    assert "root:" not in result.text
+
+
+@pytest.mark.parametrize("arguments", [{}, {"code": ""}, {"code": 7}, {"code": "x" * 70_000}, "no json"])
+def test_malformed_arguments_get_a_sentence(arguments: Any, tmp_path: Path) -> None:
+    async def work(router: Router) -> Result:
+        return await router.call("r", "execute", arguments)
+
+    assert "takes one argument" in run(tmp_path, work).text
+
+
+def test_execute_is_no_tool_where_no_bundle_is_in_code_mode(tmp_path: Path) -> None:
+    async def work(router: Router) -> Result:
+        policy = {"deny": ("bundle:notes",)}
+        from bundle_router import StepPolicy
+
+        await router.route(Step(run_id="r2", workflow="w", role="r", step="s", policy=StepPolicy(**policy)))
+        return await router.call("r2", "execute", {"code": "print(1)"})
+
+    assert run(tmp_path, work).outcome == "denied"
+
+
+def test_tools_of_untrusted_servers_are_callable_only_where_policy_says_so() -> None:
+    """One row has to say so and none no, at the step's address and at every ancestor's."""
+    bundle = Bundle("b", "b", ("own.look", "strange.look"), effects=("read",), mode="code")
+    servers = [Server("own", "local", "trusted"), Server("strange", "stdio", "untrusted")]
+
+    def programs_tools(*rows: Policy, role: str = "r", parent: str = "") -> set[str]:
+        catalog = small_catalog({"b": bundle}, routes=[Route("all", bundles=("b",))], policies=rows, servers=servers)
+        with fake_router(catalog) as router:
+            if parent:
+                router.route_sync(Step(run_id="top", workflow="w", role=parent, step="s"))
+            more = {"parent_run_id": "top"} if parent else {}
+            router.route_sync(Step(run_id="x", workflow="w", role=role, step="s", **more))
+            return set(callable_in_code(router._engines.newest.state("x")))
+
+    allow = Policy("all", allow=("*",))
+    yes, no = Policy("yes", role=("r",), untrusted_in_code=True), Policy("no", untrusted_in_code=False)
+    assert programs_tools(allow) == {"own.look"}
+    assert programs_tools(allow, yes) == {"own.look", "strange.look"}
+    assert programs_tools(allow, yes, no) == {"own.look"}
+    assert programs_tools(allow, yes, role="other") == {"own.look"}
+    assert programs_tools(allow, yes, parent="other") == {"own.look"}
+
+
+def test_names_that_a_program_defines_are_no_gaps() -> None:
+    program = "import json as j\nfrom a import b\nfor f in []: f()\ndef g(h): return h(), g(1)\n"
+    program += "[k() for k in ()]\nj(); b(); m()"
+    assert called_and_undefined(program, []) == ["m"]
+    assert called_and_undefined("m() +", []) == ()
