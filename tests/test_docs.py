@@ -15,8 +15,9 @@ import pytest
 from bundle_router.adapters.config_files import read_config
 from bundle_router.cli import VERBS, parser
 from bundle_router.core.config import from_bytes
-from bundle_router.core.models import CODES, REASONS
+from bundle_router.core.models import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
 from bundle_router.errors import ConfigError, CorruptRun, RequestError, RouterError
+from bundle_router.review import sentences
 from bundle_router.review.lint import check
 from bundle_router.wiring.catalogs import local_cards
 
@@ -128,6 +129,14 @@ def test_every_reason_and_code_is_listed_in_order() -> None:
     why, why_not = REFERENCE.split("**Why shown:**")[1].split("**Why not, in the order tested:**")
     assert tuple(re.findall(r"`(\w+)`", why)) == REASONS
     assert tuple(re.findall(r"`(\w+)`", why_not.split("\n\n")[0])) == CODES
+
+
+def test_a_sentence_is_behind_every_closed_word() -> None:
+    assert tuple(sentences.CODES) == CODES
+    assert tuple(sentences.REASONS) == REASONS
+    assert tuple(sentences.SOURCES) == SOURCES
+    assert set(sentences.OUTCOMES) == set(OUTCOMES)
+    assert set(sentences.FAILURES) == set(FAILURES)
 
 
 def test_the_exit_codes_are_those_of_the_errors() -> None:

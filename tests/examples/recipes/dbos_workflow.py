@@ -28,7 +28,7 @@ async def call(decision: str, name: str, arguments: dict[str, Any]) -> str:
 
 @DBOS.workflow()
 async def triage(number: int) -> str:
-    return await call(await route(), "tickets.get_ticket", {"number": number})
+    return str(await call(await route(), "tickets.get_ticket", {"number": number}))
 
 
 async def main(folder: Path) -> None:
