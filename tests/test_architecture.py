@@ -126,6 +126,7 @@ OWNERS = {
     "agents": {"router/bundle_router/ext/openai_agents.py"},
     "temporalio": {"router/bundle_router/ext/temporal.py"},
     "pydantic_monty": {"router/bundle_router/adapters/monty.py"},
+    "jmespath": {"router/bundle_router/adapters/json_query.py"},
     "tokenizers": {"router/bundle_router/adapters/embeddings/local.py"},
     "onnxruntime": {"router/bundle_router/adapters/embeddings/local.py"},
 }

@@ -36,4 +36,4 @@ def test_the_tokens_of_each_meta_tool_are_those_counted(name: str, count: Any) -
 
 
 def test_all_meta_tools_together_stay_small() -> None:
-    assert meta_tokens(NAMES) <= 310
+    assert meta_tokens(NAMES) <= 320

@@ -41,12 +41,17 @@ def no_patterns(pattern: str) -> Finder:
     raise ValueError(f"regular expressions such as {pattern[:50]!r} are not searched for here")
 
 
+def no_queries(expression: str, value: Any) -> Any:
+    """Where there is no engine for queries."""
+    raise ValueError(f"queries such as {expression[:50]!r} are not answered here")
+
+
 @dataclass(frozen=True, slots=True)
 class EnginePorts:
     """The ports the flows use. `sessions` is keyed by transport; `describe` says what bytes are; `patterns` makes a
-    finder of a regular expression (ValueError, in words, where it can't); `tools` is None where there is no search,
-    `results` where no result is used again, `scratch` where no file can be handed to a tool, `programs` where no
-    agent's program is run."""
+    finder of a regular expression and `queries` asks JSON (ValueError, in words, where they can't); `tools` is None
+    where there is no search, `results` where no result is used again, `scratch` where no file can be handed to a tool,
+    `programs` where no agent's program is run."""
 
     clock: Clock
     redactor: Redactor
@@ -59,6 +64,7 @@ class EnginePorts:
     results: ResultReuse | None = None
     scratch: Callable[[], Scratch] | None = None
     programs: Programs | None = None
+    queries: Callable[[str, Any], Any] = no_queries
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from bundle_router.core.decide.budgets import Spent
@@ -38,6 +39,7 @@ from bundle_router.core.tools.meta_tools import (
     list_bundles,
     literal,
     parse,
+    queried,
     read_page,
     resolve,
     search_lines,
@@ -234,6 +236,11 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
         return MetaReply(describe_media(uri, data, facts), media=media)
     if isinstance(wanted, ReadArtifact):
         return MetaReply(read_page(wanted, text, data, cap))
+    if wanted.query:
+        try:
+            return MetaReply(queried(partial(ports.queries, wanted.query), text, cap))
+        except ValueError as wrong:
+            return MetaReply(f"The query can't be answered: {wrong}.", "invalid_arguments", "bad_query")
     find = literal(wanted.pattern)
     if wanted.regex:
         try:

@@ -102,6 +102,7 @@ class Router:
         """
         from bundle_router.adapters.capabilities import SystemCapabilities
         from bundle_router.adapters.clock import SystemClock
+        from bundle_router.adapters.json_query import query_json
         from bundle_router.adapters.local import LocalSessions
         from bundle_router.adapters.media import describe
         from bundle_router.adapters.monty import MontyPrograms
@@ -151,6 +152,7 @@ class Router:
             results=open_results(catalog, clock),
             scratch=ScratchFolder,
             programs=MontyPrograms(),
+            queries=query_json,
         )
         kept = open_store(runs, catalog, clock, redactor, store)
         capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)

@@ -21,6 +21,7 @@ MAX_PATTERN: Final = 500
 MAX_CONTEXT: Final = 10
 DEFAULT_LIMITS: Final[Mapping[Unit, int]] = {"chars": 8_000, "lines": 200, "bytes": 8_000}
 SELECT: Final = "select:"
+JMESPATH: Final = "jmespath:"
 _ARTIFACT: Final = re.compile(r"(?:artifact:)?(?:sha256:)?([0-9a-f]{64})")
 
 
@@ -70,12 +71,14 @@ class ReadArtifact:
 
 @dataclass(frozen=True, slots=True)
 class SearchArtifact:
-    """The lines of an artifact that hold `pattern`, with so many lines around each."""
+    """The lines of an artifact that hold `pattern`, with so many lines around each; or, with `query`, what that
+    JMESPath expression finds in an artifact that is JSON."""
 
     sha256: str
     pattern: str
     regex: bool
     context: int
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,8 @@ def _lines(given: Mapping[str, Any]) -> SearchArtifact:
     if not isinstance(regex, bool):
         raise _Wrong("'regex' must be true or false")
     pattern = _text(given, "pattern", MAX_PATTERN)
-    return SearchArtifact(_artifact(given), pattern, regex, _whole(given, "context", 0, 0, MAX_CONTEXT))
+    query = pattern[len(JMESPATH) :].strip() if pattern.lower().startswith(JMESPATH) else ""
+    return SearchArtifact(_artifact(given), pattern, regex, _whole(given, "context", 0, 0, MAX_CONTEXT), query)
 
 
 _READERS: Final = {

@@ -33,7 +33,7 @@ _DEFINITIONS: Final = MappingProxyType(
             _object(("uri",), uri=_TEXT, offset=_NUMBER, limit=_NUMBER, unit={"enum": ["chars", "lines", "bytes"]}),
         ),
         "search_artifact": (
-            "Find lines in a stored result",
+            "Find lines in a stored result; jmespath:… queries JSON",
             _object(("uri", "pattern"), uri=_TEXT, pattern=_TEXT, regex={"type": "boolean"}, context=_NUMBER),
         ),
         "execute": (
@@ -57,8 +57,8 @@ _TOKENS: Final = MappingProxyType(
         "get_tool_details": 43,
         "call_tool": 46,
         "read_artifact": 65,
-        "search_artifact": 62,
-        "execute": 50,
+        "search_artifact": 72,
+        "execute": 52,
     }
 )
 """cl100k_base, OpenAI form; a test counts them again."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from bundle_router.core.tools.meta_tools.arguments import ReadArtifact, SearchArtifact
 from bundle_router.core.tools.shaping.values import MediaFacts
@@ -12,6 +13,7 @@ MAX_HITS: Final = 50
 MAX_LINE: Final = 400
 """Characters of a line that are shown around what was found in it."""
 MAX_SEARCHED: Final = 16 * 1024 * 1024
+MAX_QUERIED: Final = 16 * 1024 * 1024
 
 Finder = Callable[[str], tuple[int, int] | None]
 """Where in a line the pattern is first found. Must take time linear in the line."""
@@ -74,6 +76,28 @@ def _framed(shown: str, start: int, end: int, total: int, unit: str) -> str:
     more = f"; next: offset={end}" if end < total else "; the end"
     gap = "" if shown.endswith("\n") else "\n"
     return f"{shown}{gap}[{unit} {start:,} to {end:,} of {total:,}{more}]"
+
+
+def queried(find: Callable[[Any], Any], text: str, cap: int) -> str:
+    """What a query finds in the JSON of an artifact, as JSON in at most `cap` characters. Raises ValueError for what is
+    no JSON, and as `find` does."""
+    if len(text) > MAX_QUERIED:
+        raise ValueError(f"the artifact has more than {MAX_QUERIED:,} characters")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("the artifact is not JSON") from None
+    found = find(value)
+    if found is None:
+        return "Nothing found (null)."
+    pieces: list[str] = []
+    room = cap
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(found):  # what doubles is cut as it is written
+        pieces.append(piece[:room])
+        room -= len(piece)
+        if room < 0:
+            return f"{''.join(pieces)}\n(cut: it has more than {cap:,} characters; ask for less)"
+    return "".join(pieces)
 
 
 def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> str:

@@ -1,0 +1,40 @@
+"""JMESPath over JSON that strangers wrote, by expressions that agents wrote: bounded in steps and in what it makes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+MAX_STEPS: Final = 1_000_000
+"""Visits of a node of the expression: about a second and a half."""
+MAX_MADE: Final = 2_000_000
+"""Items or characters of one value on the way: `[@, @][]` doubles, and so does `to_string`."""
+
+
+def query_json(expression: str, value: Any) -> Any:
+    """Return what a JMESPath expression finds in a JSON value, None for nothing. Raises ValueError, in words, for what
+    is no expression, does not fit the value, or takes too much."""
+    import jmespath
+    from jmespath import visitor
+    from jmespath.exceptions import JMESPathError
+
+    steps = 0
+
+    class Bounded(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath ships no types
+        def visit(self, node: Any, *given: Any, **named: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps > MAX_STEPS:
+                raise ValueError(f"it takes more than {MAX_STEPS:,} steps")
+            made = super().visit(node, *given, **named)
+            if isinstance(made, list | dict | str) and len(made) > MAX_MADE:
+                raise ValueError(f"it makes a value of more than {MAX_MADE:,} items or characters")
+            return made
+
+    try:
+        return Bounded().visit(jmespath.compile(expression).parsed, value)
+    except JMESPathError as wrong:
+        raise ValueError(" ".join(str(wrong).split())[:300]) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except (TypeError, AttributeError, KeyError, IndexError) as wrong:
+        raise ValueError(f"it does not fit the value ({type(wrong).__name__})") from None
