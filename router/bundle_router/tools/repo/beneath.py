@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import cache, partial
@@ -52,7 +53,10 @@ class HiddenFolder(OSError):
 
 @cache
 def _openat2() -> Callable[[int, str, int, int], int]:
-    """The system call, bound once. Raises OSError or AttributeError where there is no `syscall`."""
+    """The system call, bound once. Raises OSError where this is not Linux (other systems have another call by this
+    number), AttributeError where there is no `syscall`."""
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     import ctypes  # 5 ms: only when a file is opened
 
     class OpenHow(ctypes.Structure):

@@ -7,8 +7,10 @@ used here (428 and above) are the same on every architecture; those of `seccomp`
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
+import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -62,7 +64,10 @@ def _raise() -> None:
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """`syscall(2)`. Arguments must already be ctypes values or ints that fit a C int."""
+    """`syscall(2)`. Arguments must already be ctypes values or ints that fit a C int. OSError (ENOSYS) where this is
+    not Linux: other systems have other calls by these numbers."""
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     result = int(_libc.syscall(ctypes.c_long(number), *arguments))
     if result == -1:
         _raise()

@@ -1,0 +1,91 @@
+"""What the README shows runs without Linux: in a process whose `os` has none of Linux's names and that says `darwin`.
+
+This is no Mac: the kernel, its files and its processes are Linux's. It finds code that asks for what only Linux has.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.test_docs import ROOT, blocks
+
+LINUX_ONLY = (
+    *("O_PATH", "O_TMPFILE", "O_LARGEFILE", "O_DIRECT", "O_NOATIME", "O_RSYNC", "EFD_CLOEXEC", "GRND_NONBLOCK"),
+    *("memfd_create", "pidfd_open", "sched_getaffinity", "sched_setaffinity", "eventfd", "splice", "copy_file_range"),
+    *("getxattr", "setxattr", "listxattr", "removexattr", "posix_fadvise", "posix_fallocate", "getrandom", "fdatasync"),
+    *("setresuid", "setresgid", "getresuid", "getresgid", "pipe2", "preadv2", "pwritev2", "sched_getscheduler"),
+)
+# The standard library is loaded before, since it looks for files that this machine's Python has for Linux alone.
+LEAVE_LINUX = f"""
+import asyncio, ctypes, multiprocessing, os, platform, resource, selectors, shutil, subprocess, sys, sysconfig, tempfile
+import urllib.request, uuid, zoneinfo
+sysconfig.get_config_vars()
+for name in {LINUX_ONLY!r}:
+    if hasattr(os, name):
+        delattr(os, name)
+del resource.prlimit
+sys.platform = "darwin"
+"""
+TOOLS = """
+import asyncio
+from bundle_router import Router, Step
+
+CALLS = {
+    "repo.read_file": {"path": "README.md"},
+    "repo.list_dir": {"path": "."},
+    "repo.ripgrep": {"pattern": "hello"},
+    "workspace.write_file": {"path": "a.txt", "content": "x"},
+    "workspace.binaries": {},
+    "workspace.exec": {"binary": "python", "args": ["-m", "pytest", "--version"]},
+}
+
+async def main():
+    async with Router.open("config", runs="runs", workspace="work") as router:
+        await router.route(Step(run_id="r", workflow="feature", role="implementer", step="edit"))
+        for name, arguments in CALLS.items():
+            result = await router.call("r", name, arguments)
+            print(name, result.outcome, result.code)
+
+asyncio.run(main())
+"""
+
+
+def run_elsewhere(code: str, folder: Path) -> str:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
+    words = [sys.executable, "-c", LEAVE_LINUX + code]
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "crashed" not in done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    (tmp_path / "work").mkdir()
+    for folder in (tmp_path, tmp_path / "work"):
+        (folder / "README.md").write_text("# hello\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_the_tools_work_or_refuse_with_a_sentence(project: Path) -> None:
+    ends = dict(line.split(" ", 1) for line in run_elsewhere(TOOLS, project).splitlines())
+    refused = ends.pop("workspace.exec")
+    assert refused == "tool_error unsupported_platform"
+    if shutil.which("rg") is None:
+        ends.pop("repo.ripgrep")
+    assert {end.split()[0] for end in ends.values()} == {"ok"}, ends
+
+
+def test_the_readmes_snippets_run(project: Path) -> None:
+    pages = [code for page, code in blocks("python") if page in ("README.md", "router/README.md")]
+    first, *others = [code for code in pages if "postgresql://" not in code]
+    snippet = "import asyncio\nasync def snippet():\n" + textwrap.indent(first, "    ") + "\nasyncio.run(snippet())\n"
+    run_elsewhere("\n".join((snippet, *others)), project)
