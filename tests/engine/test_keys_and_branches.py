@@ -431,3 +431,28 @@ def test_a_tree_makes_no_more_calls_than_it_may_though_two_of_its_runs_begin_one
         assert (refused.outcome, refused.code, len(made)) == ("budget", "calls_per_tree", 1)
         assert [record["type"] for record in records(one, "call.started")] == ["call.started"], "its end stands, too"
         assert one.call_sync("r", "s.again", {}).code == "calls_per_tree"
+
+
+def test_a_sub_run_counts_for_its_tree_though_its_worker_died_as_it_began() -> None:
+    runs = MemoryRuns()
+    with worker(runs, calls_per_tree=1) as living:
+        living.route_sync(step())
+        dying = worker(runs, calls_per_tree=1)
+
+        def dies(operation: str, run_id: str) -> None:
+            if run_id == "sub" and runs.runs.get("sub") is not None:
+                raise StorageError("this process is dead", kind="io_error")
+
+        dying.fakes.store.before = dies
+        with pytest.raises(StorageError):
+            dying.route_sync(step("sub", parent_run_id="r"))
+        dying.fakes.store.kill()
+        living.route_sync(step("sub", parent_run_id="r"))
+        assert living.call_sync("sub", "s.look", {}).ok
+        assert living.call_sync("r", "s.look", {}).code == "calls_per_tree"
+        dying.fakes.store.before = _nothing
+        dying.close_sync()
+
+
+def _nothing(operation: str, run_id: str) -> None:
+    return None

@@ -312,15 +312,16 @@ class RunTable:
             "parent_run_id": parent_id,
             "workspace": self.workspace,
         }
+        if parent_id is not None and budgets.bounds_tree(self._catalog.settings.limits):
+            self._tell_root(
+                parent_id, run_id
+            )  # before it begins: a run that nobody knows of would spend beside the tree
         with self._stripes[hash(run_id) % _STRIPES]:
             self._refuse_closed()
             run = self._runs.get(run_id)
             if run is not None and not run.ended:
                 return run
-            run = self._known(run_id, self.store.create(run_id, header=header, catalog=self._catalog_text))
-        if parent_id is not None and budgets.bounds_tree(self._catalog.settings.limits):
-            self._tell_root(parent_id, run_id)
-        return run
+            return self._known(run_id, self.store.create(run_id, header=header, catalog=self._catalog_text))
 
     def _known(self, run_id: str, log: RunLog) -> OpenRun:
         run = OpenRun(
@@ -530,9 +531,9 @@ class RunTable:
         return run
 
     def _tell_root(self, parent_id: str, run_id: str) -> None:
-        """Record in the root of a tree that a run began below it, so that what it spends counts for the tree."""
+        """Record in the root of a tree that a run begins below it, so that what it spends counts for the tree."""
         root = self._root_of(parent_id)
-        if root is not None and root.hold():
+        if root is not None and run_id not in root.fold.sub_runs and root.hold():
             try:
                 record = SubRunOpened(run_id=root.id, sub_run_id=run_id, time=self._clock.now())
                 with root.lock:

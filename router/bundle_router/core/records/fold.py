@@ -139,7 +139,7 @@ class RunFold:
             if record["outcome"] != "budget":
                 self._count(record, began=True)
         elif kind == "sub_run.opened":
-            self.sub_runs = (*self.sub_runs, record["sub_run_id"])
+            self.sub_runs = tuple(dict.fromkeys((*self.sub_runs, record["sub_run_id"])))
 
     def take_own(self, record: DecisionRecord) -> None:
         """Take in a decision that was just written here: as `take`, without reading it back."""
