@@ -234,7 +234,7 @@ def test_a_killed_process_is_known_to_be_gone_and_a_stopped_one_is_not(tmp_path:
 
 def test_a_file_system_without_locks_is_refused(tmp_path: Path) -> None:
     from bundle_router.adapters.run_log.storage import POSIX
-    from bundle_router.adapters.run_log.writers import Mount, refuse_without_locks
+    from bundle_router.adapters.run_log.writers import FileSystem, refuse_without_locks
     from bundle_router.errors import StorageError
 
     class Unlocked:
@@ -246,18 +246,18 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path) -> None:
         def flock(self, fd: int, operation: int) -> None:
             return None
 
-    refuse_without_locks(POSIX, tmp_path, Mount("nfs4", frozenset(("rw", "local_lock=none"))))
-    refuse_without_locks(Unlocked(), tmp_path, Mount("ext4"))
+    refuse_without_locks(POSIX, tmp_path, FileSystem("nfs4", frozenset(("rw", "local_lock=none"))))
+    refuse_without_locks(Unlocked(), tmp_path, FileSystem("ext4"))
     with pytest.raises(StorageError, match="does not honour file locks") as refused:
-        refuse_without_locks(Unlocked(), tmp_path, Mount("nfs4"))
+        refuse_without_locks(Unlocked(), tmp_path, FileSystem("nfs4"))
     assert refused.value.kind == "no_locks"
     with pytest.raises(StorageError, match=r"\(nfs, mounted with local_lock=all, nolock\)"):
-        refuse_without_locks(POSIX, tmp_path, Mount("nfs", frozenset(("rw", "nolock", "local_lock=all"))))
+        refuse_without_locks(POSIX, tmp_path, FileSystem("nfs", frozenset(("rw", "nolock", "local_lock=all"))))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_folder_lies_on_is_said_by_the_innermost_mount(tmp_path: Path) -> None:
-    from bundle_router.adapters.run_log.writers import Mount, mount_of
+    from bundle_router.adapters.run_log.writers import FileSystem, file_system_of
 
     shared = tmp_path / "a share"
     (shared / "runs").mkdir(parents=True)
@@ -267,9 +267,11 @@ def test_what_a_folder_lies_on_is_said_by_the_innermost_mount(tmp_path: Path) ->
         "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
         f"90 22 0:50 / {escaped} rw,relatime - nfs host:/runs rw,vers=3,nolock,local_lock=all\n"
     )
-    assert mount_of(shared / "runs", table) == Mount("nfs", frozenset(("rw", "vers=3", "nolock", "local_lock=all")))
-    assert mount_of(tmp_path, table) == Mount("ext4", frozenset(("rw",)))
-    assert mount_of(tmp_path, tmp_path / "none") is None
+    assert file_system_of(shared / "runs", table) == FileSystem(
+        "nfs", frozenset(("rw", "vers=3", "nolock", "local_lock=all"))
+    )
+    assert file_system_of(tmp_path, table) == FileSystem("ext4", frozenset(("rw",)))
+    assert file_system_of(tmp_path, tmp_path / "none") is None
 
 
 def test_the_chain_of_what_many_wrote_is_whole(tmp_path: Path) -> None:

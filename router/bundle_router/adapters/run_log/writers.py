@@ -129,18 +129,18 @@ class WriterTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class FileSystem:
     """What a folder lies on: the kind of file system, and the options it is mounted with."""
 
     kind: str
     options: frozenset[str] = frozenset()
 
 
-def refuse_without_locks(storage: Storage, runs: Path, mount: Mount | None = None) -> None:
+def refuse_without_locks(storage: Storage, runs: Path, found: FileSystem | None = None) -> None:
     """Raise StorageError (`no_locks`) where the runs lie on a file system that does not honour locks. File systems of
     this machine do. Any other is tried: a lock is taken, and a second process must not get it; and it must not be
     mounted so that its locks hold on this machine alone, which no trial here can find out."""
-    found = mount_of(runs) if mount is None else mount
+    found = file_system_of(runs) if found is None else found
     if found is None or found.kind in LOCAL_FILE_SYSTEMS:
         return
     if found.options & LOCAL_LOCKS or not _are_honoured(storage, runs):
@@ -173,7 +173,7 @@ def _are_honoured(storage: Storage, runs: Path) -> bool:
             path.unlink()
 
 
-def mount_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Mount | None:
+def file_system_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSystem | None:
     """Return what a folder lies on (Linux); None where the kernel does not say."""
     try:
         lines = table.read_text("utf-8", "replace").splitlines()
@@ -188,7 +188,7 @@ def mount_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Mount | 
         mount = fields[4].encode("ascii", "backslashreplace").decode("unicode_escape", "replace")
         if wanted.is_relative_to(mount) and len(mount) >= best:
             kind, _, *options = fields[fields.index("-") + 1 :]
-            best, found = len(mount), Mount(kind, frozenset(",".join(options).split(",")))
+            best, found = len(mount), FileSystem(kind, frozenset(",".join(options).split(",")))
     return found
 
 
