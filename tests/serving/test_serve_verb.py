@@ -213,3 +213,26 @@ def test_no_message_starts_a_process(site: Any, begin: Any, tmp_path: Path) -> N
     finally:
         process.stop(signal.SIGTERM)
         watch.wait(30)
+
+
+def test_people_sign_in_with_a_token_and_edit_the_config_if_it_is_good_for_that(begin: Any, tmp_path: Path) -> None:
+    httpx = pytest.importorskip("httpx")
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    shutil.copytree(ROOT / "config", tmp_path / "branch")
+    process = begin("--json", "--token-env", "TOKEN", "--compare", f"branch={tmp_path / 'branch'}", TOKEN="t" * 40)
+    base = f"http://127.0.0.1:{json.loads(process.line())['port']}"
+    with httpx.Client(base_url=base, headers={"origin": base}) as person:
+        assert person.get("/config").status_code == 401
+        signed = person.post("/sign-in", data={"token": "t" * 40})
+        assert signed.status_code == 303
+        page = person.get("/config", params={"file": "router.toml"}).text
+        assert "recent_steps = 5" in page
+        token = page.partition('name="token" value="')[2].partition('"')[0]
+        assert (
+            "unknown key"
+            in person.post("/config/check", data={"token": token, "file": "router.toml", "text": "recent = 1"}).text
+        )
+        compared = person.get("/config/compare.json", params={"with": "branch"}).json()
+        assert compared["preview"]["privileges"]["rows"] == []
+        assert person.get("/runs").status_code == 200
+    assert process.stop(signal.SIGTERM)[0] == 0

@@ -7,7 +7,10 @@ import asyncio
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bundle_router.cli.arguments import (
     ADDRESS,
@@ -21,6 +24,7 @@ from bundle_router.cli.arguments import (
     opening,
     step_from,
 )
+from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
 from bundle_router.cli.route import new_run_id, wants_warm_up
 from bundle_router.core.models import RUN_ID, Step
@@ -44,6 +48,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--token-env", metavar="NAME", help="environment variable with the bearer token (default: a new one, on stderr)"
     )
     parser.add_argument("--run", help="run to name on standard output; with a step, the run it is routed for")
+    parser.add_argument(
+        "--compare",
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="a config folder that the pages may compare the config with; may be repeated",
+    )
     add_step(parser, required=False)
     add_config(parser)
     add_archive(parser)
@@ -93,9 +104,38 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> 
     given = {"workspace": arguments.workspace, **opening(arguments)}
     async with Router.open(config_folder(arguments), **given) as router:
         run_id = await _begun(router, step, arguments.run)
-        async with begin(router, key=key, address=address, tokens=tokens) as endpoint:
-            _announce(arguments, endpoint, run_id)
-            await stop.wait()
+        with _pages(arguments) as pages:
+            async with begin(router, key=key, address=address, tokens=tokens, **pages) as endpoint:
+                _announce(arguments, endpoint, run_id)
+                await stop.wait()
+
+
+@contextmanager
+def _pages(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what `serve` is given for people; nothing where only agents are served."""
+    if arguments.mcp_only:
+        yield {}
+        return
+    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+
+    sources = PageSources(
+        runs=arguments.runs,
+        store=arguments.store,
+        config=config_folder(arguments),
+        local=local_servers(arguments),
+        development=arguments.development,
+        others=dict(map(_named_folder, arguments.compare)),
+    )
+    with service_pages(sources) as made:
+        yield {"pages": made}
+
+
+def _named_folder(text: str) -> tuple[str, Path]:
+    """Return what `--compare NAME=FOLDER` says. Raises RequestError."""
+    name, equals, folder = text.partition("=")
+    if not equals or not name or not Path(folder).is_dir():
+        raise RequestError(f"--compare {text!r} names no folder", advice="write --compare branch=../branch/config")
+    return name, Path(folder)
 
 
 async def _begun(router: Router, step: Step | None, run_id: str | None) -> str | None:
@@ -119,5 +159,5 @@ def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | N
     elif arguments.mcp_only:
         say(f"serving {url} until interrupted")
     else:
-        say(f"serving {endpoint.base}/v1 and {url} until interrupted")
+        say(f"serving {endpoint.base}/ for people, {endpoint.base}/v1 and {url} until interrupted")
     sys.stdout.flush()

@@ -393,3 +393,10 @@ def _bytes(text: str | None, before: bytes | None) -> bytes | None:
     if before is not None and b"\r\n" in before:
         normal = normal.replace("\n", "\r\n")
     return (_BOM if before is not None and before.startswith(_BOM) else b"") + normal.encode("utf-8", "replace")
+
+
+def open_editor(config: str | Path, runs: str | Path, *, local: LocalServers | None = None) -> ConfigEditor:
+    """Return an editor whose previews take the decisions of a folder of runs, or of a database, again."""
+    from bundle_router.adapters.archive import open_archive
+
+    return ConfigEditor(config, runs=open_archive(runs), local=local)

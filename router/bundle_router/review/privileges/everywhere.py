@@ -31,6 +31,7 @@ _SETTINGS: Final[Mapping[str, Wider]] = {
     "fallback.default": "neutral",
     "activation.sticky": "neutral",
     "activation.max_tools": "more",
+    "limits.recent_steps": "neutral",
     "search.floor": "less",
     "search.read_threshold": "less",
     "search.write_threshold": "less",

@@ -1,0 +1,61 @@
+"""The pages as the service has them: runs to read, and the config folder to edit, for whoever's token says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bundle_router.serving.keys import Caller, Scope
+from bundle_router.serving.pages.application import pages
+from bundle_router.serving.pages.config_routes import WITH_CONFIG, ConfigRoutes
+from bundle_router.serving.refusals import Asgi
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from bundle_router.wiring import LocalServers
+
+
+@dataclass(frozen=True, slots=True)
+class PageSources:
+    """What the pages are of. `config=None`: the shipped config alone, which is read and not edited. `others`: folders
+    that it may be compared with, by name. `development`: servers that are processes may be asked for their pins."""
+
+    runs: str | Path = "runs"
+    store: str | None = None
+    config: str | Path | None = None
+    local: LocalServers | None = None
+    development: bool = False
+    others: Mapping[str, Path] = field(default_factory=dict)
+
+
+@contextmanager
+def service_pages(sources: PageSources) -> Iterator[Asgi]:
+    """Yield the pages, to be handed to `serve`. Raises RequestError, StorageError, NotInstalled."""
+    from bundle_router.wiring.config_editing import open_editor
+    from bundle_router.wiring.pin_approval import PinApproval
+    from bundle_router.wiring.run_reader import open_reader
+
+    reader = open_reader(sources.runs, store=sources.store, config=sources.config)
+    try:
+        if sources.config is None:
+            yield pages(reader, reviewer=lambda request: _who(request, "review"))
+            return
+        editing = ConfigRoutes(
+            open_editor(sources.config, sources.store or sources.runs, local=sources.local),
+            approval=PinApproval(sources.config, development=sources.development, local=sources.local),
+            others=sources.others,
+            who=lambda request: _who(request, "edit"),
+        )
+        yield pages(reader, reviewer=lambda request: _who(request, "review"), more=editing.routes(), nav=WITH_CONFIG)
+    finally:
+        reader.close()
+
+
+def _who(request: Request, scope: Scope) -> str | None:
+    """Return who asks, where their token is good for the scope."""
+    caller: Caller = request.scope["user"]
+    return (caller.principal or caller.name) if scope in caller.scopes else None
