@@ -30,7 +30,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "explain": ("explain", "say why a tool or bundle is, or is not, shown at a step"),
     "tools": ("tools", "list the tools that a run's current decision shows, and what they cost"),
     "call": ("call", "call a tool that a run's current decision shows"),
-    "runs": ("runs", "list, search, show, count, verify, export, import, index or prune runs"),
+    "runs": ("runs", "list, search, show, count, verify, export, import, index, publish or prune runs"),
     "replay": (
         "replay",
         "take recorded decisions again, under the config they were taken with or another, and compare",

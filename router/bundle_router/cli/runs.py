@@ -67,6 +67,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     take_in.add_argument("--from", dest="source", required=True, help="the runs directory, or postgresql://…")
     index = verb("index", "fill the SQL index, a deletable cache: with all runs, or only those named", runs="*")
     index.add_argument("--url", help="SQLAlchemy URL (default: SQLite in the runs folder)")
+    public = verb("publish", "write the pages of runs as files that open from a disk: read-only, no server", runs="+")
+    public.add_argument("--to", type=Path, required=True, help="folder to write into")
+    public.add_argument("--config", help="config folder that rows are looked up in (default: ./config if there is one)")
     prune = verb("prune", "delete runs by age or total size, never one that is open")
     prune.add_argument("--older-than", metavar="AGE", help="e.g. 12h, 30d")
     prune.add_argument("--max-size", metavar="SIZE", help="keep all runs together below this, e.g. 50MB or 1.5GiB")
@@ -76,7 +79,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     verbs = {
         "list": _list, "stats": show_stats, "search": show_hits, "show": _show, "verify": _verify, "receipt": _receipt,
-        "export": _export, "import": _import, "index": _index, "prune": _prune,
+        "export": _export, "import": _import, "index": _index, "publish": _publish, "prune": _prune,
     }  # fmt: skip
     return verbs[arguments.runs_verb](arguments)
 
@@ -273,6 +276,23 @@ def _index(arguments: argparse.Namespace) -> int:
     else:
         say(f"{built.decisions} decisions and {built.calls} calls of {built.runs} runs in {built.url}")
     return _passed_over(built)
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    from bundle_router.serving.pages import publish
+    from bundle_router.wiring.run_reader import open_reader
+
+    reader = open_reader(arguments.runs, store=arguments.store, config=config_folder(arguments))
+    try:
+        count = publish(reader, arguments.run_id, arguments.to)
+    finally:
+        reader.close()
+    first = arguments.to / "index.html"
+    if arguments.json:
+        print_json({"files": count, "first": str(first)})
+    else:
+        say(f"{count} files; open {first}")
+    return 0
 
 
 def _passed_over(built: Built) -> int:

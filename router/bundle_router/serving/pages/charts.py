@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-WIDTH: Final = 640
-HEIGHT: Final = 180
+WIDTH: Final = 1100
+HEIGHT: Final = 220
 _LEFT: Final = 54
 _BOTTOM: Final = 22
 
@@ -46,7 +46,7 @@ def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
     top = max((row[3] for row in days), default=0) or 1
     inner, base = WIDTH - _LEFT - 8, HEIGHT - _BOTTOM
     step = inner / max(len(days), 1)
-    wide = min(28.0, step * 0.7)
+    wide = min(44.0, step * 0.7)
     parts = [_line_at(base - (base - 12) * fraction, round(top * fraction)) for fraction in (0.5, 1.0)]
     every = max(1, -(-len(days) // 8))
     for at, (day, decisions, shown, whole) in enumerate(days):

@@ -231,6 +231,7 @@ class PageViews:
             "array.html", "What the model saw", "/runs",
             {"tools": view.tools, "guidance": view.guidance, "tokens": view.tokens, "estimated": view.estimated},
             run_id=run_id, seq=seq, view=view, form=form, forms=FORMATS, array=array_rows(found), found=found,
+            tools=[(tool_name(tool), tool) for tool in view.tools],
         )  # fmt: skip
 
     def why(self, run_id: str, seq: int, name: str) -> PageContent:
@@ -399,6 +400,11 @@ def array_rows(found: DecisionDetail) -> list[tuple[str, str, str, int]]:
     placement = found.view.placement
     places = (("direct", placement.direct), ("deferred", placement.deferred), ("meta", placement.meta))
     return [(row.name, row.bundle, place, row.tokens) for place, rows in places for row in rows]
+
+
+def tool_name(definition: Mapping[str, Any]) -> str:
+    """Return the name of a definition in any provider's form."""
+    return str(definition.get("name") or definition.get("function", {}).get("name", ""))
 
 
 def heard_of(found: DecisionDetail) -> list[str]:

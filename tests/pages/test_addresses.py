@@ -1,0 +1,266 @@
+"""The addresses without a browser: what they answer, as HTML and JSON, to whom, and how much they read for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_router.adapters.archive import Archive
+from bundle_router.adapters.index import RunIndex
+from bundle_router.core.models.words import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
+from bundle_router.core.records.read_model import RunQuery
+from bundle_router.errors import RequestError
+from bundle_router.review import sentences
+from bundle_router.serving.pages import pages, publish
+from bundle_router.serving.pages.application import POLICY
+from bundle_router.wiring.run_reader import RunReader, open_reader
+from starlette.testclient import TestClient
+
+from tests.pages.conftest import CONFIG
+from tests.pages.sample_runs import Team, write
+
+BASE = "http://127.0.0.1"
+
+
+@pytest.fixture
+def client(reader: RunReader) -> TestClient:
+    return TestClient(pages(reader), base_url=BASE)
+
+
+def sha_of(reader: RunReader) -> tuple[str, str]:
+    """A run with a picture, and the picture's digest."""
+    run = reader.runs(RunQuery(facets=(("mark", "media"),))).runs[0]
+    return run.run_id, reader.rows_of("artifacts", run.run_id)[0]["sha256"]
+
+
+def some_addresses(reader: RunReader) -> list[str]:
+    run, sha256 = sha_of(reader)
+    return [
+        "/", "/runs", "/runs?denied=1&sort=-took", "/steps?degraded=1", "/calls?outcome=denied", "/search?q=retry",
+        "/matrix", "/catalog", "/catalog/repo.readonly", "/servers/repo", f"/artifacts/{sha256}", f"/runs/{run}",
+        f"/runs/{run}/0", f"/runs/{run}/0/array?form=anthropic", f"/runs/{run}/0/why/workspace.exec", f"/runs/{run}/2",
+        f"/compare?a={run}/0&b=feature-001/0",
+    ]  # fmt: skip
+
+
+def test_every_page_is_there_for_people_and_for_programs(client: TestClient, reader: RunReader) -> None:
+    for address in some_addresses(reader):
+        page = client.get(address)
+        assert page.status_code == 200, (address, page.text[-400:])
+        assert page.headers["content-security-policy"] == POLICY
+        assert page.headers["x-content-type-options"] == "nosniff"
+        (as_json,) = re.findall(r'<a href="([^"]+)">This page as JSON', page.text)
+        assert client.get(as_json.replace("&amp;", "&")).json() is not None, address
+
+
+def test_no_page_carries_script_or_style_of_its_own(client: TestClient, reader: RunReader) -> None:
+    for address in some_addresses(reader):
+        text = client.get(address).text
+        assert re.findall(r"<script[^>]*>", text) == ['<script src="/assets/htmx-2.0.10.min.js" defer>'], address
+        assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:|https?://(?!127)[^\"]*\.(?:js|css)", text), (
+            address
+        )
+
+
+def test_links_of_pages_lead_to_pages(client: TestClient) -> None:
+    seen: set[str] = set()
+    waiting = ["/runs", "/", "/calls", "/steps?degraded=1"]
+    while waiting and len(seen) < 60:
+        address = waiting.pop(0)
+        seen.add(address)
+        answer = client.get(address)
+        assert answer.status_code == 200, address
+        if answer.headers["content-type"].startswith("text/html"):
+            found = re.findall(r'(?:href|src|hx-get)="(/[^"#]*)', answer.text)
+            waiting += [link for raw in found if (link := raw.replace("&amp;", "&")) not in seen]
+
+
+def test_what_is_not_there_is_said_with_its_status(client: TestClient) -> None:
+    for address in (
+        "/runs/nobody",
+        "/runs/feature-001/9999",
+        "/catalog/none",
+        "/artifacts/" + "0" * 64,
+        "/compare?a=x",
+    ):
+        answer = client.get(address)
+        assert answer.status_code == 404, address
+        assert "Not found" in answer.text
+    assert client.get("/runs/nobody.json").json()["error"] == "there is no run 'nobody'"
+
+
+def test_artifacts_are_served_by_content_with_a_policy_of_their_own(client: TestClient, reader: RunReader) -> None:
+    run, sha256 = sha_of(reader)
+    picture = client.get(f"/runs/{run}/artifacts/{sha256}")
+    assert (picture.headers["content-type"], picture.content[:4]) == ("image/png", b"\x89PNG")
+    assert picture.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert picture.headers["x-content-type-options"] == "nosniff"
+    assert picture.headers["content-disposition"].startswith("inline")
+    for odd in ("..%2f..%2frun.json", "f" * 63, "F" * 64):
+        assert client.get(f"/runs/{run}/artifacts/{odd}").status_code == 404
+
+
+LIES: list[tuple[bytes, str]] = [
+    (b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>", "image/svg+xml"),
+    (b"<html><script>alert(1)</script>", "image/png"),
+    (b"\x89PNG\r\n\x1a\n<script>alert(1)</script>", "image/png"),
+    (b"GIF89a/*<script>alert(1)</script>*/", "image/gif"),
+    (b"%PDF-1.4 (javascript:alert(1))", "application/pdf"),
+]
+
+
+@pytest.mark.parametrize(("data", "claimed"), LIES, ids=range(len(LIES)))
+def test_what_is_no_picture_by_content_is_an_attachment(data: bytes, claimed: str, tmp_path: Path) -> None:
+    made = Team()
+    made.feature("r-1", "look", "ann")
+    kept = made.runs.runs["r-1"].kept
+    sha256 = kept.put(data, claimed_type=claimed).sha256
+    with_lie = open_reader(write(made.runs, tmp_path / "runs"), config=CONFIG)
+    answer = TestClient(pages(with_lie), base_url=BASE).get(f"/runs/r-1/artifacts/{sha256}")
+    assert answer.content == data
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment")
+    with_lie.close()
+
+
+# --- labels ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Any:
+    made = Team()
+    made.feature("r-1", "look", "ann")
+    found = open_reader(write(made.runs, tmp_path / "runs"), config=CONFIG)
+    yield found
+    found.close()
+
+
+def token_of(client: TestClient) -> str:
+    (token,) = set(re.findall(r'name="token" value="([^"]+)"', client.get("/runs/r-1/0").text))
+    return token
+
+
+def test_a_label_is_kept_as_the_command_line_keeps_it(labelled: RunReader, tmp_path: Path) -> None:
+    client = TestClient(pages(labelled, reviewer=lambda _: "rita"), base_url=BASE, headers={"origin": BASE})
+    form = {
+        "token": token_of(client),
+        "needed": ["repo.readonly", "docs.fetch deploy.plan"],
+        "not_needed": "tickets.read",
+    }
+    answer = client.post("/runs/r-1/0/label", data=form)
+    assert answer.status_code == 200
+    (label,) = Archive(tmp_path / "runs").labels("r-1")
+    assert (label.needed, label.not_needed) == (("repo.readonly", "docs.fetch", "deploy.plan"), ("tickets.read",))
+    assert label.by == "rita"
+    assert "not needed" in answer.text
+
+
+REFUSED: list[tuple[dict[str, str], dict[str, Any], int]] = [
+    ({"origin": "http://evil.example"}, {}, 403),
+    ({"origin": BASE, "sec-fetch-site": "cross-site"}, {}, 403),
+    ({}, {}, 403),
+    ({"origin": BASE}, {"token": "guessed"}, 403),
+    ({"origin": BASE}, {"token": ""}, 403),
+    ({"origin": BASE}, {"needed": "<script>alert(1)</script>"}, 400),
+    ({"origin": BASE}, {"needed": "x" * 70_000}, 413),
+    ({"origin": BASE}, {"needed": "repo.readonly", "not_needed": "repo.readonly"}, 400),
+]
+
+
+@pytest.mark.parametrize(("headers", "changed", "status"), REFUSED, ids=range(len(REFUSED)))
+def test_a_label_from_elsewhere_or_with_nonsense_is_refused(
+    headers: dict[str, str], changed: dict[str, Any], status: int, labelled: RunReader, tmp_path: Path
+) -> None:
+    client = TestClient(pages(labelled, reviewer=lambda _: "rita"), base_url=BASE)
+    form = {"token": token_of(client), "needed": "repo.readonly", **changed}
+    answer = client.post("/runs/r-1/0/label", data=form, headers=headers)
+    assert answer.status_code == status
+    assert "<script>alert" not in answer.text
+    assert Archive(tmp_path / "runs").labels("r-1") == []
+
+
+def test_who_may_only_read_is_offered_no_form_and_can_not_label(labelled: RunReader, tmp_path: Path) -> None:
+    client = TestClient(pages(labelled), base_url=BASE, headers={"origin": BASE})
+    assert 'name="token"' not in client.get("/runs/r-1/0").text
+    assert client.post("/runs/r-1/0/label", data={"needed": "repo.readonly"}).status_code == 403
+    assert Archive(tmp_path / "runs").labels("r-1") == []
+
+
+# --- how much is read ------------------------------------------------------------------------------------------------
+
+
+def test_a_page_of_many_runs_reads_as_many_rows_as_one_of_few(tmp_path: Path) -> None:
+    made = Team()
+    counts = []
+    for upto in (60, 180):
+        for at in range(len(made.runs.runs), upto):
+            made.step(f"r-{at:04}", "feature", "planner", "plan", f"goal {at}")
+            made.router.close_run_sync(f"r-{at:04}")
+        found = open_reader(write(made.runs, tmp_path / str(upto)), config=CONFIG)
+        client = TestClient(pages(found), base_url=BASE)
+        client.get("/runs")
+        before = found.rows_read
+        assert f">{upto}<" in client.get("/runs?workflow=feature").text.replace(" of them as asked", "")
+        counts.append(found.rows_read - before)
+        found.close()
+    assert counts[0] == counts[1] < 100
+
+
+def test_a_page_of_a_long_run_reads_its_part_alone(tmp_path: Path) -> None:
+    made = Team()
+    for at in range(3):
+        made.step("r-1", "feature", "implementer", "implement", f"goal {at}")
+        for _ in range(150):
+            made.router.call_sync("r-1", "repo.list_dir", {"path": "."})
+    found = open_reader(write(made.runs, tmp_path), config=CONFIG)
+    client = TestClient(pages(found), base_url=BASE)
+    first = client.get("/runs/r-1").text
+    (onward,) = re.findall(r'href="(/runs/r-1\?from=\d+)"', first)
+    before = found.rows_read
+    rest = client.get(onward).text
+    assert found.rows_read - before < 450
+    assert first.count('class="call-head"') + first.count('class="step-head"') == 200
+    assert set(re.findall(r'id="r(\d+)"', first)).isdisjoint(re.findall(r'id="r(\d+)"', rest))
+    found.close()
+
+
+# --- published -------------------------------------------------------------------------------------------------------
+
+
+def test_published_pages_link_to_each_other_and_to_nothing_else(reader: RunReader, tmp_path: Path) -> None:
+    run, sha256 = sha_of(reader)
+    count = publish(reader, [run, "feature-001"], tmp_path / "out")
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(written) == count
+    assert (tmp_path / "out" / "artifacts" / f"{sha256}.png").is_file()
+    for path in written:
+        assert path.stat().st_mode & 0o777 == 0o600
+        if path.suffix == ".html":
+            text = path.read_text("utf-8")
+            assert "<script" not in text
+            assert "<form" not in text
+            for link in re.findall(r'(?:href|src)="([^"#]+)', text):
+                assert (path.parent / link).resolve().is_file(), (path, link)
+        if path.suffix == ".json":
+            json.loads(path.read_text("ascii"))
+    assert publish(reader, [run], tmp_path / "out") > 0, "again, into the same folder"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious").write_text("x", encoding="utf-8")
+    with pytest.raises(RequestError, match="holds other things"):
+        publish(reader, [run], tmp_path / "mine")
+
+
+def test_every_closed_word_has_its_sentence() -> None:
+    lists = ((CODES, sentences.CODES), (REASONS, sentences.REASONS), (SOURCES, sentences.SOURCES),
+             (OUTCOMES, sentences.OUTCOMES), (FAILURES, sentences.FAILURES))  # fmt: skip
+    for words, said in lists:
+        assert set(said) == set(words)
+
+
+def test_an_empty_folder_says_what_to_type(tmp_path: Path) -> None:
+    found = RunReader(Archive(tmp_path), RunIndex(Archive(tmp_path), "sqlite://"), CONFIG)
+    assert "bundle-router demo" in TestClient(pages(found), base_url=BASE).get("/runs").text
+    found.close()
