@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from bundle_router.serving.pages import pages
 from bundle_router.wiring.run_reader import RunReader
 
+T = TypeVar("T")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -30,6 +33,7 @@ def served(reader: RunReader, **options: Any) -> Iterator[str]:
 
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
+    listening.listen(64)
     server = uvicorn.Server(uvicorn.Config(pages(reader, **options), log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -41,14 +45,36 @@ def served(reader: RunReader, **options: Any) -> Iterator[str]:
         listening.close()
 
 
-@contextlib.contextmanager
-def browser() -> Iterator[Any]:
-    """A headless Chromium of the system."""
-    from playwright.sync_api import sync_playwright
+class BrowserThread:
+    """A headless Chromium of the system, in a thread of its own: driving it leaves an event loop running there."""
 
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        try:
-            yield found
-        finally:
-            found.close()
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="browser")
+        self.browser, self._driver = self.run(self._start)
+
+    @staticmethod
+    def _start() -> tuple[Any, Any]:
+        from playwright.sync_api import sync_playwright
+
+        driver = sync_playwright().start()
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        return driver.chromium.launch(executable_path=CHROMIUM, args=arguments), driver
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do something in the browser's thread."""
+        return self._thread.submit(work).result(timeout=300)
+
+    def close(self) -> None:
+        self.run(self.browser.close)
+        self.run(self._driver.stop)
+        self._thread.shutdown()
+
+
+def browsed(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test, which takes the fixture `browser`, in the browser's thread."""
+
+    @functools.wraps(test)
+    def moved(*args: Any, browser: BrowserThread, **named: Any) -> None:
+        browser.run(lambda: test(*args, browser=browser, **named))
+
+    return moved

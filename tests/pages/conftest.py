@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bundle_router.wiring.run_reader import RunReader, open_reader
 
-from tests.pages.browsing import browser as started_browser
-from tests.pages.browsing import missing, served
+from tests.pages.browsing import BrowserThread, missing, served
 from tests.pages.sample_runs import team, write
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -30,11 +28,12 @@ def reader(sample: Path) -> Iterator[RunReader]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser() -> Iterator[BrowserThread]:
     if why := missing():
         pytest.skip(why)
-    with started_browser() as found:
-        yield found
+    found = BrowserThread()
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

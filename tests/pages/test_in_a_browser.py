@@ -1,0 +1,229 @@
+"""The pages in a real browser: both colour schemes, phone width, the keyboard, and a reviewer's questions with clicks.
+
+Where chromium or playwright is missing, every test here is skipped with that reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_router.serving.pages import publish
+from bundle_router.wiring.run_reader import RunReader
+
+from tests.pages.browsing import BrowserThread, browsed
+from tests.pages.test_addresses import sha_of, some_addresses
+
+WIDTHS = {"desk": 1280, "phone": 360}
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text("utf-8").partition("\n")[2]
+UNLABELLED = (Path(__file__).parent / "unlabelled.js").read_text("utf-8").partition("\n")[2]
+
+
+@pytest.fixture
+def new_page(browser: BrowserThread) -> Iterator[Callable[..., Any]]:
+    """Opens pages that collect what goes wrong in `page.troubles`. For the browser's thread."""
+    contexts: list[Any] = []
+
+    def opened(scheme: str = "light", width: int = 1280, **more: Any) -> Any:
+        context = browser.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.troubles = []
+        page.on("console", lambda message: page.troubles.append(message.text))
+        page.on("pageerror", lambda error: page.troubles.append(str(error)))
+        page.on("dialog", lambda dialog: (page.troubles.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        return page
+
+    yield opened
+    browser.run(lambda: [context.close() for context in contexts])
+
+
+@browsed
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_readable_in_both_schemes_and_at_phone_width(
+    scheme: str, width: str, new_page: Any, address: str, reader: RunReader, browser: BrowserThread
+) -> None:
+    page = new_page(scheme, WIDTHS[width])
+    for path in some_addresses(reader):
+        page.goto(address + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width], path
+        assert page.evaluate(CONTRAST) == [], path
+        assert page.evaluate(UNLABELLED) == [], path
+        assert page.locator("h1").count() == 1, path
+    assert page.troubles == []
+
+
+@browsed
+def test_the_keyboard_reaches_everything_and_the_focus_is_seen(
+    new_page: Any, address: str, browser: BrowserThread
+) -> None:
+    page = new_page()
+    page.goto(f"{address}/runs")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement === document.body"):
+            break
+        seen = page.evaluate(
+            "[document.activeElement.textContent.trim().slice(0, 40) || document.activeElement.id,"
+            " getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        reached.add(seen[0])
+        assert seen[1] != "none", seen
+    assert {"Overview", "Runs", "Calls", "q", "Search"} <= reached
+
+
+# --- a reviewer's questions ------------------------------------------------------------------------------------------
+
+
+class Reviewer:
+    """Somebody who starts at the run list, clicks, and is counted."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page = page
+        self.clicks = 0
+        page.goto(f"{address}/runs")
+
+    def click(self, name: str, *, role: str = "link", exact: bool = True, within: str = "body") -> None:
+        self.clicks += 1
+        self.page.locator(within).get_by_role(role, name=name, exact=exact).first.click()
+        self.page.wait_for_load_state("load")
+
+    def click_at(self, selector: str) -> None:
+        self.clicks += 1
+        self.page.locator(selector).first.click()
+        self.page.wait_for_load_state("load")
+
+    def sees(self, *texts: str) -> None:
+        said = self.page.locator("main").inner_text()
+        for text in texts:
+            assert re.search(text, said), (text, said[:3000])
+        assert self.clicks <= 3, self.clicks
+
+
+def what_happened_and_what_the_model_saw(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click_at("td.main > a")
+    reviewer.sees("planner / plan|researcher / look-up", "tokens saved")
+    reviewer.click("what the model saw")
+    reviewer.sees("What the model saw", r"\d+ definitions, [\d,]+ tokens", "direct")
+
+
+def which_runs_used_exec_and_why(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click_at("summary")
+    reviewer.click_at("a.chip:has-text('workspace.exec'):visible >> nth=-1")
+    reviewer.sees("of them as asked")
+    reviewer.click_at("td.main > a")
+    reviewer.sees(r"\+\s*workspace.exec\s*mapped", "workspace.exec")
+
+
+def why_was_this_tool_not_shown(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click_at("td.main > a")
+    reviewer.click("why not…")
+    reviewer.page.get_by_label("Tool or bundle").fill("deploy.apply")
+    reviewer.click("Explain", role="button")
+    reviewer.sees("not shown", "policy_denied", "A policy denies it", "only releases deploy")
+
+
+def which_steps_were_degraded_and_why(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click("Steps")
+    reviewer.click("degraded")
+    reviewer.sees("triage", "rate_limited|timeout", "The provider asked|did not answer in time")
+
+
+def which_tools_cost_most_tokens(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click("Overview")
+    reviewer.sees("Tokens by tool", r"repo.git_log[\s\S]{0,60}tokens|repo.git_log[\s\S]{0,60}\d,\d\d\d")
+
+
+def where_did_this_image_come_from(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click_at("a.chip:has-text('media')")
+    reviewer.click_at("td.main > a")
+    reviewer.click_at(".thumbs a:has(img)")
+    reviewer.sees("Artifact", "browser.screenshot", "made it")
+
+
+def what_did_the_sub_agent_get(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click_at("a.chip:has-text('sub-run')")
+    reviewer.click_at("td.main > a")
+    reviewer.sees("researcher / look-up", "docs.fetch", "of 40 tools")
+
+
+def who_was_denied_what(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click("Calls")
+    reviewer.click("denied")
+    reviewer.sees("workspace.exec", "effect_not_allowed", "ann|ben|chris", "reviewer / review")
+
+
+def which_decisions_came_from_the_model(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click("Steps")
+    reviewer.click("decided by the model")
+    reviewer.sees("triage", "model")
+
+
+def what_is_slow(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click("Calls")
+    reviewer.click("slowest", within=".facets")
+    first = reviewer.page.locator("tbody tr").first.inner_text()
+    assert "deploy.plan" in first or "workspace.exec" in first
+    reviewer.sees(r"\d\.\d s")
+
+
+def what_failed(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click("Calls")
+    reviewer.click("failed")
+    reviewer.sees("workspace.exec", "tool_error", "AssertionError: 3 != 4")
+
+
+def who_can_reach_exec_at_all(reviewer: Reviewer, reader: RunReader) -> None:
+    reviewer.click("Matrix")
+    row = reviewer.page.locator("tr", has=reviewer.page.get_by_role("link", name="workspace.exec")).inner_text()
+    assert "exec" in row
+    assert re.search(r"seen \d+×", row)
+    reviewer.sees("implementer", "reviewer")
+
+
+QUESTIONS = (
+    what_happened_and_what_the_model_saw, which_runs_used_exec_and_why, why_was_this_tool_not_shown,
+    which_steps_were_degraded_and_why, which_tools_cost_most_tokens, where_did_this_image_come_from,
+    what_did_the_sub_agent_get, who_was_denied_what, which_decisions_came_from_the_model, what_is_slow, what_failed,
+    who_can_reach_exec_at_all,
+)  # fmt: skip
+
+
+@browsed
+@pytest.mark.parametrize("script", [True, False], ids=["with-script", "without"])
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.__name__)
+def test_a_reviewers_question_is_answered_in_three_clicks(
+    question: Any, script: bool, new_page: Any, address: str, reader: RunReader, browser: BrowserThread
+) -> None:
+    page = new_page(java_script_enabled=script)
+    question(Reviewer(page, address), reader)
+    assert page.troubles == []
+
+
+# --- labels, live rows, files ----------------------------------------------------------------------------------------
+
+
+@browsed
+def test_published_pages_open_from_a_disk(
+    new_page: Any, reader: RunReader, tmp_path: Path, browser: BrowserThread
+) -> None:
+    run, _ = sha_of(reader)
+    publish(reader, [run, "feature-001"], tmp_path / "out")
+    page = new_page()
+    page.goto((tmp_path / "out" / "index.html").as_uri())
+    background = "getComputedStyle(document.querySelector('.top')).borderBottomStyle"
+    assert page.evaluate(background) == "solid", "the stylesheet is used"
+    page.get_by_role("link", name=run, exact=True).first.click()
+    page.wait_for_load_state("load")
+    assert page.evaluate("[...document.images].filter((i) => !i.naturalWidth).length") == 0
+    page.get_by_role("link", name="what the model saw").first.click()
+    assert page.get_by_role("heading", name="What the model saw").count() == 1
+    assert page.troubles == []
