@@ -86,6 +86,7 @@ OWNERS = {
         "router/bundle_router/deferral/upstream.py",
     },
     "mcp": {
+        "router/bundle_router/adapters/mcp/tracing.py",
         "router/bundle_router/adapters/mcp/sdk.py",
         "router/bundle_router/adapters/mcp/oauth.py",
         "router/bundle_router/serving/mcp/protocol.py",
@@ -117,6 +118,7 @@ OWNERS = {
     "opentelemetry": {"router/bundle_router/serving/spans.py", "router/bundle_router/adapters/mcp/tracing.py"},
     "uvicorn": {"router/bundle_router/serving/listener.py", "router/bundle_router/deferral/proxy.py"},
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
+    "httptools": {"router/bundle_router/adapters/mcp/channels.py"},
     "httpcore2": {"router/bundle_router/adapters/mcp/tcp.py"},
     "bm25s": {"router/bundle_router/adapters/ranking.py"},
     "Stemmer": {"router/bundle_router/adapters/ranking.py"},

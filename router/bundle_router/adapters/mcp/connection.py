@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.exchange import EXCHANGE, RequestState
 from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
+from bundle_router.adapters.mcp.posting import ModernPosts
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.passage import Client
 
@@ -44,6 +45,10 @@ class Wire(Protocol):
     @property
     def pid(self) -> int:
         """The server's process; 0 where it has none here."""
+
+    @property
+    def posts(self) -> ModernPosts | None:
+        """What carries requests of the modern era beside the SDK, if anything does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,7 @@ class Connection:
                 await stack.enter_async_context(session)
                 await sdk.negotiate(session)
                 self._wire.settled()
+                session.posts = self._wire.posts if session.is_modern else None
                 self.identity = _identity(session)
                 if not self._ready.done():
                     self._ready.set_result(session)
@@ -218,6 +224,8 @@ class Connection:
                     sent=failure.kind not in NOTHING_DONE,
                 )
             raise failure from error
+        except (ServerFault, RpcError):
+            raise
         except asyncio.CancelledError:
             exchange.abort()
             raise

@@ -21,8 +21,10 @@ from typing import Any, Final, Self
 
 import httpx2
 
+from bundle_router.adapters.mcp.channels import ChannelPool
 from bundle_router.adapters.mcp.exchange import EXCHANGE, Aborted, RequestState
 from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.posting import ModernPosts
 from bundle_router.adapters.mcp.tcp import open_connections
 
 CONNECT_S: Final = 10.0
@@ -130,6 +132,18 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         kept = {name: response.headers[name] for name in ("www-authenticate",) if name in response.headers}
         return _answer(status, f"HTTP {status}", kept)
 
+    def posts(self, pool: TcpPool) -> ModernPosts | None:
+        """The requests that need no more than this address; None where it holds credentials of its own."""
+        url = self._url
+        if url.userinfo:
+            return None
+
+        def given_session() -> None:
+            self.stateful = True
+
+        channels = pool.channels(url)
+        return ModernPosts(channels, url.raw_path, url.netloc, self._headers, self._max_bytes, given_session)
+
     async def aclose(self) -> None:
         """Nothing: the connections below are pooled, and belong to whoever opened the pool."""
 
@@ -217,8 +231,25 @@ class TcpPool(httpx2.AsyncHTTPTransport):
     def __init__(self, keep: int) -> None:
         context = httpx2.create_ssl_context()
         super().__init__(verify=context)
+        self._context = context
+        self._keep = keep
+        self._channels: ChannelPool | None = None
         # Not a parameter of httpx2's, and the only way to connections of our own below its own handling of errors.
         self._pool = open_connections(context, keep, KEEP_S)
+
+    def channels(self, url: httpx2.URL) -> ChannelPool:
+        """The connections beside these for requests that the SDK need not carry."""
+        if self._channels is None:
+            secure = url.scheme == "https"
+            port = url.port or (443 if secure else 80)
+            host = url.raw_host.decode("ascii")
+            self._channels = ChannelPool(host, port, self._context if secure else None, self._keep)
+        return self._channels
+
+    async def aclose(self) -> None:
+        if self._channels is not None:
+            self._channels.close()
+        await super().aclose()
 
 
 def open_client(transport: OneOrigin, auth: Any = None) -> httpx2.AsyncClient:

@@ -42,6 +42,8 @@ from pydantic import ValidationError
 
 from bundle_router.adapters.mcp.exchange import EXCHANGE
 from bundle_router.adapters.mcp.hearing import hear_log, is_finer, progress_to
+from bundle_router.adapters.mcp.posting import Elsewhere, ModernPosts
+from bundle_router.adapters.mcp.tracing import traced
 from bundle_router.core.tools.transport.passage import Client
 
 if TYPE_CHECKING:
@@ -94,6 +96,7 @@ class RawSession(ClientSession):
         self._on_change = on_change
         self._followed: dict[str, list[Callable[[], None]]] = {}
         self._level_set = ""  # of its log, in the handshake era
+        self.posts: ModernPosts | None = None
 
     async def _heard(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -113,7 +116,7 @@ class RawSession(ClientSession):
         schema: Mapping[str, Any] | None = None,
         client: Client | None = None,
     ) -> dict[str, Any]:
-        """Sends a request, stamped for the era, and gives its result unread. Raises MCPError.
+        """Sends a request, stamped for the era, and gives its result unread. Raises MCPError, ServerFault, RpcError.
 
         `schema` is the called tool's, whose annotations name arguments that a modern server wants as headers too.
         `client` is the agent's, in whose name the request is made.
@@ -126,6 +129,12 @@ class RawSession(ClientSession):
         if schema is not None and self.is_modern and find_invalid_x_mcp_header(schema) is None:
             named = mcp_param_headers(x_mcp_header_map(schema), params.get("arguments") or {})
             opts.setdefault("headers", {}).update(named)
+        if self.posts is not None and not (client is not None and (client.progress or client.log_level)):
+            try:
+                with traced(method, self.posts.number, data["params"]):
+                    return await self.posts.request(method, data["params"], opts.get("headers", {}), self._on_change)
+            except Elsewhere:
+                self.posts = None  # the SDK follows redirects within the origin, here and from now on
         return await self.dispatcher.send_raw_request(method, data["params"], opts)
 
     async def _speak_for(self, client: Client, data: dict[str, Any], opts: CallOptions) -> None:

@@ -7,7 +7,10 @@ a host application put there for itself.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import Context
+from typing import Any
 
 
 def trace_only(context: Context) -> Context:
@@ -20,3 +23,17 @@ def trace_only(context: Context) -> Context:
         if span.get_span_context().is_valid:
             context.run(otel.attach, trace.set_span_in_context(span, otel.Context()))
     return context
+
+
+@contextmanager
+def traced(method: str, number: int, params: dict[str, Any]) -> Iterator[None]:
+    """The span of a request that the SDK would make, with the trace put into `params["_meta"]` as the SDK does."""
+    from mcp.shared._otel import inject_trace_context, otel_span  # not exported; mcp is pinned below 3
+    from opentelemetry.trace import SpanKind
+
+    target = params.get("name")
+    name = f"MCP send {method}{f' {target}' if isinstance(target, str) else ''}"
+    attributes = {"mcp.method.name": method, "jsonrpc.request.id": str(number)}
+    with otel_span(name, kind=SpanKind.CLIENT, attributes=attributes):
+        inject_trace_context(params.setdefault("_meta", {}))
+        yield

@@ -21,6 +21,7 @@ from bundle_router.core.tools.transport.references import MissingReference, reso
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import OneOrigin, TcpPool
+    from bundle_router.adapters.mcp.posting import ModernPosts
     from bundle_router.adapters.mcp.stdio import Pipes
 
 
@@ -72,6 +73,7 @@ class StdioWire:
     """A process has no state that others could see, as it is nobody else's; it is all the run's own."""
 
     stateful = True
+    posts = None
 
     def __init__(self, pipes: Pipes) -> None:
         self._pipes = pipes
@@ -91,6 +93,7 @@ class StdioWire:
 @dataclass(slots=True)
 class HttpWire:
     transport: OneOrigin
+    posts: ModernPosts | None = None
     pid: int = 0
     fault: ServerFault | None = None
 
@@ -136,4 +139,4 @@ async def http_wire(
         open_client(transport, auth) as client,
         sdk.open_http(url, client, bounds.max_message_bytes) as streams,
     ):
-        yield streams, HttpWire(transport)
+        yield streams, HttpWire(transport, transport.posts(pool) if auth is None else None)

@@ -1,0 +1,213 @@
+"""Requests to a modern server over HTTP, each a POST of its own, beside the SDK's transport and a tenth of its price.
+
+Rules:
+1. The SDK negotiates, subscribes and follows redirects; what comes here is a request in the modern era whose answer is
+   all that is wanted of it. An answer that leads elsewhere raises `Elsewhere`: nothing was done, and the SDK may go.
+2. Every answer is bounded in decoded bytes while it arrives; compression is not asked for, and undone within the bound.
+3. A request that is cancelled closes its connection, which is how the modern era tells a server of it.
+4. Credentials go to the configured address and nowhere else: there is no other address here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+from bundle_router.adapters.mcp.channels import ChannelPool, Headers
+from bundle_router.adapters.mcp.faults import RpcError, ServerFault
+
+INVALID_REQUEST: Final = -32600
+MAX_ERROR_BYTES: Final = 64 * 1024
+STREAM_FACTOR: Final = 4
+"""How much larger a response of many events may be than one message."""
+_STATIC: Final = {
+    "accept": "application/json, text/event-stream",
+    "accept-encoding": "identity",
+    "content-type": "application/json",
+    "user-agent": "bundle-router",
+}
+_HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*")
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")
+
+
+class Elsewhere(Exception):
+    """The server answered with a redirect."""
+
+
+class ModernPosts:
+    """The requests of one connection. `on_change` is called when the server says beside an answer that its tools are
+    others now; `given_session` when it gives out a session."""
+
+    def __init__(
+        self,
+        pool: ChannelPool,
+        target: bytes,
+        host: bytes,
+        headers: Mapping[str, str],
+        max_bytes: int,
+        given_session: Callable[[], None],
+    ) -> None:
+        self._pool = pool
+        self._first = b"POST " + target + b" HTTP/1.1\r\nhost: " + host + b"\r\n"
+        self._headers = {name.lower(): value for name, value in headers.items()}
+        self._max_bytes = max_bytes
+        self._given_session = given_session
+        self.number = 1
+
+    async def request(
+        self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
+    ) -> dict[str, Any]:
+        """Return the result as it came. Raises ServerFault, RpcError, Elsewhere."""
+        number, self.number = self.number, self.number + 1
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        body = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        answer = _Answer(number, self._max_bytes, on_change)
+        await self._pool.exchange(self._head(headers, len(body)) + body, answer)
+        if b"mcp-session-id" in answer.headers:
+            self._given_session()
+        return answer.result()
+
+    def _head(self, headers: Mapping[str, str], length: int) -> bytes:
+        named = {name.lower(): value for name, value in headers.items()}
+        lines = [f"{name}: {value}" for name, value in {**_STATIC, **named, **self._headers}.items()]
+        if not all(map(_HEADER.fullmatch, lines)):
+            raise ServerFault("protocol_error", "an argument or name can't be sent in a header")
+        return self._first + "\r\n".join((*lines, f"content-length: {length}\r\n\r\n")).encode("ascii")
+
+
+class _Answer:
+    """One response as it arrives (a `channels.Response`), and the message in it."""
+
+    def __init__(self, number: int, max_bytes: int, on_change: Callable[[], None]) -> None:
+        self.done = False
+        self.status = 0
+        self.headers: Headers = {}
+        self._number = number
+        self._max_bytes = max_bytes
+        self._on_change = on_change
+        self._left = max_bytes
+        self._decoder: Any = None
+        self._stream = False
+        self._held = bytearray()
+        self._data: list[bytes] = []
+        self._message: dict[str, Any] | None = None
+
+    # --- as it arrives -----------------------------------------------------------------------------------------------
+
+    def head(self, status: int, headers: Headers) -> None:
+        self.status, self.headers = status, headers
+        if 300 <= status < 400:
+            self.done = True
+        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding in (b"gzip", b"x-gzip", b"deflate"):
+            self._decoder = zlib.decompressobj(47)
+        elif encoding not in (b"identity", b""):
+            raise _garbled("the server compressed its answer in a way that was not asked for")
+        self._stream = status < 300 and self._kind() == b"text/event-stream"
+        self._left = self._max_bytes * STREAM_FACTOR if self._stream else self._max_bytes
+        self._left = MAX_ERROR_BYTES if status >= 400 else self._left
+
+    def body(self, piece: bytes) -> None:
+        if self._decoder is not None:
+            try:
+                piece = self._decoder.decompress(piece, self._left + 1)
+            except zlib.error:
+                raise _garbled("the server's compressed answer can't be read") from None
+        self._left -= len(piece)
+        if self._left < 0 and self.status >= 400:
+            self.done = True
+            return
+        self._held += piece
+        if self._left < 0 or (self._stream and len(self._held) > self._max_bytes):
+            raise ServerFault("too_large", f"the server's answer has more than {self._max_bytes:,} bytes", sent=True)
+        if self._stream:
+            self._read_events()
+
+    def _read_events(self) -> None:
+        *lines, rest = _LINE_END.split(bytes(self._held))
+        if not lines:
+            return
+        self._held = bytearray(rest)
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                data, self._data = b"\n".join(self._data), []
+                self._hear(data)
+
+    def _hear(self, data: bytes) -> None:
+        if not data or self.done:
+            return
+        message = _object(data)
+        if message is None:
+            raise _garbled("the server's answer is no JSON-RPC message")
+        if "method" not in message:
+            self._message, self.done = message, True
+        elif message["method"] == "notifications/tools/list_changed":
+            self._on_change()
+
+    # --- when it is there --------------------------------------------------------------------------------------------
+
+    def result(self) -> dict[str, Any]:
+        if 300 <= self.status < 400:
+            raise Elsewhere
+        if self.status >= 400:
+            return self._refused()
+        if self._stream:
+            if self._message is None:
+                raise ServerFault("connection_lost", "the server ended its answer before it was whole", sent=True)
+            return self._settled(self._message, self._number)
+        if self.status == 202:
+            raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
+        message = _object(bytes(self._held)) if self._kind() == b"application/json" else None
+        if message is None:
+            raise _garbled("the server's answer is no JSON-RPC message")
+        return self._settled(message, self._number)
+
+    def _settled(self, message: dict[str, Any], number: int | None) -> dict[str, Any]:
+        """The result in a message. Raises RpcError, and ServerFault where it is none."""
+        error, result = message.get("error"), message.get("result")
+        if message.get("jsonrpc") == "2.0" and message.get("id") in (number, None):
+            if isinstance(error, dict) and isinstance(error.get("code"), int) and isinstance(error.get("message"), str):
+                raise RpcError(error["code"], error["message"], error.get("data"))
+            if error is None and isinstance(result, dict) and message.get("id") == number:
+                return result
+        raise _garbled("the server's answer is no JSON-RPC message")
+
+    def _refused(self) -> dict[str, Any]:
+        """An error status: the server's own JSON-RPC error if that is what it sent, else what the status says."""
+        message = _object(bytes(self._held)) or {}
+        if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
+            return self._settled({**message, "id": None}, None)
+        said, again = f"the server answered HTTP {self.status}", self.headers.get(b"retry-after", b"").decode("latin-1")
+        if self.status in (401, 403):
+            raise ServerFault("unauthorized", said, sent=True)
+        if self.status == 429:
+            seconds = float(again) if again.isdigit() and len(again) < 7 else None
+            raise ServerFault("rate_limited", said, retry_after_s=seconds, sent=True)
+        raise ServerFault("http_error", said, sent=True)
+
+    def _kind(self) -> bytes:
+        return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+
+
+def _garbled(why: str) -> ServerFault:
+    return ServerFault("protocol_error", why, sent=True)
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    """The JSON object that the bytes are, or None. Lone surrogates are replaced; Python's parser bounds the depth."""
+    try:
+        value = json.loads(body, parse_constant=_refuse)
+        if b"\\ud" in body or b"\\uD" in body:
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")

@@ -1,0 +1,199 @@
+"""A call to a modern server over HTTP, carried by our own connections and by the SDK's: the same comes of both."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from bundle_router.adapters.mcp import McpSessions
+from bundle_router.adapters.mcp.http import OneOrigin
+from bundle_router.ports import RawResult
+
+DISCOVERED = {
+    "supportedVersions": ["2026-07-28"],
+    "capabilities": {"tools": {}},
+    "serverInfo": {"name": "raw", "version": "1"},
+    "resultType": "complete",
+    "ttlMs": 0,
+    "cacheScope": "private",
+}
+OK = {"content": [{"type": "text", "text": "hello"}], "resultType": "complete"}
+FAILED = {"code": -32602, "message": "no such thing"}
+
+
+class RawServer:
+    """Answers `server/discover` as a modern server, and each call with the bytes it is given: `ID` in them stands for
+    the request's id. What follows `CLOSE` is not sent: the connection ends there."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+        self.calls: list[dict[str, str]] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/mcp"
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as read:
+            while line := read.readline():
+                headers = {}
+                while (header := read.readline().strip()) != b"":
+                    name, _, value = header.decode("latin-1").partition(":")
+                    headers[name.lower()] = value.strip()
+                message = json.loads(read.read(int(headers.get("content-length", 0))) or b"{}")
+                if not self._answer(connection, line, headers, message):
+                    return
+
+    def _answer(self, connection: socket.socket, line: bytes, headers: dict[str, str], message: Any) -> bool:
+        if message.get("method") == "server/discover":
+            said = http(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": DISCOVERED}).encode())
+        elif message.get("method") == "tools/call" and line.startswith(b"POST /mcp "):
+            self.calls.append(headers)
+            said = self.answer
+        elif message.get("method") == "tools/call":
+            said = rpc(result=OK)
+        else:
+            said = http(b"", status="404 Not Found")
+        said, closes, _ = said.partition(b"CLOSE")
+        connection.sendall(said.replace(b'"ID"', json.dumps(message.get("id")).encode()))
+        return not closes
+
+    def end(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for connection in self._open:
+            connection.close()
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[RawServer]:
+    server = RawServer(answer)
+    threading.Thread(target=server.run, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+def http(body: bytes, kind: str = "application/json", status: str = "200 OK", more: str = "") -> bytes:
+    """Framed by the end of the connection, as the id that is put in may have any length."""
+    return f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\nconnection: close\r\n{more}\r\n".encode() + body + b"CLOSE"
+
+
+def rpc(**fields: Any) -> bytes:
+    return http(message(**fields))
+
+
+def message(**fields: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": "ID", **fields}).encode()
+
+
+def events(*said: bytes) -> bytes:
+    return http(b"".join(b"event: message\ndata: " + one + b"\n\n" for one in said), "text/event-stream")
+
+
+LOG = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
+DEEP = b'{"jsonrpc":"2.0","id":"ID","result":{"content":[],"structuredContent":' + b'{"a":' * 150 + b"1" + b"}" * 152
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+ANSWERS: dict[str, bytes] = {
+    "a result": rpc(result=OK),
+    "an error result": rpc(result={**OK, "isError": True}),
+    "an error": rpc(error=FAILED),
+    "an error with an error status": http(message(error=FAILED), status="400 Bad Request"),
+    "an error without an id": http(message(error=FAILED).replace(b'"ID"', b"null"), status="400 Bad Request"),
+    "events": events(message(result=OK)),
+    "events with a log line before": events(LOG, message(result=OK)),
+    "an error as an event": events(message(error=FAILED)),
+    "a nested result": http(DEEP),
+    "an interim response": b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + rpc(result=OK),
+    "half a result": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{CLOSE",
+    "half a chunk": CHUNKED + b"ff\r\n{CLOSE",
+    "nothing": b"CLOSE",
+    "no HTTP": b"+OK POP3 ready\r\n\r\nCLOSE",
+    "a page": http(b"<html>log in first</html>", "text/html"),
+    "no JSON": http(b"<html>"),
+    "no message": http(b'{"status": "ok"}'),
+    "a list": http(b"[]"),
+    "bad UTF-8": http(b'{"jsonrpc":"2.0","id":"ID","result":{"content":[],"x":"\xff"}}'),
+    "no event": events(b"{nothing}"),
+    "accepted": http(b"", status="202 Accepted"),
+    "401": http(b"", status="401 Unauthorized"),
+    "403": http(b"no", "text/plain", "403 Forbidden"),
+    "429": http(b"", status="429 Slow Down", more="retry-after: 7\r\n"),
+    "500": http(b"<html>", "text/html", "500 Broken"),
+    "gzip": http(gzip.compress(b'{"jsonrpc":"2.0","id":1,"result":{}}'), more="content-encoding: br\r\n"),
+    "no gzip": http(b"nothing of the kind", more="content-encoding: gzip\r\n"),
+    "too much": http(b'{"jsonrpc":"2.0","id":"ID","result":{"x":"' + b"x" * 9_000_000 + b'"}}'),
+    "too much, zipped": http(gzip.compress(b" " * 9_000_000), more="content-encoding: gzip\r\n"),
+    "a redirect to another path": http(b"", status="307 There", more="location: /mcp/\r\n"),
+    "a redirect to another host": http(b"", status="307 There", more="location: http://127.0.0.2:9/mcp\r\n"),
+}
+
+
+def outcome(bench: Any, answer: bytes) -> tuple[str, str, str]:
+    """How a call ended, and what was said of it but for the names of a library's exceptions."""
+
+    async def main(sessions: McpSessions) -> RawResult:
+        result: RawResult = await bench.call(sessions, "echo", text="x")
+        return result
+
+    with answering(answer) as server:
+        result = bench.run(main, bench.http(server))
+        is_redirect = b"307" in answer[:20]
+        assert 1 <= len(server.calls) <= 1 + is_redirect, "what may have been carried out is not sent again"
+        return result.outcome, result.code, re.sub(r" \(\w*Error\)| \(no HTTP came\)", "", bench.said(result))
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_whatever_a_modern_server_answers_comes_to_the_same_over_both_ways(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    ours = outcome(bench, ANSWERS[name])
+    monkeypatch.setattr(OneOrigin, "posts", lambda _self, _pool: None)
+    assert ours == outcome(bench, ANSWERS[name])
+
+
+def test_a_connection_is_used_again_and_one_that_was_closed_meanwhile_costs_no_call(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        for _ in range(3):
+            assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
+
+    said = message(result=OK)
+    whole = CHUNKED + b"%x\r\n" % (len(said) - len("ID") - len('"')) + said + b"\r\n0\r\n\r\n"  # an id of one digit
+    with answering(whole) as server:
+        bench.run(main, bench.http(server))
+        assert len(server._open) == 2, "one of the SDK's, which discovered, and one for all calls"
+    with answering(rpc(result=OK)) as server:
+        bench.run(main, bench.http(server))
+        assert len(server.calls) == 3
+
+
+def test_a_call_that_is_given_up_closes_its_connection(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert (await bench.call(sessions, "echo", text="x", timeout_s=0.5)).outcome == "timeout"
+        call = asyncio.ensure_future(bench.call(sessions, "echo", text="x"))
+        await bench.until(lambda: len(server.calls) == 2)
+        call.cancel()
+        await bench.until(lambda: all(is_closed(one) for one in server._open[1:]))
+
+    def is_closed(connection: socket.socket) -> bool:
+        return connection.fileno() < 0
+
+    with answering(b"HTTP/1.1 200 OK\r\n") as server:
+        bench.run(main, bench.http(server))
