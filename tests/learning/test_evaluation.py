@@ -123,11 +123,12 @@ def test_a_set_is_measured_against_a_config(kit: Any) -> None:
 
 @needs_search
 def test_a_learned_memory_is_measured_like_the_rest(kit: Any, deployment: Any) -> None:
+    from bundle_router.core.search.ranking import Memories
     from bundle_router.review.learning.learned import NOTHING
     from bundle_router.review.learning.report import learn
 
     search = make_search(deployment.catalog)
-    memory = learn(deployment.past(), deployment.catalogs, deployment.catalog, search, NOTHING).then.memory
+    then = learn(deployment.past(), deployment.catalogs, deployment.catalog, search, NOTHING).then
     (row,) = rows({"goal": "log a snag about the kitchen", "bundles": ["issues.tracker"]})
     assert rank_row(row, deployment.catalog, search).bundles[:1] != ("issues.tracker",)
-    assert rank_row(row, deployment.catalog, search, memory).bundles[:1] == ("issues.tracker",)
+    assert rank_row(row, deployment.catalog, search, Memories(then.memory)).bundles[:1] == ("issues.tracker",)

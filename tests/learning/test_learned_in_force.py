@@ -16,7 +16,7 @@ from bundle_router.core.catalog import Calibration
 from bundle_router.core.search.memory import Memory
 from bundle_router.errors import ConfigError
 from bundle_router.review.learning.calibration import calibration_version
-from bundle_router.review.learning.learned import Learned, known_of
+from bundle_router.review.learning.learned import Learned, known_of, known_tools_of
 from bundle_router.testing import FakeClock, FakeDiagnostics
 from bundle_router.wiring import load_remembering
 from bundle_router.wiring.searching import open_selector, open_tool_search
@@ -65,7 +65,7 @@ def test_search_ranks_bundles_with_the_memory_in_force_and_says_so(
     assert f"with the memory in force, {memory.revision[:19]}" in capsys.readouterr().out
     assert main([*asked, "--tools", "--json"]) == 0
     tools = json.loads(capsys.readouterr().out)
-    assert tools == {"kind": "tools", "ranked": [], "search": None, "memory": memory.revision}
+    assert tools == {"kind": "tools", "ranked": [], "search": None, "memory": memory.revision, "tools": None}
 
 
 def test_search_tools_ranks_a_tool_by_its_bundle_with_the_memory_in_force(
@@ -90,6 +90,12 @@ def test_search_tools_ranks_a_tool_by_its_bundle_with_the_memory_in_force(
     memory = Memory({"gizmo": {"docs.fetch": 3.0}}, {"gizmo": 1.0}, 1.0, 40)
     save_learned(config, Learned(memory, known_of(memory, catalog)))
     assert found() == ("docs.fetch", "docs.fetch")
+    of_tools = Memory({"gizmo": {"repo.list_dir": 3.0}}, {"gizmo": 1.0}, 1.0, 40)
+    save_learned(config, Learned(tools=of_tools, known_tools=known_tools_of(of_tools, catalog)))
+    assert found() == ("repo.list_dir", "repo.list_dir")
+    other = tuple((name, "sha256:0") for name, _ in known_tools_of(of_tools, catalog))
+    save_learned(config, Learned(tools=of_tools, known_tools=other))
+    assert found() == ("repo.read_file", "repo.read_file"), "a tool that is no longer what it was"
 
 
 def test_a_learned_file_that_was_edited_by_hand_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,11 @@ def test_a_deployments_jargon_is_learned_and_the_newest_runs_show_it(deployment:
     assert fitted.before.first < 0.5 < 0.9 < fitted.after.first
     assert fitted.before.steps == 20, "the newest quarter of twenty runs of four steps"
     assert learning.changes
-    assert dict(learning.then.revisions) == {"memory": fitted.memory.revision}
+    tools = learning.tools
+    assert tools is not None
+    assert tools.memory is not None
+    assert tools.before.first < 0.5 < 0.9 < tools.after.first
+    assert dict(learning.then.revisions) == {"memory": fitted.memory.revision, "tools": tools.memory.revision}
 
 
 def test_the_held_back_runs_are_the_newest_and_none_of_them_is_learned_from(deployment: Any) -> None:

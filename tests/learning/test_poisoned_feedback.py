@@ -155,7 +155,7 @@ def test_without_the_quotas_the_same_attack_drags(kit: Any, setting: Any) -> Non
             believed += [Label(step.request.text, (TARGET,), f"{step.run_id}-{n}") for n in range(3)]
     everyone = frozenset(catalog.bundles)
     examples, rarity = make_examples(
-        bounded(believed), search.analyzer, lambda label: search.base_scores(Request(label.text), everyone)[0]
+        bounded(believed), search.analyzer, lambda label: search.base_scores(Request(label.text), everyone)
     )
     gullible = firsts(setting, held, learn(examples, rarity, trust=0.35))
     wary = firsts(setting, held, fit(kept, search).memory)

@@ -28,7 +28,7 @@ def nothing(_: Label) -> Mapping[str, float]:
 
 def taught(search: Search, labels: list[Label], trust: float = 1.0) -> Memory:
     kept = bounded(labels)
-    examples, rarity = make_examples(kept, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL)[0])
+    examples, rarity = make_examples(kept, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL))
     return learn(examples, rarity, trust=trust)
 
 
@@ -98,7 +98,7 @@ labels_of = st.lists(one_label, max_size=60)
 @given(labels=st.lists(one_label, min_size=30, max_size=60))
 def test_logs_never_make_replay_worse(search: Search, labels: list[Label]) -> None:
     for trusts in (TRUSTS, (0.35,)):
-        fit = fit_memory(labels, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL)[0], trusts=trusts)
+        fit = fit_memory(labels, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL), trusts=trusts)
         assert fit.after >= fit.before
         assert (fit.memory is None) == (fit.after == fit.before)
 
@@ -107,7 +107,7 @@ def test_past_steps_say_nothing_against_what_no_step_needed_yet(search: Search) 
     """Two of five bundles are needed for years, in words that fit a third one better: it is still found by these."""
     labels = [Label(f"forecast of the bug backlog {n}", ("issues.tracker",), f"r{n}") for n in range(30)]
     labels += [Label(f"read the weather code {n}", ("repo.readonly",), f"s{n}") for n in range(30)]
-    fit = fit_memory(labels, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL)[0])
+    fit = fit_memory(labels, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL))
     assert fit.memory is not None
     assert fit.memory.seen == {"issues.tracker", "repo.readonly"}
     assert fit.memory.novelty > 0.0
@@ -163,7 +163,7 @@ def test_a_run_that_calls_one_tool_at_every_step_does_not_drag_its_bundle_into_e
     past = [query for query in queries if hash_of(query["group"]) != 0]
     honest = [Label(q["query"], tuple(q["servers"]), q["group"], marks_of(request(q))) for q in past]
     loud = [Label(q["query"], ("MathAPI",), "loud", marks_of(request(q))) for q in queries for _ in range(5)]
-    base = {label.text: search.base_scores(Request(label.text), permitted)[0] for label in honest + loud}
+    base = {label.text: search.base_scores(Request(label.text), permitted) for label in honest + loud}
 
     def scores(label: Label) -> Mapping[str, float]:
         return base[label.text]

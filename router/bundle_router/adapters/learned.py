@@ -1,7 +1,7 @@
-"""What was learned and accepted, on disk: `<config>/learned/memory.json` and `calibration.json`.
+"""What was learned and accepted, on disk: `<config>/learned/memory.json`, `tools.json` and `calibration.json`.
 
 Rules:
-1. These two files are in force, and there are no others: a file is there because a person accepted it. To go back,
+1. These three files are in force, and there are no others: a file is there because a person accepted it. To go back,
    delete it (or restore the one your version control holds); the next `Router.open` sees it.
 2. A file is replaced whole or not at all: written beside, synced, renamed. A reader never sees half of one.
 3. Only regular files are read, up to `MAX_BYTES`. A file that is not the version it says is a config error: nobody is
@@ -28,11 +28,14 @@ from bundle_router.review.learning.learned import (
     calibration_json,
     memory_from,
     memory_json,
+    tools_from,
+    tools_json,
 )
 
 FOLDER: Final = "learned"
 MEMORY: Final = "memory.json"
 CALIBRATION: Final = "calibration.json"
+TOOLS: Final = "tools.json"
 PROPOSALS: Final = "proposals.toml"
 MAX_BYTES: Final = 64 * 1024 * 1024
 
@@ -50,9 +53,11 @@ def load_learned(config_folder: str | os.PathLike[str] | None) -> Learned:
     problems: list[Problem] = []
     memory = _read(folder / MEMORY, memory_from, problems)
     calibration = _read(folder / CALIBRATION, calibration_from, problems)
+    tools = _read(folder / TOOLS, tools_from, problems)
     if problems:
         raise ConfigError(problems)
-    return Learned(*memory, calibration) if memory is not None else Learned(calibration=calibration)
+    (of_bundles, known), (of_tools, known_tools) = memory or (None, ()), tools or (None, ())
+    return Learned(of_bundles, known, calibration, of_tools, known_tools)
 
 
 def save_learned(config_folder: str | os.PathLike[str], learned: Learned) -> list[Path]:
@@ -64,7 +69,8 @@ def save_learned(config_folder: str | os.PathLike[str], learned: Learned) -> lis
     memory = memory_json(learned.memory, learned.known) if learned.memory is not None else None
     calibration = calibration_json(learned.calibration) if learned.calibration is not None else None
     kept = []
-    for name, value in ((MEMORY, memory), (CALIBRATION, calibration)):
+    tools = tools_json(learned.tools, learned.known_tools) if learned.tools is not None else None
+    for name, value in ((MEMORY, memory), (CALIBRATION, calibration), (TOOLS, tools)):
         if value is None:
             _delete(folder / name)
         else:

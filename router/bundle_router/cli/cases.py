@@ -17,7 +17,7 @@ from bundle_router.errors import RequestError
 from bundle_router.review.cases import Case, Mismatch, line_of, read_cases, run_case
 
 if TYPE_CHECKING:
-    from bundle_router.core.search.memory import Memory
+    from bundle_router.core.search.ranking import Memories
     from bundle_router.review.evaluation import LabelledRow, Measures
 
 LABELLED: Final = ".jsonl"
@@ -84,14 +84,14 @@ def run(arguments: argparse.Namespace) -> int:
     shares = tuple(arguments.share or (0.5, 0.8))
     if not all(0.0 < share <= 1.0 for share in shares):
         raise RequestError("a --share lies between 0 and 1", advice="write e.g. --share 0.5")
-    catalog, memory = load_remembering(config_folder(arguments), local=local_servers(arguments))
+    catalog, memories = load_remembering(config_folder(arguments), local=local_servers(arguments))
     sets = [(path, load_labelled(path)) for path in arguments.files if path.suffix == LABELLED]
     files = [load_file(path) for path in arguments.files if path.suffix != LABELLED]
     results = [
         (file, number, case, run_case(case, catalog)) for file in files for number, case in enumerate(read_cases(file))
     ]
     failed = [(file, number, wrong) for file, number, _, wrong in results if wrong]
-    measured = _measure_all(sets, catalog, memory, shares) if sets else []
+    measured = _measure_all(sets, catalog, memories, shares) if sets else []
     if arguments.json:
         cases = [_row(file, case, wrong) for file, _, case, wrong in results]
         print_json({"cases": cases, "failed": len(failed), "sets": [_set_json(*one) for one in measured]})
@@ -116,20 +116,22 @@ def _row(file: ConfigFile, case: Case, wrong: tuple[Mismatch, ...]) -> dict[str,
 def _measure_all(
     sets: list[tuple[Path, tuple[LabelledRow, ...]]],
     catalog: Catalog,
-    memory: Memory | None,
+    memories: Memories | None,
     shares: tuple[float, ...],
 ) -> list[tuple[Path, Measures, tuple[str, ...]]]:
     """Each set's figures under the config, with what was learned and accepted, and the bundles it does not have."""
+    from bundle_router.core.search.ranking import NO_MEMORIES
     from bundle_router.review.evaluation import measure, rank_row, unknown_ids
     from bundle_router.wiring import make_search_for
 
-    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows], memory)
+    known = memories or NO_MEMORIES
+    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows], known.bundles)
     done = []
     for path, rows in sets:
         ranked, elapsed = [], []
         for row in rows:
             started = time.perf_counter()
-            ranked.append(rank_row(row, catalog, search, memory))
+            ranked.append(rank_row(row, catalog, search, known))
             elapsed.append((time.perf_counter() - started) * 1e3)
         done.append((path, measure(ranked, elapsed, catalog, shares=shares), unknown_ids(rows, catalog)))
     return done

@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from bundle_router.review.learning.learned import Learned
     from bundle_router.review.learning.report import Learning
 
-EPILOG = """Nothing takes effect unaccepted. `--accept` writes learned/memory.json and learned/calibration.json in the
-config folder, which the next `Router.open` reads, and learned/proposals.toml, which nothing reads. Delete a file to go
-back. `bundle-router learn label RUN SEQ --needed ID` records a reviewer's word about one decision."""
+EPILOG = """Nothing takes effect unaccepted. `--accept` writes learned/memory.json, tools.json and calibration.json in
+the config folder, which the next `Router.open` reads, and learned/proposals.toml, which nothing reads. Delete a file to
+go back. `bundle-router learn label RUN SEQ --needed ID` records a reviewer's word about one decision."""
 LEAST_VERSION = 8
+MANY_STEPS = 200
+STEP_S = 0.05
+"""Seconds that learning takes for a labelled step of thousands, at most."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
     catalog = now.applied_to(catalog)
     read = _read_runs(archive_of(arguments))
     search, missing = _search(catalog, [step.request.text for step in read.steps])
+    if sys.stderr.isatty() and len(read.steps) > MANY_STEPS:
+        seconds = len(read.steps) * STEP_S
+        print(f"replaying {len(read.steps):,} steps, which takes up to {seconds:,.0f} s…", file=sys.stderr)
     learning = learn(
         read.steps, read.catalogs, catalog, search, now, calibrating=arguments.calibrate, after=arguments.after
     )
@@ -209,6 +215,8 @@ def _show_fits(learning: Learning) -> None:
         say(f"memory: {'on' if learning.memory.memory is not None else 'not proposed'}: {learning.memory.why}")
         if learning.memory.recall:
             say(f"past steps are compared {learning.memory.recall}")
+    if learning.tools is not None:
+        say(f"memory of tools: {'on' if learning.tools.memory is not None else 'not proposed'}: {learning.tools.why}")
     if learning.calibration is not None:
         on = learning.calibration.calibration is not None
         say(f"calibration: {'fitted' if on else 'not proposed'}: {learning.calibration.why}")
@@ -228,6 +236,10 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
         before, after_ = memory.before, memory.after
         yield "newest runs: right bundle first", before.steps, _three(before.first), _three(after_.first)
         yield "newest runs: mean reciprocal rank", before.steps, _three(before.mrr), _three(after_.mrr)
+    tools = learning.tools
+    if tools is not None and tools.replay.trials:
+        after = tools.replay.after if tools.memory is not None else tools.replay.before
+        yield "tools, replay run by run: quality", tools.replay.labels, _three(tools.replay.before), _three(after)
     if calibration is not None and calibration.enough:
         before_, after__ = calibration.before, calibration.after
         yield "settled by search alone", before_.steps, _percent(before_.share), _percent(after__.share)

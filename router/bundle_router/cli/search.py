@@ -1,8 +1,7 @@
 """`bundle-router search`: what search makes of a request, without deciding anything.
 
 Bundles are ranked as `route()` ranks them for the first step of a run: with the memory and the thresholds in force, and
-with embeddings where the config names an embedder. Tools are ranked as `search_tools` ranks them: by words,
-and by their bundle with the memory in force.
+with embeddings where the config names an embedder. Tools are ranked as `search_tools` ranks them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from bundle_router.cli.output import print_json, say, table
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models import Facts, Step
 from bundle_router.core.search.memory import Memory
-from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search
 from bundle_router.core.search.request import Request
 from bundle_router.errors import RequestError
 
@@ -35,23 +34,24 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.core.search.corpus import request_of
-    from bundle_router.wiring import load_remembering, make_search, make_search_for
+    from bundle_router.wiring import load_remembering, make_search_for
 
     placed = _is_placed(arguments)
     if not placed and not arguments.query.strip():
         raise RequestError("the query is empty", advice="say in words what is wanted")
     step = _step(arguments, placed)
-    catalog, memory = load_remembering(config_folder(arguments), local=local_servers(arguments))
+    catalog, memories = load_remembering(config_folder(arguments), local=local_servers(arguments))
     request = request_of(step, ())
-    search = make_search(catalog) if arguments.tools else make_search_for(catalog, [request.text], memory)
+    known = memories or NO_MEMORIES
+    search = make_search_for(catalog, [request.text], known.bundles)
     if not placed:
         request = Request(request.text)
     permitted = _permitted(catalog, step) if placed else frozenset(search.corpus.members)
     limit = max(arguments.limit, 0)
     found = (
-        _tools(catalog, search, memory, request, permitted, limit)
+        _tools(catalog, search, known, request, permitted, limit)
         if arguments.tools
-        else _bundles(catalog, search, memory, request, permitted, step, limit)
+        else _bundles(catalog, search, known.bundles, request, permitted, step, limit)
     )
     if arguments.json:
         print_json(found)
@@ -109,15 +109,15 @@ def _bundles(
 
 
 def _tools(
-    catalog: Catalog, search: Search, memory: Memory | None, request: Request, permitted: frozenset[str], limit: int
+    catalog: Catalog, search: Search, memories: Memories, request: Request, permitted: frozenset[str], limit: int
 ) -> dict[str, Any]:
-    from bundle_router.core.search.ranking import Memories
-
     held = frozenset(tool for id_ in permitted for tool in catalog.bundles[id_].tools)
     held &= frozenset(search.corpus.servers)
     rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.cards[row.id].description}
-            for row in search.rank_tools(request, held, Memories(bundles=memory), k=limit)]  # fmt: skip
-    return {"kind": "tools", "ranked": rows, "search": None, "memory": memory.revision if memory else None}
+            for row in search.rank_tools(Request(request.text), held, memories, k=limit)]  # fmt: skip
+    memory, learned = memories.bundles, memories.tools
+    revisions = {"memory": memory.revision if memory else None, "tools": learned.revision if learned else None}
+    return {"kind": "tools", "ranked": rows, "search": None, **revisions}
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -36,8 +36,7 @@ from bundle_router.core.models import (
     Step,
 )
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.search.memory import Memory
-from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search
 from bundle_router.core.search.request import Request
 from bundle_router.core.search.sufficiency import Judgement, judge
 
@@ -191,16 +190,16 @@ class Ranked:
     """Bundles it needs that search may not pick here: they are never ranked, and count as not found."""
 
 
-def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memory: Memory | None = None) -> Ranked:
+def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memories = NO_MEMORIES) -> Ranked:
     """Ranks and judges one row under the catalog."""
     facts = Facts(capabilities=frozenset(row.capabilities))
     step, request = row.as_step(), row.as_request()
     permitted = _permitted(row, step, catalog, facts)
-    ranking = search.rank_bundles(request, permitted, memory)
+    ranking = search.rank_bundles(request, permitted, memories.bundles)
     judged = judge(catalog, step, ranking)
     wanted_tools = frozenset(tool for id_ in permitted for tool in search.corpus.members.get(id_, ()))
-    # As agents are answered: by the words of a query alone (see `ToolSearch`).
-    tools = search.by_words.rank_tools(Request(request.text), wanted_tools, k=10) if row.tools else ()
+    # As agents are answered: by a query alone, without its step (see `ToolSearch`).
+    tools = search.rank_tools(Request(request.text), wanted_tools, memories, k=10) if row.tools else ()
     settled, shown, tokens = _settled(row, step, catalog, facts, judged)
     use = judged.use
     gold = frozenset(bundle.id for id_ in row.bundles if (bundle := catalog.bundle(id_)) is not None)

@@ -14,7 +14,7 @@ from bundle_router.core.models import LocalServer, LocalTool
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
     from bundle_router.core.config import ConfigFile
-    from bundle_router.core.search.memory import Memory
+    from bundle_router.core.search.ranking import Memories
     from bundle_router.core.tools.pins import Pins
     from bundle_router.ports import Diagnostics
 
@@ -78,8 +78,10 @@ def load_catalog(config: str | Path | None = "config", *, local: LocalServers | 
     return load_remembering(config, local=local)[0]
 
 
-def load_remembering(config: str | Path | None, *, local: LocalServers | None = None) -> tuple[Catalog, Memory | None]:
-    """`load_catalog`, and the memory that is in force beside it."""
+def load_remembering(
+    config: str | Path | None, *, local: LocalServers | None = None
+) -> tuple[Catalog, Memories | None]:
+    """`load_catalog`, and the memories that are in force beside it."""
     _, cards = local_cards(local)
     return with_learned(config, read_catalog(config, cards, declared_files(local))[0])
 
@@ -123,17 +125,18 @@ def project_folder(config: str | Path | None) -> Path:
     return Path(config).resolve().parent if config is not None else Path.cwd()
 
 
-def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, Memory | None]:
-    """The catalog with the thresholds, and the memory, that were accepted for this config folder.
+def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, Memories | None]:
+    """The catalog with the thresholds, and the memories, that were accepted for this config folder.
 
     Raises ConfigError for a learned file that is not as it was accepted.
     """
     if config is None or not Path(config, "learned").is_dir():
         return catalog, None
     from bundle_router.adapters.learned import load_learned
+    from bundle_router.core.search.ranking import Memories
 
     learned = load_learned(config).fitted_to(catalog)
-    return learned.applied_to(catalog), learned.memory
+    return learned.applied_to(catalog), Memories(learned.memory, learned.tools)
 
 
 def with_skills(config: str | Path | None, catalog: Catalog) -> Catalog:

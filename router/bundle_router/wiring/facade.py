@@ -117,7 +117,7 @@ class Router:
             )
         tools, cards = local_cards(local)
         pinned = PinnedFrom(open_pins(config), read_unpinned(config, cards, declared_files(local)))
-        catalog, memory = with_learned(config, with_skills(config, pinned.catalog()))
+        catalog, memories = with_learned(config, with_skills(config, pinned.catalog()))
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         if not root.is_dir():
             raise RequestError(f"the workspace {str(root)!r} is not a folder", advice="name one that exists")
@@ -139,7 +139,7 @@ class Router:
         protected = [str(Path(place).resolve()) for place in places]
         servers = PinnedServers(catalog, pins, clock, diagnostics, redactor, development=development, workspace=root)
         sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:2])
-        own = open_selector(catalog, runs, clock, diagnostics, memory) if selector is None else None
+        own = open_selector(catalog, runs, clock, diagnostics, memories) if selector is None else None
         ports = EnginePorts(
             clock=clock,
             redactor=redactor,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bundle_router.core.search.corpus import Texts
     from bundle_router.core.search.meaning import Passage
     from bundle_router.core.search.memory import Memory
-    from bundle_router.core.search.ranking import Search
+    from bundle_router.core.search.ranking import Memories, Search
     from bundle_router.core.search.text import Analyzer
     from bundle_router.engine.asking import ModelSelector
     from bundle_router.engine.selecting import Meanings, StagedSelector
@@ -101,13 +101,13 @@ def make_search(catalog: Catalog) -> Search:
 
 
 def open_selector(
-    catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics, memory: Memory | None = None
+    catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics, memories: Memories | None = None
 ) -> StagedSelector:
     """What settles questions, in the order of `[fallback]`. Loads nothing yet: the first question begins it."""
     from bundle_router.engine.selecting import SearchSelector, StagedSelector
 
-    meanings = open_meanings(catalog, clock, diagnostics, memory)
-    search = SearchSelector(SearchMaker(), diagnostics, memory, meanings=meanings)
+    meanings = open_meanings(catalog, clock, diagnostics, memories.bundles if memories is not None else None)
+    search = SearchSelector(SearchMaker(), diagnostics, memories, meanings=meanings)
     model = open_model(catalog, runs, clock, diagnostics)
     return StagedSelector(catalog.settings.fallback.order, search=search, model=model)
 

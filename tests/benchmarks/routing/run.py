@@ -90,7 +90,7 @@ def rank_all(
         started = time.perf_counter()
         first = search.rank_bundles(query.request, bundles, memories.bundles)
         middle = time.perf_counter()
-        second = search.rank_tools(query.request, tools, memories)
+        second = search.rank_tools(Request(query.text, vector=query.request.vector), tools, memories)
         for_tools.append((time.perf_counter() - middle) * 1e3)
         for_bundles.append((middle - started) * 1e3)
         ranked.append((query, [s.id for s in first.scored], [s.id for s in second]))
@@ -111,7 +111,8 @@ def fitted(
     recalling = Recalling(search.vectors.revision, votes) if search.vectors is not None else None
 
     def fit(position: int, ids: Callable[[Query], tuple[str, ...]], recalling: Recalling | None) -> Memory | None:
-        labels = [Label(q.text, ids(q), q.run, marks_of(q.request)) for q in past]
+        # A memory of tools is asked for what agents search for, of which no history is known.
+        labels = [Label(q.text, ids(q), q.run, marks_of(q.request) if position == 0 else ()) for q in past]
         found = fit_memory(
             labels,
             search.analyzer,
@@ -134,7 +135,10 @@ def with_logs(
     data: LabelledSet, search: Search, folds: int, wanted: Collection[str]
 ) -> tuple[list[Ranked], list[float], list[str]]:
     bundles = frozenset(search.corpus.members)
-    base = {query.id: search.base_scores(query.request, bundles) for query in data.queries}
+    base = {
+        query.id: (search.base_scores(query.request, bundles), search.base_tool_scores(Request(query.text), bundles))
+        for query in data.queries
+    }
     ranked: list[Ranked] = []
     times: list[float] = []
     notes: list[str] = []

@@ -130,13 +130,14 @@ class Search:
         first = (replace(row, own=own.get(row.id, 0.0)) for row in ranked)
         return (*first, *self._unread(request, permitted & self.corpus.unread))[:k]
 
-    def base_scores(self, request: Request, bundles: frozenset[str]) -> tuple[dict[str, float], dict[str, float]]:
-        """What a memory is learned on top of: relative scores of bundles and of their tools, without any memory."""
+    def base_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
+        """What a memory of bundles is learned on top of: their relative scores, without any memory."""
+        return best_is_one(self._find(request, self._scope(bundles), tools=False).bundles, KEPT)
+
+    def base_tool_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
+        """What a memory of tools is learned on top of: relative scores of the bundles' tools, without any memory."""
         found = self._find(request, self._scope(bundles), tools=True)
-        tools = self._pulled(request, found, bundles, NO_MEMORIES)
-        if self.corpus.pinned:
-            found = self._find(request, self._scope(bundles), tools=False)
-        return best_is_one(found.bundles, KEPT), best_is_one(tools, KEPT)
+        return best_is_one(self._pulled(request, found, bundles, NO_MEMORIES), KEPT)
 
     def recall(
         self, request: Request, permitted: frozenset[str], recollection: Recollection | None
@@ -153,11 +154,6 @@ class Search:
     @cached_property
     def _passes(self) -> Passes:
         return Passes(self.index, self.analyzer, self.weights, self._bundles_of, self.corpus.ranks_tools)
-
-    @cached_property
-    def by_words(self) -> Search:
-        """The same search as if no embedder were configured: it ranks the tools that agents search for."""
-        return replace(self, vectors=None, understood={}) if self.vectors is not None else self
 
     @cached_property
     def _bundles_of(self) -> Mapping[str, tuple[str, ...]]:

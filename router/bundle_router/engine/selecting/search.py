@@ -28,8 +28,7 @@ from bundle_router.ports import Diagnostics
 
 if TYPE_CHECKING:
     from bundle_router.core.search.index import Vectors
-    from bundle_router.core.search.memory import Memory
-    from bundle_router.core.search.ranking import Search
+    from bundle_router.core.search.ranking import Memories, Search
     from bundle_router.core.search.sufficiency import Judgement
 
 MAX_INLINE: Final = 500
@@ -68,22 +67,31 @@ class SearchSelector:
         self,
         make: MakeSearch,
         diagnostics: Diagnostics,
-        memory: Memory | None = None,
+        memories: Memories | None = None,
         *,
         meanings: Meanings | None = None,
     ) -> None:
         self._make = make
         self._diagnostics = diagnostics
         self._meanings = meanings
-        self._memory = memory
+        self._memories = memories
+        self._memory = memory = memories.bundles if memories is not None else None
         self._revisions = (("memory", memory.revision),) if memory is not None else ()
         self._lock = threading.Lock()
         self._made: OrderedDict[str, Search | None] = OrderedDict()
 
     @property
-    def memory(self) -> Memory | None:
-        """What was learned from past steps, of what is ranked here."""
-        return self._memory
+    def memories(self) -> Memories | None:
+        """What was learned from past steps, of bundles and of tools."""
+        return self._memories
+
+    def understand(self, catalog: Catalog, text: str) -> tuple[Search | None, tuple[float, ...] | None]:
+        """The search of a catalog, and the text's vector where an embedder is there and heard in time. Blocks."""
+        search = self.search_for(catalog)
+        understood = self._understood(catalog, text) if search is not None else None
+        if search is None or understood is None or understood.vector is None:
+            return search, None
+        return self._with_vectors(catalog, search, understood.vectors), understood.vector
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         """See `Selector`. Where search is not enough the reply has no answer, and says what was found."""

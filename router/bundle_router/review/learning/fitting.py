@@ -12,14 +12,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.search.fit import MIN_LABELS, Fit, Recalling, fit_memory
-from bundle_router.core.search.memory import Label, Memory, bounded, learn, make_examples
+from bundle_router.core.search.fusion import Scored, order
+from bundle_router.core.search.memory import Label, Memory, bounded, count_features, learn, make_examples
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection
+from bundle_router.core.search.request import Request
 from bundle_router.review.evaluation import mean, reciprocal_rank
 from bundle_router.review.learning.labels import LabelledStep
 
@@ -70,7 +72,7 @@ def base_scores(steps: Sequence[LabelledStep], search: Search) -> dict[Label, Ma
     """What search alone gives the permitted bundles of each step; its neutral ones are no rivals and stay out."""
     found: dict[Label, Mapping[str, float]] = {}
     for step in steps:
-        scores, _ = search.base_scores(step.past.request, step.permitted)
+        scores = search.base_scores(step.past.request, step.permitted)
         found[step.label] = {id_: score for id_, score in scores.items() if id_ not in step.neutral}
     return found
 
@@ -82,6 +84,41 @@ def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     older, newest = hold_back(steps)
     held = _Held(older if len(newest) >= MIN_HELD_BACK else [], newest, search, base)
     return _with_recall(_fit_words(steps, replay, held), held)
+
+
+def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
+    """A memory of the tools that steps called, learned and measured as one of bundles is, on top of how an agent's
+    search for the step's words ranks tools."""
+    base: dict[Label, Mapping[str, float]] = {}
+    for step in steps:
+        if (label := step.tool_label) is not None:
+            base[label] = search.base_tool_scores(Request(label.text), step.permitted)
+    replay = fit_memory(_tool_labels(steps), search.analyzer, lambda label: base[label])
+    if replay.memory is None:
+        why, enough = _why_not(replay, steps)
+        return MemoryFit(None, why, enough, replay, Quality(), Quality())
+    older, newest = (_tool_labels(part) for part in hold_back(steps))
+    if len(newest) < MIN_HELD_BACK:
+        return MemoryFit(replay.memory, _gain(replay), True, replay, Quality(), Quality())
+    earlier = relearned(replay.memory, bounded(older), search, base)
+    before = _quality([(order(base[label]), label.ids) for label in newest])
+    features = {label: earlier.features(count_features(label.text, (), search.analyzer)) for label in newest}
+    after = _quality([(order(earlier.add_to(base[label], features[label])), label.ids) for label in newest])
+    if after.mean < before.mean - ROUNDING:
+        return MemoryFit(None, _newest_worse(before, after), True, replay, before, after)
+    return MemoryFit(replay.memory, _gain(replay), True, replay, before, after)
+
+
+def _tool_labels(steps: Sequence[LabelledStep]) -> list[Label]:
+    return [label for step in steps if (label := step.tool_label) is not None]
+
+
+def _gain(replay: Fit) -> str:
+    return f"replay gains {replay.after - replay.before:+.3f}, where what is needed is new {replay.new:+.3f}"
+
+
+def _newest_worse(before: Quality, after: Quality) -> str:
+    return f"what the older runs taught makes the newest worse ({before.mean:.3f} → {after.mean:.3f})"
 
 
 @dataclass(frozen=True)
@@ -138,10 +175,8 @@ def _fit_words(steps: Sequence[LabelledStep], replay: Fit, held: _Held) -> Memor
         return MemoryFit(None, why, enough, replay, before, before)
     after = held.quality(replay.memory)
     if after.mean < before.mean - ROUNDING:
-        why = f"what the older runs taught makes the newest worse ({before.mean:.3f} → {after.mean:.3f})"
-        return MemoryFit(None, why, True, replay, before, after)
-    why = f"replay gains {replay.after - replay.before:+.3f}, with bundles that are new {replay.new:+.3f}"
-    return MemoryFit(replay.memory, why, True, replay, before, after)
+        return MemoryFit(None, _newest_worse(before, after), True, replay, before, after)
+    return MemoryFit(replay.memory, _gain(replay), True, replay, before, after)
 
 
 def _fit(steps: Sequence[LabelledStep], search: Search, base: Mapping[Label, Mapping[str, float]]) -> Fit:
@@ -169,12 +204,16 @@ def _why_not(replay: Fit, steps: Sequence[LabelledStep]) -> tuple[str, bool]:
 
 def quality(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> Quality:
     """How well search ranks the steps, each among its own permitted bundles."""
-    rankings = [
-        [scored.id for scored in search.rank_bundles(step.past.request, step.permitted, memory).scored]
-        for step in steps
-    ]
+    return _quality(
+        [(search.rank_bundles(step.past.request, step.permitted, memory).scored, tuple(step.needed)) for step in steps]
+    )
+
+
+def _quality(ranked: Sequence[tuple[Sequence[Scored], Collection[str]]]) -> Quality:
+    """Of rankings, each with what was needed."""
+    rows = [([row.id for row in scored], needed) for scored, needed in ranked]
     return Quality(
-        len(steps),
-        mean(float(ids[:1] != [] and ids[0] in step.needed) for ids, step in zip(rankings, steps, strict=True)),
-        mean(reciprocal_rank(ids, step.needed) for ids, step in zip(rankings, steps, strict=True)),
+        len(rows),
+        mean(float(ids[:1] != [] and ids[0] in needed) for ids, needed in rows),
+        mean(reciprocal_rank(ids, needed) for ids, needed in rows),
     )

@@ -62,6 +62,13 @@ class LabelledStep:
         request = self.past.request
         return Label(request.text, tuple(sorted(self.counted)), self.past.run_id, marks_of(request))
 
+    @property
+    def tool_label(self) -> Label | None:
+        """The tools that were called of what counts, as a memory of tools learns it: by words alone, as agents ask for
+        tools. None where none was called."""
+        tools = {tool for id_, tool in self.past.called if id_ in self.counted}
+        return Label(self.past.request.text, tuple(sorted(tools)), self.past.run_id) if tools else None
+
 
 @dataclass(frozen=True, slots=True)
 class Labelled:

@@ -3,7 +3,8 @@
 Rules:
 1. A file says which version it holds, and the version is the digest of what it holds: what was edited by hand, or cut
    off, is no longer that version and is refused.
-2. What was learned about a bundle holds while its description and tools are what they were. `fitted_to` drops the rest.
+2. What was learned about a bundle holds while its description and tools are what they were, about a tool while its
+   definition is. `fitted_to` drops the rest.
 3. A calibration that the config itself names (`[search.calibration]`) goes before a learned one.
 """
 
@@ -19,6 +20,7 @@ from bundle_router.review.learning.calibration import FEATURES, calibration_vers
 from bundle_router.review.learning.labels import fingerprint
 
 MEMORY_SCHEMA: Final = "bundle-router.learned-memory/1"
+TOOLS_SCHEMA: Final = "bundle-router.learned-tools/1"
 CALIBRATION_SCHEMA: Final = "bundle-router.learned-calibration/1"
 
 
@@ -29,25 +31,25 @@ class Learned:
     memory: Memory | None = None
     known: tuple[tuple[str, str], ...] = ()
     calibration: Calibration | None = None
+    tools: Memory | None = None
+    known_tools: tuple[tuple[str, str], ...] = ()
+    """The digest of every tool that the memory of tools was learned about, by canonical name."""
 
     @property
     def revisions(self) -> tuple[tuple[str, str], ...]:
         """For `Facts.revisions`: the versions of what there is."""
         memory = (("memory", self.memory.revision),) if self.memory is not None else ()
         thresholds = (("thresholds", self.calibration.version),) if self.calibration is not None else ()
-        return (*memory, *thresholds)
+        tools = (("tools", self.tools.revision),) if self.tools is not None else ()
+        return (*memory, *thresholds, *tools)
 
     def fitted_to(self, catalog: Catalog) -> Learned:
-        """Without what the memory knows about bundles that are gone or no longer what they were."""
-        if self.memory is None:
+        """Without what the memories know about bundles and tools that are gone or no longer what they were."""
+        memory, known = _kept(self.memory, self.known, {id_: fingerprint(b) for id_, b in catalog.bundles.items()})
+        tools, known_tools = _kept(self.tools, self.known_tools, {n: card.sha256 for n, card in catalog.cards.items()})
+        if memory is self.memory and tools is self.tools:
             return self
-        same = {
-            id_ for id_, mark in self.known if (b := catalog.bundles.get(id_)) is not None and fingerprint(b) == mark
-        }
-        if len(same) == len(self.known):
-            return self
-        known = tuple((id_, mark) for id_, mark in self.known if id_ in same)
-        return replace(self, memory=self.memory.keeping(same) if same else None, known=known)
+        return replace(self, memory=memory, known=known, tools=tools, known_tools=known_tools)
 
     def applied_to(self, catalog: Catalog) -> Catalog:
         """The catalog with the learned calibration in force, where its config names none. It has a revision of its own,
@@ -60,6 +62,20 @@ class Learned:
 
 
 NOTHING: Final = Learned()
+Known = tuple[tuple[str, str], ...]
+
+
+def _kept(memory: Memory | None, known: Known, now: Mapping[str, str]) -> tuple[Memory | None, Known]:
+    """Of a memory, what it knows about that is now what it was then."""
+    same = tuple((id_, mark) for id_, mark in known if now.get(id_) == mark)
+    if memory is None or len(same) == len(known):
+        return memory, known
+    return (memory.keeping(id_ for id_, _ in same) if same else None), same
+
+
+def known_tools_of(memory: Memory, catalog: Catalog) -> Known:
+    """The tools a memory speaks of, with what they are now."""
+    return tuple((name, catalog.cards[name].sha256) for name in sorted(memory.ids) if name in catalog.cards)
 
 
 def known_of(memory: Memory, catalog: Catalog) -> tuple[tuple[str, str], ...]:
@@ -85,6 +101,23 @@ def memory_from(value: Mapping[str, Any]) -> tuple[Memory, tuple[tuple[str, str]
         _check_version(value, memory.revision)
     except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
         raise ValueError(f"not a learned memory: {type(wrong).__name__}: {wrong}") from None
+    return memory, known
+
+
+def tools_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    rows = [{"tool": name, "sha256": mark} for name, mark in known]
+    return {"schema": TOOLS_SCHEMA, "version": memory.revision, "tools": rows, "memory": memory.to_json()}
+
+
+def tools_from(value: Mapping[str, Any]) -> tuple[Memory, Known]:
+    """Raises ValueError, with why, for what is not such a file or not the version it says."""
+    try:
+        _check_schema(value, TOOLS_SCHEMA)
+        memory = Memory.from_json(value["memory"])
+        known = tuple((str(row["tool"]), str(row["sha256"])) for row in value["tools"])
+        _check_version(value, memory.revision)
+    except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
+        raise ValueError(f"not a learned memory of tools: {type(wrong).__name__}: {wrong}") from None
     return memory, known
 
 
