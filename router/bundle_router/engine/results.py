@@ -53,20 +53,35 @@ class Result:
     """
 
     outcome: Outcome
+    """`ok`, or how the call ended instead."""
     text: str
+    """What the model is to see, errors included."""
     code: str = ""
+    """Why, where the outcome is not `ok`: a denial's code, or the tool's own word."""
     artifacts: tuple[Stored, ...] = ()
+    """Media and whole results that were stored."""
     call_id: str = ""
+    """The id of its record; empty where it has none."""
     decision_id: str = ""
+    """The decision that it was judged under."""
     tool: str = ""
+    """The canonical name of the tool that was meant."""
     elapsed_ms: float = 0.0
+    """Milliseconds from its beginning to its end."""
     joined: tuple[str, ...] = ()
+    """Tools that are in the array from now on."""
     parts: tuple[Part, ...] = ()
+    """The text in pieces, where a resource came within the result."""
     cached_from: str = ""
+    """The call whose recorded result this is."""
     flags: tuple[str, ...] = ()
+    """What was noticed, such as `looks_like_error`."""
     retryable: bool = False
+    """Whether making the same call again may help and can do no harm."""
     whole: tuple[Block, ...] | None = None
+    """The result as it came, where that was asked for."""
     answer: ServerReply | None = None
+    """The server's own answer, where the operator passes it on."""
 
     @property
     def ok(self) -> bool:

@@ -180,23 +180,41 @@ class Decision:
     """
 
     bundles: tuple[Chosen, ...]
+    """The bundles shown, each with its rank, its reason and what that rests on."""
     left_out: tuple[LeftOut, ...]
+    """Bundles and tools that were not, each with the first test it failed."""
     source: Source
+    """What settled it: `mapping`, `search`, `model`, `shortlist`, `default` or `none`."""
     degraded: bool
+    """Whether a fallback was used because search or the model gave no usable answer."""
     justification: str
+    """Why, in a sentence."""
     route: str | None
+    """The name of the route that matched, None where none did."""
     candidates: tuple[Candidate, ...]
+    """The permitted bundles that search or the model could pick."""
     before: Activation
+    """The activation that it was decided on."""
     after: Activation
+    """The activation that it left."""
     evicted: tuple[str, ...]
+    """Ids of bundles that left the activation."""
     exposure: Exposure
+    """How much the step is shown, against all there is."""
     model: ModelUse | None = None
+    """What the question to a model cost and gave, where one was asked."""
     search: SearchUse | None = None
+    """What search found, where it was asked."""
     run_id: str = ""
+    """The run that it is of."""
     seq: int = -1
+    """The place of its record in the run's."""
     decision_id: str = ""
+    """Its id: what `tools` and `call` take as `decision`."""
     catalog_revision: str = ""
+    """The config that it was taken under."""
     input_digest: str = ""
+    """The digest of all that it was decided on."""
 
     @property
     def bundle_ids(self) -> list[str]:

@@ -55,24 +55,43 @@ class Step(Frozen):
     """
 
     run_id: str
+    """The run that the step is of: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. The first step of an id begins the run."""
     workflow: str = Field(min_length=1, max_length=200)
+    """What routes and policies match by: the kind of work."""
     role: str = Field(min_length=1, max_length=200)
+    """What routes and policies match by: who does the step."""
     step: str = Field(min_length=1, max_length=200)
+    """What routes and policies match by: where in the workflow it is."""
     goal: str = Field(default="", max_length=MAX_GOAL)
+    """What the step is to do, in words, for search and the model; a route that does not ask ignores it."""
     constraints: tuple[str, ...] = Field(default=(), max_length=MAX_ITEMS)
+    """What the step must keep to, one sentence each; read as the goal is."""
     policy: StepPolicy | None = None
+    """What this step may have at most; it only narrows what the config permits."""
     principal: str = Field(default="", max_length=200)
+    """For whom the step is taken: sessions, tokens and reused results are kept apart by it."""
     parent_run_id: str | None = None
+    """The run that this one is a sub-agent of; it never gets more than that one may have."""
     inherit: bool = True
+    """Whether a sub-agent begins with its parent's activation."""
     max_bundles: int | None = Field(default=None, ge=0)
+    """Bundles shown at most (None: no bound of its own)."""
     max_tools: int | None = Field(default=None, ge=0)
+    """Tools in the array at most (None: no bound of its own)."""
     max_tokens: int | None = Field(default=None, ge=0)
+    """Tokens of the array at most (None: no bound of its own)."""
     labels: Mapping[str, str] = Field(default_factory=dict, max_length=MAX_ITEMS)
+    """Words of your own, kept with the decision; they decide nothing."""
     workspace: str | None = Field(default=None, max_length=4096)
+    """The folder beneath the root that local tools may work in (None: the root)."""
     key: str = Field(default="", max_length=200)
+    """Unique in the run: the same key again gives the recorded decision."""
     branch: str = Field(default="", max_length=200)
+    """The line of decisions within the run that this one belongs to (empty: the default one)."""
     parent_decision_id: str | None = Field(default=None, max_length=300)
+    """The decision that a branch begins at or, in a sub-agent's run, the parent's that it is held to."""
     fixed_list: bool = False
+    """Whether the agent reads its list once, so that nothing joins it."""
 
     @field_validator("run_id", "parent_run_id")
     @classmethod

@@ -95,15 +95,25 @@ class Toolset:
     """
 
     tools: tuple[dict[str, Any], ...]
+    """The array, in the provider's form."""
     guidance: str
+    """What the model is told besides; empty where every permitted tool is in the array."""
     tokens: int
+    """What the array costs (cl100k_base, OpenAI form)."""
     active: tuple[ActiveTool, ...]
+    """The tools of the catalog that are in the array."""
     cap: int
+    """How many tools that were asked for the array keeps."""
     all_tokens: int
+    """What showing every tool of the catalog would cost."""
     deferred: tuple[DeferredTool, ...] = ()
+    """Permitted tools that join the array when they are asked for."""
     meta: tuple[str, ...] = ()
+    """Canonical names of permitted tools that never join it."""
     skills: tuple[SkillText, ...] = ()
+    """Instructions that come with the shown bundles."""
     decision_id: str = ""
+    """The decision that it shows."""
 
     @property
     def digest(self) -> str:
