@@ -333,7 +333,8 @@ class Engine:
             if name == EXECUTE and self._ports.programs is not None:
                 state = await self.state_async(run.id, decision_id)
                 if "code" in self._modes_shown(state):
-                    return await self._execute(run, request, state)
+                    await self._discovery.discover(state)
+                    return await self._execute(run, request, await self.state_async(run.id, decision_id))
             return await self._call(run, request, decision_id)
         finally:
             run.release()
