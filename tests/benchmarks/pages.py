@@ -1,0 +1,94 @@
+"""How long the pages take over 10,000 runs and over a run of 10,000 records, beside the raw query in the same process.
+
+    python tests/benchmarks/pages.py [--runs 10000] [--records 10000]
+
+Runs are made in memory over the sample team's config and written as run directories; the first indexing is timed too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[2] / "router"), str(Path(__file__).parents[2])]
+
+from bundle_router.serving.pages import pages  # noqa: E402 - found by the line above
+from bundle_router.wiring.run_reader import open_reader  # noqa: E402 - found by the line above
+from starlette.testclient import TestClient  # noqa: E402 - found by the line above
+
+from tests.pages.sample_runs import Team, write  # noqa: E402 - found by the line above
+
+ROUNDS = 7
+
+
+def median_ms(work: Callable[[], object]) -> float:
+    """Milliseconds of the middle one of several rounds, after one that is not counted."""
+    work()
+    found = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        work()
+        found.append((time.perf_counter() - began) * 1000)
+    return statistics.median(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--records", type=int, default=10_000)
+    asked = parser.parse_args()
+    team = Team()
+    for at in range(asked.runs):
+        run, workflow = f"r-{at:06}", ("feature", "bugfix", "chore")[at % 3]
+        team.step(run, workflow, "planner", "plan", f"goal number {at}", principal=f"p-{at % 9}")
+        team.call(run, "repo.list_dir", f"src/{at}")
+        team.router.close_run_sync(run)
+    team.step("long", "feature", "implementer", "implement", "a long one")
+    while len(team.runs.runs["long"].sealed) < asked.records:
+        team.call("long", "repo.read_file", "src/retry.py")
+    with tempfile.TemporaryDirectory() as folder:
+        write(team.runs, Path(folder) / "runs")
+        began = time.perf_counter()
+        reader = open_reader(Path(folder) / "runs")
+        reader.refresh(now=True)
+        print(f"first indexing of {asked.runs + 1:,} runs: {time.perf_counter() - began:.1f} s")
+        began = time.perf_counter()
+        reader.refresh(now=True)
+        print(f"a look that finds nothing new: {(time.perf_counter() - began) * 1000:.0f} ms")
+        client = TestClient(pages(reader), base_url="http://127.0.0.1")
+        raw = sqlite3.connect(Path(folder) / "runs" / ".index.sqlite")
+        rows = (
+            ("/runs", "select * from bundle_router_runs order by began desc limit 50"),
+            ("/runs?workflow=bugfix&sort=took", "select * from bundle_router_runs where run_id in (select run_id from "
+             "bundle_router_facets where facet = 'workflow' and value = 'bugfix') order by took_ms desc limit 50"),
+            ("/runs?q=number", "select * from bundle_router_runs where run_id in (select t.run_id from "
+             "bundle_router_search s join bundle_router_texts t on t.id = s.rowid where bundle_router_search match "
+             "'number*') order by began desc limit 50"),
+            ("/calls?sort=slow", "select * from bundle_router_calls order by elapsed_ms desc limit 50"),
+            ("/", "select count(*), sum(tokens) from bundle_router_runs"),
+            ("/runs/long", "select * from bundle_router_calls where run_id = 'long' order by seq limit 200"),
+            (f"/runs/long?from={asked.records // 2}", "select * from bundle_router_calls where run_id = 'long' "
+             f"and seq >= {asked.records // 2} order by seq limit 200"),
+            ("/runs/long/0", "select * from bundle_router_decisions where run_id = 'long' and seq = 0"),
+        )  # fmt: skip
+        print(f"{'page':34}{'page ms':>9}{'raw query ms':>14}{'rows read':>11}")
+        for address, query in rows:
+            reader.refresh(now=True)
+            before = reader.rows_read
+            client.get(address).raise_for_status()
+            read = reader.rows_read - before
+            page = median_ms(lambda address=address: client.get(address))  # type: ignore[misc]  # mypy can't infer it
+            alone = median_ms(lambda query=query: raw.execute(query).fetchall())  # type: ignore[misc]  # same
+            print(f"{address:34}{page:9.0f}{alone:14.1f}{read:11,}")
+        raw.close()
+        reader.close()
+
+
+if __name__ == "__main__":
+    main()
