@@ -105,6 +105,49 @@ def test_the_first_news_are_the_whole_run_and_then_what_came_since(make_store: M
         log.record(3)
 
 
+def test_any_record_of_a_long_run_is_read_again_whoever_wrote_it(make_store: Make) -> None:
+    one, other = begun(make_store()), begun(make_store())
+    for number in range(300):
+        (one, other)[number % 2].append("calls" if number % 3 else "routing", note(number))
+    for log in (one, other, make_store().open("r")):
+        assert log is not None
+        list(log.news())
+        assert [log.record(seq)["number"] for seq in range(300)] == list(range(300))
+        with pytest.raises(KeyError):
+            log.record(300)
+
+
+def test_reading_an_old_record_of_a_directory_reads_a_part_of_its_file(tmp_path: Path) -> None:
+    from bundle_router.adapters.run_log.storage import POSIX
+
+    read: list[int] = []
+
+    class Counted:
+        """A storage that counts what is read."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(POSIX, name)
+
+        def pread(self, fd: int, length: int, offset: int) -> bytes:
+            data = POSIX.pread(fd, length, offset)
+            read.append(len(data))
+            return data
+
+    def artifacts(path: str) -> RunArtifacts:
+        return RunArtifacts(path, describe=lambda data: MediaFacts("text/plain"))
+
+    store = DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=artifacts, storage=Counted())
+    log = begun(store)
+    for number in range(1_000):
+        log.append("routing", note(number, text="x" * 1_000))
+    for seq in (0, 500, 999):
+        read.clear()
+        assert log.record(seq)["number"] == seq
+        assert sum(read) < 200_000
+    log.close()
+    store.close()
+
+
 def test_an_append_gives_what_others_wrote_before_it(make_store: Make) -> None:
     one, other = begun(make_store()), begun(make_store())
     one.append("routing", note(0))

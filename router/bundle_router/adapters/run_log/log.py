@@ -251,8 +251,8 @@ class DiskRunLog:
         line, hash_ = seal_text(text, self.next_seq, self.head)
         self._write(segment, line)
         seq = self.next_seq
-        segment.size += len(line)
-        segment.end = self._chain.next_seq = seq + 1
+        segment.grow(seq, len(line))
+        self._chain.next_seq = seq + 1
         self._chain.head = hash_
         return Appended(news, seq, hash_)
 

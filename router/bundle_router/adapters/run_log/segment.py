@@ -13,10 +13,10 @@ Rules:
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
@@ -27,7 +27,6 @@ from bundle_router.core.records.chain import (
     boundary,
     check,
     genesis,
-    lines_backward,
     lines_forward,
     link,
     parse,
@@ -36,6 +35,8 @@ from bundle_router.errors import CorruptRun
 from bundle_router.ports import Healed
 
 _BLOCK: Final = 1024 * 1024
+_STRIDE: Final = 64
+"""Records of a run between two places that are remembered."""
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -55,6 +56,22 @@ class Segment:
     identity: tuple[int, int] | None = None
     size: int = 0
     end: int = 0
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """Where some of its records begin (`seq`, offset), so that any is found again without reading all of them."""
+
+    def grow(self, seq: int, length: int) -> None:
+        """A record stands at its end, of that many bytes."""
+        if not self.marks or seq - self.marks[-1][0] >= _STRIDE:
+            self.marks.append((seq, self.size))
+        self.size += length
+        self.end = seq + 1
+
+    def between(self, seq: int) -> tuple[int, int] | None:
+        """The bytes among which a record stands, if it stands in this file; None where it can't."""
+        at = bisect_right(self.marks, (seq, self.size))
+        if at == 0 or seq >= self.end:
+            return None
+        return self.marks[at - 1][1], self.marks[at][1] if at < len(self.marks) else self.size
 
 
 class ChainReader:
@@ -122,8 +139,8 @@ class ChainReader:
         if found.prev != self.head:
             raise BadLine(f"record {found.seq} does not follow record {found.seq - 1} of this run")
         record = parse(line)
-        segment.size += len(line)
-        segment.end = self.next_seq = found.seq + 1
+        segment.grow(found.seq, len(line))
+        self.next_seq = found.seq + 1
         self.head = found.hash
         return record
 
@@ -134,24 +151,22 @@ class ChainReader:
         return lines_forward(read, boundary(read, end - start))
 
     def record(self, dir_fd: int, seq: int) -> dict[str, Any] | None:
-        """Return one record that was taken in, read from the ends of the files; None where there is none."""
+        """Return one record that was taken in, read again; None where there is none."""
         for segment in self.segments:
-            if segment.size == 0:
+            found = segment.between(seq)
+            if found is None:
                 continue
             fd = self._storage.open(segment.name, _READ, dir_fd=dir_fd)
             try:
-                for line in lines_backward(partial(self._pread, fd), segment.size):
-                    found = link(line)
-                    if found.seq == seq:
-                        return parse(line)
-                    if found.seq < seq:
+                for line in self._lines(fd, *found):
+                    at = link(line).seq
+                    if at >= seq:
+                        if at == seq:
+                            return parse(line)
                         break
             finally:
                 self._storage.close(fd)
         return None
-
-    def _pread(self, fd: int, offset: int, length: int) -> bytes:
-        return self._storage.pread(fd, length, offset)
 
     def heal(self, dir_fd: int, *, durable: bool) -> tuple[Healed, ...]:
         """Cut off what follows the last record of each file, and keep it beside. The caller holds the run's lock and
