@@ -57,7 +57,7 @@ def test_a_change_is_put_down_to_the_edit_that_made_it(shell: Shell) -> None:
     assert set(by_edit) == {"policy 'reviewers read' changed", "bundle 'repo.readonly' changed"}
     denied = by_edit["policy 'reviewers read' changed"]
     assert denied["edits"] == [{"edit": "policy 'reviewers read' changed", "place": f"config/policy.toml:{line - 1}"}]
-    assert denied["decisions"] == 4
+    assert (denied["decisions"], denied["together"], denied["known"]) == (4, False, True)
     assert denied["lost_bundle"] == [{"id": "docs.fetch", "decisions": 4}]
     assert [row["decisions"] for row in denied["lost_tool"]] == [4, 4]
     assert denied["examples"][0] == {"run_id": "r-0", "seq": 1, "workflow": "feature", "role": "reviewer",

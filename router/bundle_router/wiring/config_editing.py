@@ -224,11 +224,8 @@ class ConfigEditor:
         last = self.last_change()
         if last is None:
             return None
-        return self._previewed_files(self._files({file.name: file.before for file in last.files}))
-
-    def _previewed_files(self, files: Sequence[ConfigFile]) -> Preview:
         try:
-            new, places = self._catalog(files)
+            new, places = self._catalog(self._files({file.name: file.before for file in last.files}))
         except ConfigError as wrong:
             return Preview(wrong.problems)
         return self._compared((), new, places, 0)
