@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,28 @@ def test_a_modern_server_is_spoken_to_in_its_own_era_and_shared_by_runs(bench: A
 
     with serving(modern.server.streamable_http_app()) as url:
         bench.run(main, http(url))
+
+
+@pytest.mark.parametrize(
+    ("era", "spoken"), [("auto", "2026-07-28"), ("handshake", "2025-11-25"), ("modern", "2026-07-28")]
+)
+def test_an_entry_says_in_which_era_a_server_is_spoken_to(bench: Any, era: Any, spoken: str) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert bench.said(await bench.call(sessions, "echo", text="hello")) == "hello"
+        assert (await sessions.definitions("s")).protocol == spoken
+
+    with serving(Modern().server.streamable_http_app()) as url:
+        bench.run(main, replace(http(url), era=era))
+
+
+def test_a_server_without_the_modern_era_is_not_spoken_to_where_that_alone_is_asked_for(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x")
+        assert (result.outcome, result.code) == ("unavailable", "protocol_error")
+        assert "era = 'modern', and the server speaks 2025-11-25" in bench.said(result)
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server, era="modern"))
 
 
 def test_a_change_that_a_modern_server_announces_is_seen_without_waiting_for_the_lifetime(bench: Any) -> None:

@@ -21,6 +21,7 @@ from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.exchange import EXCHANGE, RequestState
 from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
 from bundle_router.adapters.mcp.posting import ModernPosts
+from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.passage import Client
 
@@ -69,13 +70,21 @@ class Connection:
     """Open one with `open`, use it with `request`, end it with `close`. Everything on one event loop."""
 
     def __init__(
-        self, label: str, open_wire: OpenWire, bounds: Bounds, *, client: tuple[str, str], on_change: Callable[[], None]
+        self,
+        label: str,
+        open_wire: OpenWire,
+        bounds: Bounds,
+        *,
+        client: tuple[str, str],
+        on_change: Callable[[], None],
+        era: Era = "auto",
     ) -> None:
         self._label = label
         self._open_wire = open_wire
         self._bounds = bounds
         self._client = client
         self._on_change = on_change
+        self._era: Era = era
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[sdk.RawSession] = asyncio.get_running_loop().create_future()
         self._owner: asyncio.Task[None] | None = None
@@ -114,7 +123,7 @@ class Connection:
                 name, version = self._client
                 session = sdk.RawSession(dispatcher, name=name, version=version, on_change=self._on_change)
                 await stack.enter_async_context(session)
-                await sdk.negotiate(session)
+                await sdk.negotiate(session, self._era)
                 self._wire.settled()
                 session.posts = self._wire.posts if session.is_modern else None
                 self.identity = _identity(session)

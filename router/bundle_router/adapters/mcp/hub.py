@@ -265,6 +265,7 @@ class Hub:
             self._bounds,
             client=self._client,
             on_change=lambda: self.lists.changed(server, scope.principal),
+            era=server.era,
         )
 
     def _http_pool(self, server: str) -> TcpPool:

@@ -41,9 +41,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from bundle_router.adapters.mcp.exchange import EXCHANGE
+from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.hearing import hear_log, is_finer, progress_to
 from bundle_router.adapters.mcp.posting import Elsewhere, ModernPosts
 from bundle_router.adapters.mcp.tracing import traced
+from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.passage import Client
 
 if TYPE_CHECKING:
@@ -204,9 +206,15 @@ class RawSession(ClientSession):
             return
 
 
-async def negotiate(session: RawSession) -> None:
-    """Finds the era: `server/discover` first, the handshake when the server does not know it."""
+async def negotiate(session: RawSession, era: Era) -> None:
+    """Finds the era: `server/discover` first, the handshake when the server does not know it. Raises ServerFault for a
+    server that has no modern one where that is asked for."""
+    if era == "handshake":
+        await session.initialize()
+        return
     await negotiate_auto(session)
+    if era == "modern" and not session.is_modern:
+        raise ServerFault("protocol_error", f"era = 'modern', and the server speaks {session.protocol_version}")
 
 
 def open_http(url: str, client: HttpClient, max_event_bytes: int) -> AbstractAsyncContextManager[Streams]:

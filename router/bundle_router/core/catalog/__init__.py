@@ -39,7 +39,7 @@ from bundle_router.core.catalog.settings import (
     SearchSettings,
     Settings,
 )
-from bundle_router.core.catalog.tables import Bundle, Feature, Policy, Reuse, Route, Server, ServerAuth
+from bundle_router.core.catalog.tables import Bundle, Era, Feature, Policy, Reuse, Route, Server, ServerAuth
 from bundle_router.core.catalog.transports import TRANSPORT_KEYS, TRANSPORTS, Transport, TransportTraits
 from bundle_router.core.models import LocalSettings
 from bundle_router.core.models.canonical import digest_of
@@ -58,6 +58,7 @@ __all__ = [
     "Catalog",
     "Durability",
     "EmbeddingSettings",
+    "Era",
     "Fallback",
     "FallbackStage",
     "Feature",

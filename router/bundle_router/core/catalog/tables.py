@@ -31,6 +31,7 @@ from bundle_router.core.catalog.keys import (
 from bundle_router.core.catalog.transports import TRANSPORTS, Transport, TransportTraits
 from bundle_router.core.models import BinaryRule, Effect, Mode, Trust
 
+Era = Literal["auto", "handshake", "modern"]
 ServerAuth = Literal["oauth"]
 Feature = Literal["resources", "prompts", "completion", "results", "logging", "input"]
 """What a trusted server's own may be passed on to agents, besides its tools (see `bundle_router.engine.relay`)."""
@@ -105,6 +106,13 @@ class Server:
     ] = None
     exclude: Annotated[tuple[str, ...], key("These of its tools do not exist for us (names or globs).", Words)] = ()
     legacy: Annotated[bool, key("Must be true for transport 'sse', which MCP has given up.")] = False
+    era: Annotated[
+        Era,
+        key(
+            "Which MCP it is spoken to in: the newest it knows (auto), up to 2025-11-25 (handshake: for a server that "
+            "asks agents in the middle of a call only there), or 2026-07-28 and later alone (modern)."
+        ),
+    ] = "auto"
     volatile: Annotated[
         tuple[str, ...], key("Card fields that change at every start and are left out of pins.", Words)
     ] = ()
@@ -154,7 +162,7 @@ class Server:
     env_names: tuple[str, ...] = ()
     """Environment variables its headers and env refer to; their values are secrets and are redacted everywhere."""
 
-    ADDED: ClassVar[tuple[str, ...]] = ("idempotent",)
+    ADDED: ClassVar[tuple[str, ...]] = ("era", "idempotent")
 
     @property
     def traits(self) -> TransportTraits:

@@ -67,6 +67,7 @@ _SERVER: Final[Mapping[str, Wider]] = {
     "timeout_s": "more",
     "ttl_s": "neutral",
     "legacy": "neutral",
+    "era": "neutral",
     "prefix": "neutral",
 }
 _BINARY: Final[Mapping[str, Wider]] = {
