@@ -10,8 +10,8 @@ from bundle_router.engine.selecting.search import SearchSelector
 from bundle_router.ports import Diagnostics
 
 NOISE: Final = 0.15
-"""Of the best tool's own match, what a tool behind it needs to be told to an agent. Of tools that a query needs this
-leaves out 0 to 1.7 % on six labelled sets, and one in eight of all that are told (see tests/benchmarks/RESULTS.md)."""
+"""Of the best tool's own match, what a tool behind it needs to be told to an agent. This leaves out one in eight of all
+tools, and of those that are needed 0 to 1.7 points on five labelled sets (see tests/benchmarks/RESULTS.md)."""
 
 
 class RankedTools:
