@@ -185,6 +185,15 @@ def test_a_browser_signs_in_with_a_token_and_its_cookie_is_for_pages_alone(site:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint, token="") as browser:
             assert (await browser.get("/")).status_code == 401
+            for asked, led in (("/", "/sign-in"), ("/runs/r", "/sign-in?to=/runs/r"), ("//evil/x", "/sign-in")):
+                as_browser = await browser.get(endpoint.base + asked, headers={"Accept": "text/html,*/*;q=0.8"})
+                assert (as_browser.status_code, as_browser.headers["location"]) == (303, led)
+            assert 'value="/runs/r"' in (await browser.get("/sign-in", params={"to": "/runs/r"})).text
+            for to in ("//evil.example/x", "https://evil.example", '/"><script>', "/a?b"):
+                assert "hidden" not in (await browser.get("/sign-in", params={"to": to})).text
+            back = await browser.post("/sign-in", data={"token": REVIEW, "to": "/runs/r"})
+            assert back.headers["location"] == "/runs/r"
+            browser.cookies.clear()
             assert "<form" in (await browser.get("/sign-in")).text
             assert (await browser.post("/sign-in", data={"token": "wrong"})).status_code == 401
             let_in = await browser.post("/sign-in", data={"token": REVIEW}, headers={"Origin": endpoint.base})

@@ -5,7 +5,8 @@ Rules:
    second Host are strangers.
 2. Host and Origin come first: a page in a browser, led here by a name that it made resolve to this machine, learns
    nothing, not even whether its token would do. No answer carries a CORS header.
-3. The token comes before the path: without one, every path and method is answered alike.
+3. The token comes before the path: without one, every path and method is answered alike. (A browser that asks for a
+   page is led to where it can sign in, whatever the page.)
 4. The path is judged as it was sent. An escape or a second slash is not taken to mean anything.
 """
 
@@ -28,6 +29,7 @@ _PREFIX: Final = "/mcp/runs/"
 _DECISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 PROGRAMS: Final = (b"/v1/", b"/mcp", b"/metrics", b"/openapi.json")
 """Where a token has to be sent as such."""
+SIGN_IN: Final = b"/sign-in"
 _OWN_SITE: Final = (b"none", b"same-origin")
 _BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,1024}) *")
 _PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~@:+-]+)+")
@@ -61,6 +63,8 @@ def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
     caller = _caller(headers, by.keys, destination_of(raw_path))
     if caller is None and by.browsers is not None and not raw_path.startswith(PROGRAMS):
         caller = by.browsers(values_of(headers, b"cookie"))
+        if caller is None and raw_path not in by.open_to_all and _wants_a_page(headers):
+            return _led_to_sign_in(raw_path)
     return caller or (NOBODY if raw_path in by.open_to_all else UNAUTHORIZED)
 
 
@@ -113,6 +117,16 @@ def _stranger(headers: Headers, own: OwnNames) -> Refusal | None:
     if any(site not in _OWN_SITE for site in values_of(headers, b"sec-fetch-site")):
         return Refusal(403, "wrong_origin", "This endpoint is not for pages of other sites.")
     return None
+
+
+def _wants_a_page(headers: Headers) -> bool:
+    return any(b"text/html" in value for value in values_of(headers, b"accept"))
+
+
+def _led_to_sign_in(raw_path: bytes) -> Refusal:
+    back = b"" if raw_path == b"/" or misplaced(raw_path) else b"?to=" + raw_path
+    sentence = "Sign in with the endpoint's token, or with one of your own."
+    return Refusal(303, "unauthorized", sentence, ((b"location", SIGN_IN + back),))
 
 
 def _caller(headers: Headers, keys: Keys, to: Destination | None) -> Caller | None:

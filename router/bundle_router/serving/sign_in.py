@@ -20,9 +20,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from bundle_router.serving.gate import SIGN_IN, misplaced
 from bundle_router.serving.keys import Caller, Keys
 
-PATH: Final = "/sign-in"
+PATH: Final = SIGN_IN.decode()
 SESSION_S: Final = 12 * 3600.0
 MAX_SESSIONS: Final = 1_000
 _POLICY: Final = {
@@ -31,7 +32,7 @@ _POLICY: Final = {
 }
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Bundle Router: sign in</title>
 <meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
-<main><h1>Bundle Router</h1><form method="post" action="/sign-in"><p><label>Token<br>
+<main><h1>Bundle Router</h1><form method="post" action="/sign-in">{back}<p><label>Token<br>
 <input name="token" type="password" autocomplete="current-password" required autofocus></label></p>
 <p><button>Sign in</button></p></form><p role="alert">{said}</p></main></html>"""
 
@@ -64,19 +65,19 @@ class BrowserSessions:
             Route("/sign-out", self._end, methods=["POST"]),
         ]
 
-    async def _ask(self, _request: Request) -> Response:
-        return HTMLResponse(_PAGE.format(said=""), headers=_POLICY)
+    async def _ask(self, request: Request) -> Response:
+        return _form(request.query_params.get("to", ""))
 
     async def _begin(self, request: Request) -> Response:
         form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
         caller = self._keys.caller(form.get("token", [""])[0].strip().encode(), None)
         if caller is None:
-            return HTMLResponse(_PAGE.format(said="That is no token of this service."), 401, _POLICY)
+            return _form(form.get("to", [""])[0], said="That is no token of this service.", status=401)
         name = secrets.token_urlsafe(32)
         while len(self._sessions) >= MAX_SESSIONS:
             self._sessions.popitem(last=False)
         self._sessions[_digest(name)] = (caller, time.monotonic() + SESSION_S)
-        answer = RedirectResponse("/", 303, _POLICY)
+        answer = RedirectResponse(_place(form.get("to", [""])[0]), 303, _POLICY)
         answer.set_cookie(self._cookie, name, httponly=True, samesite="strict", secure=self._secure, path="/")
         return answer
 
@@ -85,6 +86,17 @@ class BrowserSessions:
         answer = RedirectResponse(PATH, 303, _POLICY)
         answer.delete_cookie(self._cookie)
         return answer
+
+
+def _form(to: str, *, said: str = "", status: int = 200) -> Response:
+    place = _place(to)
+    back = f'<input name="to" type="hidden" value="{place}">' if place != "/" else ""
+    return HTMLResponse(_PAGE.format(said=said, back=back), status, _POLICY)
+
+
+def _place(to: str) -> str:
+    """Return the page of ours to go on to: a path, in which no other host can be named."""
+    return "/" if not to.isascii() or misplaced(to.encode()) else to
 
 
 def _digest(name: str) -> bytes:
