@@ -224,6 +224,9 @@ def test_a_page_of_a_long_run_reads_its_part_alone(tmp_path: Path) -> None:
     rest = client.get(onward).text
     assert found.rows_read - before < 450
     assert first.count('class="call-head"') + first.count('class="step-head"') == 200
+    before = found.rows_read
+    assert "These are the first 100" in client.get("/runs/r-1/0").text
+    assert found.rows_read - before < 150
     assert set(re.findall(r'id="r(\d+)"', first)).isdisjoint(re.findall(r'id="r(\d+)"', rest))
     found.close()
 

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 KEPT: Final = 32
 """Recorded catalogs that are kept read."""
 RECENT: Final = 5
+CALLS: Final = 100
+"""Calls of a step that its page lists; the run's timeline has all of them."""
 Place = tuple[str, int]
 """A file and a line."""
 
@@ -158,17 +160,17 @@ class RunReader:
         """Return a decision with all that its page says. Raises UnknownRun, RequestError, CorruptRun."""
         line, record = self._decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
-        seqs = [row["seq"] for row in self._index.rows_of("decisions", run_id)]
+        before, after = self._index.beside(run_id, seq)
         return DecisionDetail(
             record=record,
             line=line,
             catalog=catalog,
             view=model_view(catalog, record) if catalog is not None else None,
             rows=self._rows(catalog, record),
-            calls=tuple(self._index.rows_of("calls", run_id, decision_seq=seq)),
+            calls=tuple(self._index.rows_of("calls", run_id, limit=CALLS, decision_seq=seq)),
             labels=tuple(self._index.rows_of("labels", run_id, seq=seq)),
-            before=max((other for other in seqs if other < seq), default=None),
-            after=min((other for other in seqs if other > seq), default=None),
+            before=before,
+            after=after,
             prompt=self._prompt(run_id, catalog, record),
         )
 

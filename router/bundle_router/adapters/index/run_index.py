@@ -47,6 +47,8 @@ VALUES_SHOWN: Final = 12
 """Values of one facet that are counted out."""
 LOOK_S: Final = 2.0
 """A refresh is not made again before this has passed."""
+LONG_S: Final = 0.25
+"""A look that took longer than this is not waited for the next time."""
 _SORTS: Final[Mapping[Sort, str]] = {
     "started": "began", "took": "took_ms", "steps": "decisions", "calls": "calls", "tokens": "tokens",
     "saved": "all_tokens - tokens", "cost": "cost_usd", "denied": "denied", "failed": "failed", "run": "run_id",
@@ -81,6 +83,7 @@ class RunIndex:
         self._looked = -look_s
         self._look_s = look_s
         self._report = report
+        self._took = 0.0
         self._rows_read = 0
         self.stale = ""
         """Why the index could not be brought up to date the last time, if so."""
@@ -94,7 +97,14 @@ class RunIndex:
         return self._rows_read
 
     def refresh(self, *, now: bool = False) -> Refreshed | None:
-        """Bring the index up to date, unless that was done a moment ago. One that can't be written is read as it is."""
+        """Bring the index up to date, unless that was done a moment ago. One that can't be written is read as it is.
+
+        Where looking takes long, for there are many runs, it is done beside, and what is there is read meanwhile.
+        """
+        if not now and self._took > LONG_S:
+            if time.monotonic() - self._looked >= self._look_s + self._took and not self._lock.locked():
+                threading.Thread(target=self.refresh, kwargs={"now": True}, daemon=True).start()
+            return None
         with self._lock:
             at = time.monotonic()
             if not now and at - self._looked < self._look_s:
@@ -105,6 +115,7 @@ class RunIndex:
             except StorageError as error:
                 found, self.stale = None, error.message
             self._looked = time.monotonic()
+            self._took = self._looked - at
             return found
 
     @contextmanager
@@ -223,15 +234,26 @@ class RunIndex:
         )  # fmt: skip
         return [typed(table, row) for row in rows]
 
-    def rows_of(self, table: Table, run_id: str, **equal: Any) -> list[dict[str, Any]]:
-        """Return the rows of a run in one table where these columns have these values."""
+    def beside(self, run_id: str, seq: int) -> tuple[int | None, int | None]:
+        """Return the decisions of a run before and after a record."""
+        with self._connected() as connection:
+            (row,) = self._rows(
+                connection,
+                f"select (select max(seq) from {PREFIX}decisions where run_id = :run_id and seq < :seq) as before, "
+                f"(select min(seq) from {PREFIX}decisions where run_id = :run_id and seq > :seq) as after",
+                run_id=run_id, seq=seq,
+            )  # fmt: skip
+        return row["before"], row["after"]
+
+    def rows_of(self, table: Table, run_id: str, *, limit: int = -1, **equal: Any) -> list[dict[str, Any]]:
+        """Return the rows of a run in one table where these columns have these values; the first `limit` of them."""
         assert set(equal) <= COLUMNS[table].keys(), equal  # noqa: S101 - a caller's bug, not input
         where = "".join(f" and {name} = :{name}" for name in equal)
         with self._connected() as connection:
             rows = self._rows(
                 connection,
-                f"select * from {PREFIX}{table} where run_id = :run_id{where} order by seq",
-                run_id=run_id, **equal,
+                f"select * from {PREFIX}{table} where run_id = :run_id{where} order by seq limit :limit",
+                run_id=run_id, limit=limit, **equal,
             )  # fmt: skip
         return [typed(table, row) for row in rows]
 
