@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from bundle_router import Step
 from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Route, Server, Settings
-from bundle_router.core.models import StepPolicy
+from bundle_router.core.models import StepPolicy, Text
 from bundle_router.core.records.chain import check
 from bundle_router.engine.calls import UNKNOWN_TEXT
 from bundle_router.errors import KeyConflict, RequestError, StorageError
+from bundle_router.ports import RawResult
 from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
 
 Made = Callable[[Mapping[str, Any]], Any]
@@ -87,6 +88,29 @@ def test_a_call_made_again_with_its_key_gives_the_recorded_result() -> None:
             with pytest.raises(KeyConflict, match=what):
                 other.call_sync("r", name, arguments, key="k")
         assert [record["outcome"] for record in records(one, "call.finished")] == ["ok"]
+
+
+def test_a_call_that_may_be_made_again_is_so_with_the_same_contents_alone() -> None:
+    made: list[Mapping[str, Any]] = []
+
+    def silent(arguments: Mapping[str, Any]) -> RawResult:
+        made.append(arguments)
+        return RawResult((Text("no answer"),), "timeout")
+
+    with worker(MemoryRuns(), {"s.again": silent, "s.once": silent, "s.hinted": silent}) as router:
+        router.route_sync(step())
+        assert router.call_sync("r", "s.again", {"x": 1}, key="k").retryable
+        assert router.call_sync("r", "s.once", {"x": 1}, key="k2").outcome == "timeout"
+        for name, arguments, key in (
+            ("s.again", {"x": 2}, "k"),
+            ("s.hinted", {"x": 1}, "k"),
+            ("s.again", {"x": 1}, "k2"),
+        ):
+            with pytest.raises(KeyConflict):
+                router.call_sync("r", name, arguments, key=key)
+        assert len(made) == 2
+        router.call_sync("r", "s.again", {"x": 1}, key="k")
+        assert len(made) == 3
 
 
 @pytest.mark.parametrize("dies_while_looked_for", [False, True])

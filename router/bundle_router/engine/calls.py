@@ -141,12 +141,14 @@ def is_bound(call: KeyedCall | None, *, idempotent: bool, is_alive: Callable[[st
     return call.outcome != "busy" and not (idempotent and call.outcome in MAY_HAVE_HAPPENED)
 
 
+def _same_arguments(call: KeyedCall, request: CallRequest) -> bool:
+    return not call.arguments_digest or call.arguments_digest == request.digest
+
+
 def _refuse_other(run: OpenRun, request: CallRequest, found: KeyTaken) -> None:
     call = found.call
-    same_arguments = not call.arguments_digest or call.arguments_digest == request.digest
-    differing = [
-        name for name, same in (("another tool", found.same_tool), ("other arguments", same_arguments)) if not same
-    ]
+    same = {"another tool": found.same_tool, "other arguments": _same_arguments(call, request)}
+    differing = [name for name, is_same in same.items() if not is_same]
     if differing:
         raise KeyConflict(
             f"run {run.id!r}: key {request.key!r} was used for call {call.call_id!r} of {call.name!r}, with "
@@ -235,9 +237,11 @@ def admit(
             if present is None or (present.id != state.decided.id) != bool(state.superseded):
                 return None
             known = run.fold.keyed_call(request.key) if request.key else None
-            if known is not None and is_bound(known, idempotent=idempotent, is_alive=at.runs.store.is_alive):
-                meant = state.surface.canonical.get(request.name, request.name)
-                return KeyTaken(known, known.name in (tool, meant))
+            if known is not None:
+                same_tool = known.name in (tool, state.surface.canonical.get(request.name, request.name))
+                is_other = known.outcome != "busy" and not (same_tool and _same_arguments(known, request))
+                if is_other or is_bound(known, idempotent=idempotent, is_alive=at.runs.store.is_alive):
+                    return KeyTaken(known, same_tool)
             call = AdmittedCall(
                 call_id=run.next_id(),
                 tool=tool,
