@@ -38,7 +38,7 @@ import time
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -83,7 +83,8 @@ AREAS: Final = {
     "chain": Area(
         ("core/records/chain.py", "core/records/heads.py", "core/records/receipt.py", "core/records/header.py"),
         ("tests/runlog/test_chain.py", "tests/runlog/test_kept_heads.py", "tests/runlog/test_receipts.py",
-         "tests/runlog/test_torn_ends.py", "tests/runlog/test_recorded_runs.py", "tests/core/test_records.py"),
+         "tests/runlog/test_torn_ends.py", "tests/runlog/test_recorded_runs.py", "tests/runlog/test_headers.py",
+         "tests/core/test_records.py"),
     ),
     "admission": Area(
         ("core/tools/admission/*.py",),
@@ -354,7 +355,7 @@ def _put_constant(mutant: Mutant, tree: ast.Module) -> bool:
     new = eval(compile(ast.Expression(value), str(mutant.path), "eval"), module.__dict__)
     for other in list(sys.modules.values()):
         names = getattr(other, "__dict__", {})
-        if names.get(mutant.constant) is old and getattr(other, "__name__", "").startswith("bundle_router"):
+        if names.get(mutant.constant) is old:
             names[mutant.constant] = new
     return bool(module.__dict__[mutant.constant] is new)
 
@@ -522,6 +523,9 @@ def main() -> int:
     parser.add_argument("--part", default="1/1", metavar="K/N", help="every N-th mutant, from the K-th")
     parser.add_argument("--match", default="", help="only mutants whose line holds this text")
     parser.add_argument("--again", type=Path, metavar="FILE", help="only mutants that a line of the file names")
+    parser.add_argument(
+        "--tests", action="append", metavar="FILE", help="tests to try them with, not all of the area's"
+    )
     parser.add_argument("--list", action="store_true", help="print them, and try none")
     asked = parser.parse_args()
     unknown = [name for name in asked.areas if name not in AREAS]
@@ -544,15 +548,16 @@ def main() -> int:
         if asked.list:
             print(*chosen, sep="\n")
         elif chosen:
-            wrong += tried(name, chosen, why)
+            area = AREAS[name] if asked.tests is None else replace(AREAS[name], tests=tuple(asked.tests))
+            wrong += tried(name, area, chosen, why)
     return 1 if wrong else 0
 
 
-def tried(name: str, mutants: Sequence[Mutant], why: dict[tuple[str, str], str]) -> int:
+def tried(name: str, area: Area, mutants: Sequence[Mutant], why: dict[tuple[str, str], str]) -> int:
     """Try mutants of one area; how many of them are wrong."""
-    runner = Runner(AREAS[name], mutants)
+    runner = Runner(area, mutants)
     pytest.main(
-        ["-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", *AREAS[name].tests],
+        ["-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", *area.tests],
         plugins=[runner],
     )
     if runner.error:

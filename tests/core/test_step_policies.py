@@ -83,7 +83,7 @@ def test_what_nobody_knows_is_refused_before_anything_is_written(
 ) -> None:
     with pytest.raises(RequestError) as refused:
         router.route_sync(step(policy={key: [pattern]}))
-    assert f"{key}: " in refused.value.message
+    assert f"is not understood: {key}: " in refused.value.message
     assert said in refused.value.message
     with pytest.raises(RequestError):
         router.explain(step(policy={key: [pattern]}), "repo")
@@ -98,6 +98,15 @@ def test_the_longest_pattern_is_taken_and_everything_wrong_is_told_of_within_a_b
         router.route_sync(step(policy=many))
     assert refused.value.message.endswith("; and 996 more")
     assert len(refused.value.message) < 500
+    five = StepPolicy(deny=tuple(f"absent{n}" for n in range(5)))
+    with pytest.raises(RequestError) as refused:
+        router.route_sync(step(policy=five))
+    assert refused.value.message.endswith("unknown bundle 'absent4'")
+
+
+def test_the_nearest_name_is_looked_for_a_few_times_and_no_more() -> None:
+    said = check_step_policy(catalog(), StepPolicy(deny=tuple(f"rep{letter}" for letter in "abcdef")))
+    assert ["did you mean 'repo'" in one for one in said] == [True] * 5 + [False]
 
 
 def test_a_sub_agent_is_refused_while_its_parents_policy_is_not_understood() -> None:

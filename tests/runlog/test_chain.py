@@ -12,6 +12,7 @@ import pytest
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.records import chain
 from bundle_router.core.records.chain import (
+    FILES,
     BadLine,
     Checked,
     File,
@@ -21,6 +22,7 @@ from bundle_router.core.records.chain import (
     encode_record,
     genesis,
     lines_backward,
+    lines_forward,
     link,
     parse,
     seal,
@@ -234,3 +236,66 @@ def test_a_seq_that_is_no_whole_number_from_zero_is_no_record(seq: str) -> None:
     broken = check({"routing": [line]}, "r", None).broken
     assert broken is not None
     assert broken.kind == "changed"
+
+
+def forged(body: str) -> bytes:
+    """A line whose hash is right, whatever it holds."""
+    return f'{body},"hash":"{digest(body + "}")}"}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (forged('{"x":nonsense,"seq":0,"prev":"p"'), "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"null", "not a JSON object"),
+    ],
+)
+def test_what_is_no_object_is_no_record(line: bytes, why: str) -> None:
+    with pytest.raises(BadLine, match=why):
+        parse(line)
+
+
+@pytest.mark.parametrize("prev", ["5", "null", "[]"])
+def test_a_record_without_a_text_before_it_is_none(prev: str) -> None:
+    for read in (unseal, link):
+        with pytest.raises(BadLine, match="no text 'prev'"):
+            read(forged(f'{{"x":1,"seq":0,"prev":{prev}'))
+
+
+def test_a_record_that_was_written_in_another_order_is_linked_all_the_same() -> None:
+    line = forged(f'{{"seq":3,"prev":"{genesis("r")}","x":1')
+    linked = link(line)
+    assert (linked.seq, linked.prev, linked.hash) == (3, genesis("r"), unseal(line).hash)
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 100])
+def test_reading_forward_ends_where_it_is_told_whatever_was_written_since(block: int) -> None:
+    data = b"one\ntwo\nthree\n"
+    end = len(b"one\ntwo\n")
+    assert list(lines_forward(lambda at, length: data[at : at + length], end, block=block)) == [b"one\n", b"two\n"]
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_said_to() -> None:
+    with pytest.raises(BadLine, match="shorter while it was read"):
+        list(lines_backward(lambda at, length: b"x\n", 10))
+
+
+def test_what_is_broken_is_told_by_the_record_before_it_and_the_line_it_is_on() -> None:
+    files, head = layout([0, 0, 0])
+    first = files[0][0]
+    other = seal({"type": "x"}, 0, genesis("another"))[0]
+    assert "does not follow the start of this run" in str(walk([[other], []], None).broken)
+    other = seal({"type": "x"}, 1, genesis("r"))[0]
+    assert "does not follow record 0:" in str(walk([[first, other], []], None).broken)
+    cut = check({"routing": [first]}, "r", None, Head(3, head.hash)).broken
+    assert cut is not None
+    assert (cut.kind, cut.seq, cut.file, cut.line) == ("cut_off", 1, "", 0)
+    changed = walk(files, Head(3, "sha256:other")).broken
+    assert changed is not None
+    assert (changed.kind, changed.seq, changed.file, changed.line) == ("changed", 2, "", 0)
+
+
+def test_the_files_of_a_run_have_the_names_they_have() -> None:
+    assert FILES == {"routing": "routing.jsonl", "calls": "tool-calls.jsonl"}

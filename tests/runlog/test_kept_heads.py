@@ -14,6 +14,7 @@ from bundle_router.adapters.archive import Archive, FolderHeads, prune
 from bundle_router.adapters.archive.heads import HeadKeepingStore
 from bundle_router.cli import main
 from bundle_router.core.records.chain import FILES, genesis, parse, seal, unseal
+from bundle_router.core.records.heads import missing_runs
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.ports import Appended
 
@@ -39,6 +40,10 @@ class ListStore:
             out.write(line)
         self.seq += 1
         return Appended((), self.seq - 1, self.head)
+
+
+def test_nothing_is_missing_where_nothing_was_begun() -> None:
+    assert missing_runs({}, ()) == []
 
 
 def fill(root: Path, heads: FolderHeads, *run_ids: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.archive import Archive
 from bundle_router.cli import main
+from bundle_router.core.records.chain import seal, unseal
 from bundle_router.core.records.receipt import check_receipt
 
 RECORDED = Path(__file__).parent.parent / "data" / "runs" / "0.1.0-first-layout"
@@ -75,6 +76,21 @@ def test_a_receipt_that_was_changed_shows_nothing(change: Callable[[dict[str, An
     receipt = copy.deepcopy(ARCHIVE.receipt(RUN, 0))
     change(receipt)
     assert any(says in problem for problem in check_receipt(receipt))
+
+
+def test_a_receipt_of_a_later_record_names_the_run_it_is_of() -> None:
+    receipt = ARCHIVE.receipt(RUN, 1)
+    receipt["run_id"] = "another"
+    assert "the line is that of another record" in check_receipt(receipt)
+
+
+def test_a_decision_that_was_rewritten_with_its_hash_comes_out_otherwise() -> None:
+    receipt = ARCHIVE.receipt(RUN, 0)
+    record = unseal(receipt["line"].encode()).record
+    opened = {name: value for name, value in record.items() if name not in ("seq", "prev", "hash")}
+    line, receipt["head"] = seal({**opened, "justification": "because"}, 0, record["prev"])
+    receipt |= {"line": line.decode(), "later": []}
+    assert check_receipt(receipt) == ["taken again, the decision comes out otherwise in justification"]
 
 
 def test_a_receipt_is_given_and_checked_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,9 +108,11 @@ class ConfigTests:
         self._ungranted = ceiling.ungranted
         self._denials = _denials(catalog, ceiling, bundle)
         self._allowing = [
-            layer for layer in ceiling.layers if layer.allow is not None and layer.allow.bundle(bundle.id) is None
+            (layer.name, layer.allow)
+            for layer in ceiling.layers
+            if layer.allow is not None and layer.allow.bundle(bundle.id) is None
         ]
-        self._floors = [layer for layer in ceiling.layers if layer.min_trust is not None]
+        self._floors = [(layer.name, layer.min_trust) for layer in ceiling.layers if layer.min_trust is not None]
         self._effect = _effect(ceiling, bundle)
 
     def on(self, target: str | None) -> Tests:
@@ -129,16 +131,16 @@ class ConfigTests:
     def _lack_of_allowance(self, target: str | None) -> str | None:
         if self._ungranted:
             return f"no policy with an allow covers {self._ungranted[0]}"
-        for layer in self._allowing:
-            if target is None or layer.allow is None or layer.allow.tool(target) is None:
-                return f"{layer.name} does not allow it"
+        for name, allow in self._allowing:
+            if target is None or allow.tool(target) is None:
+                return f"{name} does not allow it"
         return None
 
     def _low_trust(self, target: str | None) -> str | None:
         trust = self._trust(target)
-        for layer in self._floors:
-            if layer.min_trust is not None and _TRUST_ORDER[trust] < _TRUST_ORDER[layer.min_trust]:
-                return f"{layer.name} asks for {layer.min_trust} servers, this is {trust}"
+        for name, least in self._floors:
+            if _TRUST_ORDER[trust] < _TRUST_ORDER[least]:
+                return f"{name} asks for {least} servers, this is {trust}"
         return None
 
     def _trust(self, target: str | None) -> Trust:

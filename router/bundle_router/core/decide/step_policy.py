@@ -67,7 +67,7 @@ class _Reader:
         kind, colon, name = pattern.partition(":")
         if not colon:
             kind, name = "bundle", pattern
-        if kind not in ("bundle", "tool") or not name or ":" in name:
+        if ":" in name:  # all else that is no pattern is refused by `StepPolicy`
             return f"{pattern!r} is not a pattern: {_FORMS}"
         if is_glob(name):
             return None

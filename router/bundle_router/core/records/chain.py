@@ -220,8 +220,8 @@ class _Cursor:
     def __init__(self, file: str, lines: Iterable[bytes]) -> None:
         self.file = file
         self.line = 0
-        self.at: Link | None = None
-        self.fault = ""
+        self.at: Link | None
+        self.fault: str
         self._lines = iter(lines)
         self.advance()
 
