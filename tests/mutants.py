@@ -504,8 +504,9 @@ def _within_seconds(order: Sequence[int], entered: Sequence[Entered]) -> list[in
 
 
 def _enters(entered: Entered, mutant: Mutant) -> bool:
+    """Whether a test enters the lines; what looks at a constant may enter none of its module."""
     lines = entered.lines.get(str(mutant.path), set())
-    return bool(lines) if mutant.constant else any(mutant.lines[0] <= line <= mutant.lines[1] for line in lines)
+    return bool(mutant.constant) or any(mutant.lines[0] <= line <= mutant.lines[1] for line in lines)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
