@@ -377,13 +377,14 @@ PROMPTS: Final[dict[str, tuple[tuple[str, ...], Work]]] = {
 
 class Everything:
     """The server. `levels`, `subscribed` (by URI, the session) and `followed` are what clients have asked of it, for
-    tests to look at."""
+    tests to look at; `asked` names the methods of all requests but lists."""
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
         self.levels: list[str] = []
         self.subscribed: dict[str, Any] = {}
         self.followed: list[str] = []
+        self.asked: list[str] = []
         self._listening = ListenHandler(self.bus)
         self.calls = 0
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -426,6 +427,7 @@ class Everything:
         return whole({"tools": [{"name": n, "description": d, "inputSchema": schema_of(n)} for n, d in rows]})
 
     async def _call(self, context: Any, params: Any) -> Any:
+        self.asked.append("tools/call")
         self.calls += 1
         if params.name in ("test_trigger_tool_change", "test_trigger_prompt_change"):
             await self.bus.publish(ToolsListChanged() if "tool_change" in params.name else PromptsListChanged())
@@ -446,6 +448,7 @@ class Everything:
         return whole({"resourceTemplates": [row]})
 
     async def _read(self, _context: Any, params: Any) -> Any:
+        self.asked.append("resources/read")
         uri, (before, after) = str(params.uri), TEMPLATE
         if uri in RESOURCES:
             return whole({"contents": [{"uri": uri, **RESOURCES[uri]}]})
@@ -455,6 +458,7 @@ class Everything:
         raise MCPError(types.INVALID_PARAMS, "Resource not found", {"uri": uri})
 
     async def _subscribe(self, context: Any, params: Any) -> Any:
+        self.asked.append("resources/subscribe")
         if str(params.uri) not in RESOURCES:
             raise MCPError(types.INVALID_PARAMS, "Resource not found", {"uri": str(params.uri)})
         self.subscribed[str(params.uri)] = context.session
@@ -496,11 +500,13 @@ class Everything:
         return whole({"prompts": rows})
 
     async def _prompt(self, context: Any, params: Any) -> Any:
+        self.asked.append("prompts/get")
         if params.name not in PROMPTS:
             raise MCPError(types.INVALID_PARAMS, f"there is no prompt {params.name!r}")
         return whole(await PROMPTS[params.name][1](Asked(context, params.arguments or {}, context.params or {})))
 
     async def _complete(self, _context: Any, params: Any) -> Any:
+        self.asked.append("completion/complete")
         values = [word for word in ("test", "testing", "tested") if word.startswith(params.argument.value)]
         return whole({"completion": {"values": values, "total": len(values), "hasMore": False}})
 
