@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ async def attempts(connected: Any) -> list[str]:
     prompt = PromptReference(type="ref/prompt", name="other__test_simple_prompt")
     template = ResourceTemplateReference(type="ref/resource", uri="test://only-there/{id}")
     answered = []
-    for name, request in (
+    requests: tuple[tuple[str, Callable[[], Any]], ...] = (
         ("read", lambda: connected.read_resource("test://only-there")),
         ("prompt", lambda: connected.get_prompt("other__test_simple_prompt")),
         ("complete", lambda: connected.complete(prompt, given)),
         ("complete a template", lambda: connected.complete(template, given)),
         ("tool", lambda: connected.call_tool("other__test_simple_text", {})),
-    ):
+    )
+    for name, request in requests:
         try:
             result = await request()
         except MCPError:

@@ -16,7 +16,8 @@ MAX_CHARS: Final = 8 * 1024 * 1024
 MAX_SERVERS: Final = 200
 MAX_ITEMS: Final = 200
 """Arguments, headers or variables of one server."""
-_COMMENTS: Final = re.compile(r'("(?:[^"\\\n]|\\.)*+")|//[^\n]*+|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/')
+# Without a possessive group, which Python 3.11.2 (Debian's) takes for no match.
+_COMMENTS: Final = re.compile(r'("(?:[^"\\\n]|\\.)*+")|//[^\n]*+|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/')
 _LAST_COMMA: Final = re.compile(r'("(?:[^"\\\n]|\\.)*+")|,(?=\s*+[}\]])')
 
 
