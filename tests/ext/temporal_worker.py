@@ -98,7 +98,9 @@ async def main(address: str, folder: Path, store: str | None) -> None:
     where: dict[str, Any] = {"store": store} if store else {"runs": folder / "runs"}
     config = folder / "config"
     async with Router.open(config, local=servers(folder), workspace=config, **where) as router:
-        await Worker(client, task_queue=QUEUE, workflows=[TwoCalls], activities=activities(router)).run()
+        await Worker(
+            client, task_queue=QUEUE, workflows=[TwoCalls], activities=activities(router), max_cached_workflows=0
+        ).run()
 
 
 if __name__ == "__main__":
