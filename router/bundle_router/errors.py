@@ -4,6 +4,7 @@
     ├── ConfigError            the config is invalid; carries every problem, not the first
     ├── RequestError           the caller asked for something it can't have
     │   ├── UnknownRun         no run of that id is open or on disk
+    │   ├── UnknownArtifact    neither the run nor an ancestor has it
     │   ├── KeyConflict        the key of a step or call was used before, with other contents
     │   └── WrongContext       a sync method inside a running event loop, or the reverse
     ├── RunBusy                others kept the run's records for too long (says who); nothing was written
@@ -89,6 +90,10 @@ class RequestError(RouterError):
 
 class UnknownRun(RequestError):
     """The run is neither open here nor found under the runs directory."""
+
+
+class UnknownArtifact(RequestError):
+    """Neither the run nor an ancestor of it has this artifact."""
 
 
 class KeyConflict(RequestError):

@@ -50,7 +50,7 @@ from bundle_router.engine.route import RouteRequest, inherited_by, route
 from bundle_router.engine.runs import FIRST_STEP, OpenRun, RunEnd, RunTable, recorded_decision
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm, why_not
 from bundle_router.engine.upstreams import Availability, Servers
-from bundle_router.errors import RequestError, UnknownRun
+from bundle_router.errors import RequestError, UnknownArtifact, UnknownRun
 from bundle_router.ports import Capabilities, Client, Clock, Diagnostics, Redactor, RunStore, ServerReply
 
 MAX_PRINCIPALS: Final = 1_024
@@ -470,7 +470,8 @@ class Engine:
         try:
             return self._runs.artifact(run_id, sha256)
         except KeyError:
-            raise RequestError(f"run {run_id!r} has no artifact {uri!r}") from None
+            advice = "use a digest that a result of this run names"
+            raise UnknownArtifact(f"run {run_id!r} has no artifact {uri!r}", advice=advice) from None
 
     def artifact_with_type(self, run_id: str, uri: str) -> tuple[bytes, str]:
         """See `EndpointAccess.artifact`. Blocks for as long as reading takes."""

@@ -58,6 +58,7 @@ class MediaQuery(Frozen):
 
     format: Format = "openai"
     link: bool = False
+    decision: DecisionId | None = None
 
 
 class NoQuery(Frozen):

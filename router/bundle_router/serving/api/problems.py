@@ -14,6 +14,7 @@ from bundle_router.errors import (
     RouterError,
     RunBusy,
     StorageError,
+    UnknownArtifact,
     UnknownRun,
 )
 from bundle_router.serving.refusals import Refusal
@@ -54,6 +55,7 @@ def problem_of(error: RouterError) -> Refusal:
 
 _KINDS: Final[tuple[tuple[type[RouterError], int, str], ...]] = (
     (UnknownRun, 404, "unknown_run"),
+    (UnknownArtifact, 404, "unknown_artifact"),
     (KeyConflict, 422, "key_conflict"),
     (RequestError, 400, "refused"),
     (RunBusy, 503, "run_busy"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from bundle_router.core.models import RUN_ID, Decision
 from bundle_router.core.tools.shaping.forms import IMAGES
-from bundle_router.errors import RequestError, RouterError, UnknownRun
+from bundle_router.errors import RouterError, UnknownRun
 from bundle_router.serving.api.bodies import CallBody, MediaQuery, MissedBody, NoQuery, RouteBody, ToolsQuery
 from bundle_router.serving.api.openapi import openapi_document
 from bundle_router.serving.api.problems import (
@@ -167,7 +167,7 @@ class DecisionApi:
     async def _artifact(self, request: Request) -> Response:
         run_id = await self._run(request)
         _query(request, NoQuery)
-        data, mime_type = await _found(self._access.artifact(run_id, _sha256(request)))
+        data, mime_type = await self._access.artifact(run_id, f"artifact:sha256:{_sha256(request)}")
         shown = mime_type in IMAGES
         headers = {**PRIVATE, "content-disposition": "inline" if shown else "attachment"}
         return Response(data, media_type=mime_type if shown else "application/octet-stream", headers=headers)
@@ -175,8 +175,9 @@ class DecisionApi:
     async def _media(self, request: Request) -> Response:
         run_id = await self._run(request)
         query = _query(request, MediaQuery)
-        media = self._router.media(run_id, f"artifact:sha256:{_sha256(request)}", format=query.format, link=query.link)
-        return JSONResponse(await _found(media))
+        uri = f"artifact:sha256:{_sha256(request)}"
+        media = self._router.media(run_id, uri, format=query.format, link=query.link, decision=query.decision)
+        return JSONResponse(await media)
 
     async def _openapi(self, request: Request) -> Response:
         return JSONResponse(self._document)
@@ -266,16 +267,6 @@ def _sha256(request: Request) -> str:
     if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
         raise RefusedRequest(NO_ARTIFACT)
     return sha256
-
-
-async def _found(reading: Awaitable[T]) -> T:
-    """What is read of an artifact; one that the run does not have is not there."""
-    try:
-        return await reading
-    except UnknownRun:
-        raise
-    except RequestError:
-        raise RefusedRequest(NO_ARTIFACT) from None
 
 
 async def _while_connected(request: Request, work: Work) -> Response:

@@ -1,0 +1,293 @@
+"""`Router`: the library's methods, asked of a service.
+
+What each asks and how its answer is read is written once (`_Question`); one driver asks on an event loop, the other on
+the calling thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from bundle_router_client.errors import RequestError, Unreachable, error_of
+from bundle_router_client.values import Decision, Result, RunEnd, Step, Toolset
+
+T = TypeVar("T")
+TIMEOUT_S = 610.0
+"""Longer than a service takes for one request (`[service] request_s`), so that it is the service that gives up."""
+
+
+@dataclass(frozen=True)
+class _Question(Generic[T]):
+    """One request, and what reads its answer."""
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], T]
+    body: Mapping[str, Any] | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def answered(self, answer: httpx.Response) -> T:
+        """Return what the answer says. Raises the error that it is."""
+        if answer.is_success or answer.status_code == 304:
+            return self.read(answer)
+        try:
+            problem = answer.json()
+        except ValueError:
+            problem = {}
+        known = problem if isinstance(problem, dict) else {}
+        raise error_of(answer.status_code, known, answer.headers.get("retry-after"))
+
+
+class Router:
+    """A service, as the library's `Router` is one in the process. Use it as a context, `async with` or `with`; from
+    many tasks, or threads, at once."""
+
+    def __init__(self, asynchronous: httpx.AsyncClient, synchronous: httpx.Client) -> None:
+        self._asynchronous = asynchronous
+        self._synchronous = synchronous
+
+    @classmethod
+    def connect(cls, url: str, *, token: str, timeout_s: float = TIMEOUT_S, verify: Any = True) -> Router:
+        """Get ready to ask the service at this URL; contacts nobody yet. `token` is its bearer token; `verify` is as
+        httpx has it (an `ssl.SSLContext` for a certificate authority of your own)."""
+        how: dict[str, Any] = {
+            "base_url": url.rstrip("/"),
+            "headers": {"authorization": f"Bearer {token}"},
+            "timeout": timeout_s,
+            "verify": verify,
+            "trust_env": False,
+        }
+        return cls(httpx.AsyncClient(**how), httpx.Client(**how))
+
+    # --- the library's methods -------------------------------------------------------------------------------------
+
+    async def route(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
+        """Decide what the step may see. The decision is in the run's records when this returns."""
+        return await self._ask(_route(step, messages))
+
+    def route_sync(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
+        """As `route`, on this thread."""
+        return self._ask_sync(_route(step, messages))
+
+    async def tools(
+        self,
+        run_id: str,
+        *,
+        format: str = "openai",  # noqa: A002 - the library's name
+        native: bool = False,
+        decision: str | None = None,
+        if_changed: str | None = None,
+    ) -> Toolset | None:
+        """Return what a decision of the run shows. `if_changed` is the `digest` of the list the agent has: None while
+        it is the same."""
+        return await self._ask(_tools(run_id, format, native, decision, if_changed))
+
+    def tools_sync(
+        self,
+        run_id: str,
+        *,
+        format: str = "openai",  # noqa: A002 - the library's name
+        native: bool = False,
+        decision: str | None = None,
+        if_changed: str | None = None,
+    ) -> Toolset | None:
+        """As `tools`, on this thread."""
+        return self._ask_sync(_tools(run_id, format, native, decision, if_changed))
+
+    async def call(
+        self,
+        run_id: str,
+        name: str,
+        arguments: Mapping[str, Any] | str,
+        *,
+        decision: str | None = None,
+        key: str = "",
+    ) -> Result:
+        """Call a tool. `key` makes it happen once. What the agent can see fail is a `Result`."""
+        return await self._ask(_call(run_id, name, arguments, decision, key))
+
+    def call_sync(
+        self,
+        run_id: str,
+        name: str,
+        arguments: Mapping[str, Any] | str,
+        *,
+        decision: str | None = None,
+        key: str = "",
+    ) -> Result:
+        """As `call`, on this thread."""
+        return self._ask_sync(_call(run_id, name, arguments, decision, key))
+
+    async def missed(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
+        """Record a name that a framework refused itself."""
+        return await self._ask(_missed(run_id, name, decision))
+
+    def missed_sync(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
+        """As `missed`, on this thread."""
+        return self._ask_sync(_missed(run_id, name, decision))
+
+    def artifact(self, run_id: str, uri: str) -> bytes:
+        """Return the bytes behind `artifact:sha256:…`. Blocks this thread, as the library does."""
+        return self._ask_sync(_artifact(run_id, uri))
+
+    async def media(
+        self,
+        run_id: str,
+        uri: str,
+        *,
+        format: str = "openai",  # noqa: A002 - the library's name
+        link: bool = False,
+        decision: str | None = None,
+    ) -> dict[str, Any]:
+        """Return an artifact as a part of a message in a provider's form."""
+        return await self._ask(_media(run_id, uri, format, link, decision))
+
+    def media_sync(
+        self,
+        run_id: str,
+        uri: str,
+        *,
+        format: str = "openai",  # noqa: A002 - the library's name
+        link: bool = False,
+        decision: str | None = None,
+    ) -> dict[str, Any]:
+        """As `media`, on this thread."""
+        return self._ask_sync(_media(run_id, uri, format, link, decision))
+
+    async def close_run(self, run_id: str) -> RunEnd:
+        """End the run."""
+        return await self._ask(_close(run_id))
+
+    def close_run_sync(self, run_id: str) -> RunEnd:
+        """As `close_run`, on this thread."""
+        return self._ask_sync(_close(run_id))
+
+    # --- its end ---------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go of every connection. Runs stay as they are."""
+        self._synchronous.close()
+        await self._asynchronous.aclose()
+
+    def close_sync(self) -> None:
+        """As `close`, for what was asked on threads."""
+        self._synchronous.close()
+
+    async def __aenter__(self) -> Router:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Router:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close_sync()
+
+    # --- the two drivers -------------------------------------------------------------------------------------------
+
+    async def _ask(self, question: _Question[T]) -> T:
+        try:
+            answer = await self._asynchronous.request(
+                question.method, question.path, json=question.body, params=question.query, headers=question.headers
+            )
+        except httpx.TransportError as error:
+            raise _unreachable(error) from error
+        return question.answered(answer)
+
+    def _ask_sync(self, question: _Question[T]) -> T:
+        try:
+            answer = self._synchronous.request(
+                question.method, question.path, json=question.body, params=question.query, headers=question.headers
+            )
+        except httpx.TransportError as error:
+            raise _unreachable(error) from error
+        return question.answered(answer)
+
+
+def _unreachable(error: httpx.TransportError) -> Unreachable:
+    what = f"the service did not answer: {type(error).__name__} {error}".rstrip()
+    return Unreachable(what, advice="see that it runs; with a key it is safe to ask again")
+
+
+# --- the questions ---------------------------------------------------------------------------------------------------
+
+
+def _run(run_id: str) -> str:
+    return f"/v1/runs/{quote(run_id, safe='')}"
+
+
+def _named(decision: str | None) -> dict[str, str]:
+    return {"decision": decision} if decision is not None else {}
+
+
+def _route(step: Step, messages: Sequence[Mapping[str, Any]] | None) -> _Question[Decision]:
+    body = step.to_json()
+    if messages is not None:
+        body["messages"] = [dict(message) for message in messages]
+    return _Question("POST", "/v1/route", lambda answer: Decision.model_validate_json(answer.content), body)
+
+
+def _tools(
+    run_id: str, form: str, native: bool, decision: str | None, if_changed: str | None
+) -> _Question[Toolset | None]:
+    query = {"format": form, **({"native": "true"} if native else {}), **_named(decision)}
+    headers = {"if-none-match": f'"{if_changed}"'} if if_changed is not None else {}
+
+    def read(answer: httpx.Response) -> Toolset | None:
+        return None if answer.status_code == 304 else Toolset.model_validate_json(answer.content)
+
+    return _Question("GET", f"{_run(run_id)}/tools", read, query=query, headers=headers)
+
+
+def _call(
+    run_id: str, name: str, arguments: Mapping[str, Any] | str, decision: str | None, key: str
+) -> _Question[Result]:
+    given = arguments if isinstance(arguments, str) else dict(arguments)
+    if not (key.isascii() and key.isprintable()):
+        raise RequestError("over HTTP a call's key is printable ASCII", advice="use other words for it")
+    headers = {"idempotency-key": f'"{key}"'} if key else {}
+    body = {"name": name, "arguments": given, **_named(decision)}
+    return _Question("POST", f"{_run(run_id)}/call", _result, body, headers=headers)
+
+
+def _missed(run_id: str, name: str, decision: str | None) -> _Question[Result]:
+    return _Question("POST", f"{_run(run_id)}/missed", _result, {"name": name, **_named(decision)})
+
+
+def _result(answer: httpx.Response) -> Result:
+    return Result.model_validate_json(answer.content)
+
+
+def _close(run_id: str) -> _Question[RunEnd]:
+    return _Question("POST", f"{_run(run_id)}/close", lambda answer: RunEnd.model_validate_json(answer.content))
+
+
+def _sha256(uri: str) -> str:
+    return quote(uri.removeprefix("artifact:").removeprefix("sha256:"), safe="")
+
+
+def _artifact(run_id: str, uri: str) -> _Question[bytes]:
+    return _Question("GET", f"{_run(run_id)}/artifacts/{_sha256(uri)}", lambda answer: answer.content)
+
+
+def _media(run_id: str, uri: str, form: str, link: bool, decision: str | None) -> _Question[dict[str, Any]]:
+    query = {"format": form, **({"link": "true"} if link else {}), **_named(decision)}
+
+    def read(answer: httpx.Response) -> dict[str, Any]:
+        part: dict[str, Any] = answer.json()
+        return part
+
+    return _Question("GET", f"{_run(run_id)}/media/{_sha256(uri)}", read, query=query)
