@@ -256,8 +256,8 @@ def _call(
     run_id: str, name: str, arguments: Mapping[str, Any] | str, decision: str | None, key: str
 ) -> _Question[Result]:
     given = arguments if isinstance(arguments, str) else dict(arguments)
-    if not (key.isascii() and key.isprintable()):
-        raise RequestError("over HTTP a call's key is printable ASCII", advice="use other words for it")
+    if not (key.isascii() and key.isprintable()) or '"' in key:
+        raise RequestError("over HTTP a call's key is printable ASCII without quotes", advice="use other words for it")
     headers = {"idempotency-key": f'"{key}"'} if key else {}
     body = {"name": name, "arguments": given, **_named(decision)}
     return _Question("POST", f"{_run(run_id)}/call", _result, body, headers=headers)

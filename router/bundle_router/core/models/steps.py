@@ -14,6 +14,8 @@ from bundle_router.core.models.words import RUN_ID, Trust
 MAX_GOAL: Final = 32_768
 """Characters of a goal or of one constraint. Longer intents are refused: they are documents, not intents."""
 MAX_ITEMS: Final = 100
+MAX_LABEL: Final = 200
+MAX_LABEL_TEXT: Final = 4_096
 
 
 class StepPolicy(Frozen):
@@ -110,7 +112,7 @@ class Step(Frozen):
     @field_validator("labels")
     @classmethod
     def _labels(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        if any(len(name) > 200 or len(text) > 4096 for name, text in value.items()):
+        if any(len(name) > MAX_LABEL or len(text) > MAX_LABEL_TEXT for name, text in value.items()):
             raise ValueError("a label is too long (name 200 characters, value 4,096)")
         return value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -13,7 +13,9 @@ from bundle_router.core.tools.exposure.forms import Format
 
 ToolName = Annotated[str, Field(min_length=1, max_length=300)]
 DecisionId = Annotated[str, Field(min_length=1, max_length=300)]
-MAX_MESSAGES = 10_000
+MAX_MESSAGES: Final = 10_000
+KEY: Final = r'"[ !#-~]{1,200}"|[!#-~]([ !#-~]{0,198}[!#-~])?'
+"""The header `Idempotency-Key`: visible characters, in quotes or not."""
 
 
 class RouteBody(Step):

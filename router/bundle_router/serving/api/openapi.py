@@ -8,9 +8,11 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from bundle_router.core.models import RUN_ID, Decision
+from bundle_router.core.models.steps import MAX_GOAL, MAX_LABEL, MAX_LABEL_TEXT
 from bundle_router.core.tools.exposure import Toolset
 from bundle_router.engine.results import Result
 from bundle_router.serving.api.bodies import (
+    KEY,
     CallBody,
     MediaQuery,
     MissedBody,
@@ -52,14 +54,14 @@ _KEY: Final = {
     "in": "header",
     "required": False,
     "description": "Makes it happen once in its run: the same key again gives what is recorded.",
-    "schema": {"type": "string", "pattern": "^[A-Za-z0-9._:/+=@-]{1,200}$"},
+    "schema": {"type": "string", "pattern": f"^({KEY})$"},
 }
 _ETAG: Final = {
     "name": "If-None-Match",
     "in": "header",
     "required": False,
     "description": "The ETag of the list the agent has: 304 while it is the same.",
-    "schema": {"type": "string", "pattern": '^"[A-Za-z0-9:]{1,100}"$'},
+    "schema": {"type": "string"},
 }
 
 
@@ -103,9 +105,24 @@ def _schemas() -> Json:
     for name in _LOCAL:
         result["properties"].pop(name)
     toolset["properties"]["digest"] = {"type": "string"}
+    _bound(schemas["RouteBody"]["properties"], schemas["StepPolicy"]["properties"])
     for name in ("Decision", "Result", "Toolset"):
         schemas[name]["required"] = sorted(schemas[name]["properties"])
     return _reachable(schemas)
+
+
+def _bound(step: Json, policy: Json) -> None:
+    """Say what the values check in code and pydantic's schema does not have."""
+    run_id = {"type": "string", "pattern": f"^{RUN_ID.pattern}$"}
+    step["run_id"] |= run_id
+    step["parent_run_id"]["anyOf"][0] |= run_id
+    step["constraints"]["items"]["maxLength"] = MAX_GOAL
+    step["labels"] |= {
+        "propertyNames": {"maxLength": MAX_LABEL},
+        "additionalProperties": {"type": "string", "maxLength": MAX_LABEL_TEXT},
+    }
+    pattern = {"type": "string", "pattern": r"^(?:(?:bundle|tool):)?[^:\s][^:]*$"}
+    policy["allow"]["anyOf"][0]["items"] = policy["deny"]["items"] = pattern
 
 
 def _reachable(schemas: Json) -> Json:

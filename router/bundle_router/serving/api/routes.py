@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from bundle_router.core.models import RUN_ID, Decision
 from bundle_router.core.tools.shaping.forms import IMAGES
 from bundle_router.errors import RouterError, UnknownRun
-from bundle_router.serving.api.bodies import CallBody, MediaQuery, MissedBody, NoQuery, RouteBody, ToolsQuery
+from bundle_router.serving.api.bodies import KEY, CallBody, MediaQuery, MissedBody, NoQuery, RouteBody, ToolsQuery
 from bundle_router.serving.api.openapi import openapi_document
 from bundle_router.serving.api.problems import (
     GONE,
@@ -37,7 +38,7 @@ from bundle_router.wiring import Router
 T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
 Work = Callable[[Request], Coroutine[Any, Any, Response]]
-MAX_KEY: Final = 200
+_KEY: Final = re.compile(KEY)
 _DECISION: Final = TypeAdapter(Decision)
 PRIVATE: Final = {"cross-origin-resource-policy": "same-origin", "cache-control": "private, no-store"}
 """On every artifact, besides what is on every answer."""
@@ -251,10 +252,9 @@ def _key(request: Request, in_body: str) -> str:
     keys = request.headers.getlist("idempotency-key")
     if not keys:
         return in_body
-    key = keys[0].strip()
-    key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
-    if len(keys) > 1 or not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
-        sentence = f"Idempotency-Key is one text of 1 to {MAX_KEY} printable characters."
+    key = keys[0].strip('"')
+    if len(keys) > 1 or _KEY.fullmatch(keys[0]) is None:
+        sentence = "Idempotency-Key is one text of 1 to 200 visible characters, in quotes or not."
         raise RefusedRequest(Refusal(400, "malformed", sentence, advice="send one such header"))
     if in_body not in ("", key):
         sentence = "The body's key is not that of the header Idempotency-Key."

@@ -1,0 +1,65 @@
+"""The OpenAPI document: schemathesis calls the service by it, a TypeScript client is generated from it and called."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Any
+
+import pytest
+
+schemathesis = pytest.importorskip("schemathesis", reason="it calls the service by its own document")
+pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
+
+from bundle_router.serving.api.openapi import openapi_document  # noqa: E402 - after what it needs
+from bundle_router.serving.api.problems import CODES  # noqa: E402
+from hypothesis import HealthCheck, given, seed, settings  # noqa: E402
+from schemathesis.generation import GenerationMode  # noqa: E402
+
+NEGATIVE = GenerationMode.NEGATIVE
+REFUSED = ("refused", "key_conflict")
+"""What may be wrong with a request that is as the document says: it names a bundle, decision or folder that is none."""
+CONFIG = schemathesis.Config.from_dict(
+    {"checks": {"positive_data_acceptance": {"expected-statuses": ["2xx", "3xx", 400, 404, 422]}}}
+)
+STEP = {"run_id": "r", "workflow": "w", "role": "r", "step": "both"}
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_schemathesis_finds_no_answer_that_the_document_does_not_have(site: Any, mode: GenerationMode) -> None:
+    def called(endpoint: Any) -> None:
+        headers = {"Authorization": f"Bearer {endpoint.key}"}
+        schema = schemathesis.openapi.from_dict(openapi_document("1"), config=CONFIG)
+        for result in schema.get_all_operations():
+            operation = result.ok()
+
+            @seed(14)
+            @settings(
+                max_examples=20 if os.environ.get("BUNDLE_ROUTER_TESTS") == "all" else 5,
+                deadline=None,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def call(case: Any) -> None:
+                answer = case.call_and_validate(base_url=endpoint.base, headers=headers)
+                if answer.status_code >= 400:
+                    assert answer.json()["code"] in CODES
+                    assert answer.status_code not in (400, 422) or mode is NEGATIVE or answer.json()["code"] in REFUSED
+
+            call()
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        await asyncio.to_thread(called, endpoint)
+
+    site.serve_all(work)
+
+
+def test_every_problem_has_a_code_of_the_closed_list(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint) as http:
+            assert (await http.get("/openapi.json")).json() == json.loads(json.dumps(openapi_document("0.1.0")))
+
+    site.serve_all(work)
+    assert len(set(CODES)) == len(CODES)
