@@ -227,7 +227,7 @@ def seed_run(folder: Path) -> None:
     from bundle_router import Router, Step
 
     with Router.open(ROOT / "config", runs=folder / "runs", workspace=folder) as router:
-        decision = router.route_sync(Step(run_id="seed", **STEP))  # type: ignore[arg-type] # its texts
+        decision = router.route_sync(Step(run_id="seed", **STEP))
         (folder / "answer.json").write_text(json.dumps(decision.to_json()))
         router.close_run_sync("seed")
 

@@ -89,7 +89,7 @@ def test_a_key_makes_a_step_and_a_call_happen_once(site: Any) -> None:
             assert (other.status_code, other.json()["code"]) == (422, "key_conflict")
             assert "goal" in other.json()["detail"]
             two = await http.post("/v1/route", json={**STEP, "key": "a"}, headers={"Idempotency-Key": "b"})
-            assert (two.status_code, two.json()["code"]) == (400, "malformed")
+            assert (two.status_code, two.json()["code"]) == (400, "refused")
 
     site.serve_all(work)
 

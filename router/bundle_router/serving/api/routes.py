@@ -258,7 +258,7 @@ def _key(request: Request, in_body: str) -> str:
         raise RefusedRequest(Refusal(400, "malformed", sentence, advice="send one such header"))
     if in_body not in ("", key):
         sentence = "The body's key is not that of the header Idempotency-Key."
-        raise RefusedRequest(Refusal(400, "malformed", sentence, advice="send the header alone"))
+        raise RefusedRequest(Refusal(400, "refused", sentence, advice="send the header alone"))
     return key
 
 
