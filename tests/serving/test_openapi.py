@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +58,37 @@ def test_schemathesis_finds_no_answer_that_the_document_does_not_have(site: Any,
         await asyncio.to_thread(called, endpoint)
 
     site.serve_all(work)
+
+
+def test_a_typescript_client_is_generated_type_checked_and_called(site: Any, tmp_path: Path) -> None:
+    installed = Path(os.environ.get("BUNDLE_ROUTER_TEST_SERVERS", "/nowhere"), "typescript", "node_modules")
+    if shutil.which("node") is None or not installed.is_dir():
+        pytest.skip("node and the packages of .ci/servers/typescript are not installed: .ci/servers/install has them")
+    project = tmp_path / "project"
+    shutil.copytree(Path(__file__).parent / "typescript", project)
+    (project / "package.json").write_text('{"type": "module"}')
+    (project / "node_modules").symlink_to(installed)
+    (project / "openapi.json").write_text(json.dumps(openapi_document("1")))
+    tools = installed / ".bin"
+    generated = ("openapi.json", "--default-non-nullable=false", "-o", "schema.d.ts")
+    for words in ((str(tools / "openapi-typescript"), *generated), (str(tools / "tsc"), "-p", ".")):
+        done = subprocess.run(words, cwd=project, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    async def work(_router: Any, endpoint: Any) -> Any:
+        words = ("node", "built/client.js", endpoint.base, endpoint.key)
+        done = await asyncio.to_thread(subprocess.run, words, cwd=project, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert site.serve_all(work) == {
+        "bundles": ["kit.some", "kit.later"],
+        "tools": 8,
+        "text": "said hello",
+        "outcome": "ok",
+        "code": "unknown_run",
+    }
+    assert site.records(file="routing.jsonl")[-1]["key"] == "ts-1"
 
 
 def test_every_problem_has_a_code_of_the_closed_list(site: Any) -> None:
