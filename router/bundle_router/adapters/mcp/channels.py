@@ -78,7 +78,6 @@ class Channel(asyncio.Protocol):
         self._headers: Headers = {}
         self._head_bytes = 0
         self._status = 0
-        self._fault: ServerFault | None = None
 
     def close(self) -> None:
         if self._transport is not None:

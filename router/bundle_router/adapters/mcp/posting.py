@@ -123,7 +123,7 @@ class _Answer:
         self._held += piece
         if self._left < 0 or (self._stream and len(self._held) > self._max_bytes):
             raise ServerFault("too_large", f"the server's answer has more than {self._max_bytes:,} bytes", sent=True)
-        if self._stream:
+        if self._stream and (b"\n" in piece or b"\r" in piece):  # else the line is still being sent
             self._read_events()
 
     def _read_events(self) -> None:
