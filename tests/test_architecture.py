@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "tool": {"adapters", "core", "errors"},
 }
-SHARED_ADAPTERS = {"artifacts", "file_locks", "json_schema", "loop", "patterns", "postgres", "workers"}
+SHARED_ADAPTERS = {"artifact_files", "file_locks", "json_schema", "loop", "linear_patterns", "postgres", "workers"}
 """Threads, loops, checks and stores that several adapters stand on. No other adapter is imported by another."""
 CORE = ("models", "catalog", "tools", "config", "decide", "search", "records")
 """The core's inner layers: each may import those before it."""
@@ -48,14 +48,14 @@ OWNERS = {
         "router/bundle_router/adapters/index/filling.py",
         "router/bundle_router/adapters/index/counting.py",
         "router/bundle_router/adapters/index/run_index.py",
-        "router/bundle_router/adapters/answers.py",
+        "router/bundle_router/adapters/answer_store.py",
     },
     "sqlalchemy": {
         "router/bundle_router/adapters/index/database.py",
         "router/bundle_router/adapters/index/filling.py",
         "router/bundle_router/adapters/index/counting.py",
         "router/bundle_router/adapters/index/run_index.py",
-        "router/bundle_router/adapters/answers.py",
+        "router/bundle_router/adapters/answer_store.py",
     },
     "psycopg": {
         "router/bundle_router/adapters/archive/database.py",
@@ -63,7 +63,7 @@ OWNERS = {
         "router/bundle_router/adapters/postgres/schema.py",
         "router/bundle_router/adapters/postgres/sessions.py",
         "router/bundle_router/adapters/postgres/store.py",
-        "router/bundle_router/adapters/postgres/artifacts.py",
+        "router/bundle_router/adapters/postgres/artifact_rows.py",
     },
     "obstore": {"router/bundle_router/adapters/postgres/objects.py"},
     "pyarrow": {"router/bundle_router/adapters/export.py"},
@@ -120,8 +120,8 @@ OWNERS = {
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
     "httptools": {"router/bundle_router/adapters/mcp/channels.py"},
     "httpcore2": {"router/bundle_router/adapters/mcp/tcp.py"},
-    "bm25s": {"router/bundle_router/adapters/ranking.py"},
-    "Stemmer": {"router/bundle_router/adapters/ranking.py"},
+    "bm25s": {"router/bundle_router/adapters/bm25.py"},
+    "Stemmer": {"router/bundle_router/adapters/bm25.py"},
     "pydantic_ai": {"router/bundle_router/ext/pydantic_ai.py"},
     "langchain": {"router/bundle_router/ext/langchain.py"},
     "langchain_core": {"router/bundle_router/ext/langchain.py"},
@@ -130,8 +130,8 @@ OWNERS = {
     "temporalio": {"router/bundle_router/ext/temporal.py"},
     "pydantic_monty": {"router/bundle_router/adapters/monty.py"},
     "jmespath": {"router/bundle_router/adapters/json_query.py"},
-    "tokenizers": {"router/bundle_router/adapters/embeddings/local.py"},
-    "onnxruntime": {"router/bundle_router/adapters/embeddings/local.py"},
+    "tokenizers": {"router/bundle_router/adapters/embeddings/onnx.py"},
+    "onnxruntime": {"router/bundle_router/adapters/embeddings/onnx.py"},
 }
 PURE = {
     "__future__",

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide.asking.exchange import ModelReply, ModelRequest
+from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Block, Failure, Outcome, RecentStep, Reply
 from bundle_router.core.models.artifacts import Stored as Stored
 from bundle_router.core.records.chain import File
 from bundle_router.core.search.index import Document, Hit, Index, Near, Vectors
 from bundle_router.core.tools.admission import Admitted
-from bundle_router.core.tools.transport.passage import Client, ServerReply
+from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bundle_router.adapters.ranking import LexicalIndex, english_stemmer  # noqa: E402  the path is set above
+from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer  # noqa: E402  the path is set above
 from bundle_router.core.catalog import Bundle, Card, Catalog, Server  # noqa: E402
 from bundle_router.core.models import Activation  # noqa: E402
 from bundle_router.core.search.corpus import corpus_of, texts_of  # noqa: E402

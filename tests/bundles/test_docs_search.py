@@ -18,7 +18,7 @@ from bundle_router.tools.docs.indexes import (
     read_sitemap,
     read_sphinx_search,
 )
-from bundle_router.tools.docs.search import SiteIndex, rank, resolve_hits
+from bundle_router.tools.docs.site_search import SiteIndex, rank, resolve_hits
 from bundle_router.tools.docs.urls import parse_url
 from hypothesis import given
 from hypothesis import strategies as st

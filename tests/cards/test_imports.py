@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.core.config.config_text import from_bytes
 from bundle_router.core.config.resolve import resolve
-from bundle_router.core.config.source import from_bytes
 from bundle_router.review.imports import ImportProblem, import_clients, read_clients
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bundle_router.demo.servers import DemoServer, Missing, find_servers
+from bundle_router.demo.real_servers import DemoServer, Missing, find_servers
 
 SCRIPTS = (
     "node_modules/@modelcontextprotocol/server-everything/dist/index.js",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.config.fixes import fixed
-from bundle_router.core.config.source import ConfigFile
 
 from tests.command_line import run
 

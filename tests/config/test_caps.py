@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.config.source import MAX_BYTES, from_bytes, guard
+from bundle_router.core.config.config_text import MAX_BYTES, from_bytes, guard
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bundle_router.core.catalog import Card, Route
 from bundle_router.core.config import ConfigFile, load
-from bundle_router.core.config.source import Layer
+from bundle_router.core.config.config_text import Layer
 from bundle_router.core.decide.mapping import applies
 from bundle_router.errors import Problem
 from bundle_router.review.lint import check

@@ -17,8 +17,8 @@ import pytest
 from bundle_router.adapters.config_files import fingerprint, read_config, scaffold, shipped_folder
 from bundle_router.core.catalog import Card
 from bundle_router.core.config import FILE_NAMES, from_bytes, load
-from bundle_router.core.config.forms import schema, schema_texts
 from bundle_router.core.config.reference import reference_text
+from bundle_router.core.config.written_forms import schema, schema_texts
 from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.decide.policy import verdict
 from bundle_router.core.models import Facts

@@ -7,8 +7,8 @@ import tomllib
 from typing import Any, TypeVar
 
 import pytest
+from bundle_router.core.config.config_text import from_bytes, guard
 from bundle_router.core.config.positions import Path, locate, show
-from bundle_router.core.config.source import from_bytes, guard
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 

@@ -13,7 +13,7 @@ from bundle_router.core.decide.decide import Question, decide, settle
 from bundle_router.core.models import Activation, Answer, Candidate, Facts, ModelUse, RecentStep, Reply, SearchUse, Step
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import input_digest
-from bundle_router.core.records.replay import replay
+from bundle_router.core.records.replayed import replay
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 
 CATALOG = small_catalog(

@@ -10,7 +10,7 @@ from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fall
 from bundle_router.core.decide.activation import UNTRUSTED, inherit
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.models import REASONS, Activation, Answer, Decision, Entry, Facts, Reason, Reply, Source, Step
-from bundle_router.core.records.replay import conclude
+from bundle_router.core.records.replayed import conclude
 from bundle_router.testing import fake_router, small_catalog
 
 ROUTES = [
@@ -231,7 +231,7 @@ def test_what_is_shown_always_comes_before_what_was_picked_also_in_the_budgets()
 
 
 def test_explain_says_why_what_was_there_before_is_held_back_or_stays() -> None:
-    from bundle_router.review.explain import explain
+    from bundle_router.review.explanation import explain
 
     over = catalog()
     before = run(over, [("x", None), ("ask", picking("y"))])[-1].after

@@ -17,7 +17,7 @@ from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, ModelUse, RecentStep, Reply
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.models.folders import is_beneath, relative_folder
-from bundle_router.core.records.replay import replay
+from bundle_router.core.records.replayed import replay
 from bundle_router.errors import RequestError, StorageError, UnknownRun
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from pydantic import ValidationError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bundle_router import Step
 from bundle_router.adapters.archive import Archive
-from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.capabilities import SystemCapabilities
 from bundle_router.adapters.media import describe
 from bundle_router.adapters.run_log import DiskRunStore

@@ -14,7 +14,7 @@ from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.core.models import Media, Text
 from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.core.tools.shaping.forms import MAX_BYTES, media_form
+from bundle_router.core.tools.shaping.media_forms import MAX_BYTES, media_form
 from bundle_router.errors import RequestError
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import Base64Bytes, BaseModel, Field

@@ -20,7 +20,7 @@ from bundle_router.core.tools.meta_tools import (
     search_lines,
     signature,
 )
-from bundle_router.core.tools.meta_tools.arguments import SearchArtifact
+from bundle_router.core.tools.meta_tools.coercion import SearchArtifact
 from bundle_router.core.tools.meta_tools.guidance import CHARS_A_TOKEN, NAMED_TOKENS
 from bundle_router.testing import small_catalog
 from hypothesis import given

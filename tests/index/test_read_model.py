@@ -15,7 +15,7 @@ from bundle_router.core.catalog import Route
 from bundle_router.core.records.read_model import RunQuery, Sort
 from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.errors import UnknownRun
-from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.learning.recorded_steps import StepLabel
 from bundle_router.review.model_view import model_view
 from bundle_router.testing import fake_router, small_catalog
 

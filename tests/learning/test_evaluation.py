@@ -124,7 +124,7 @@ def test_a_set_is_measured_against_a_config(kit: Any) -> None:
 @needs_search
 def test_a_learned_memory_is_measured_like_the_rest(kit: Any, deployment: Any) -> None:
     from bundle_router.core.search.ranking import Memories
-    from bundle_router.review.learning.learned import NOTHING
+    from bundle_router.review.learning.learned_values import NOTHING
     from bundle_router.review.learning.report import learn
 
     search = make_search(deployment.catalog)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.adapters.learned import load_learned
+from bundle_router.adapters.learned_files import load_learned
 from bundle_router.core.decide.decide import Question
-from bundle_router.review.learning.learned import Learned
+from bundle_router.review.learning.learned_values import Learned
 from bundle_router.testing import ScriptedSelector
 
 from tests.command_line import ROOT, json_of, run

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.archive.labels import FILE, append_label, read_labels
-from bundle_router.adapters.learned import load_learned, save_learned
+from bundle_router.adapters.archive.label_files import FILE, append_label, read_labels
+from bundle_router.adapters.learned_files import load_learned, save_learned
 from bundle_router.core.catalog import Calibration
 from bundle_router.core.search.memory import Memory
 from bundle_router.errors import ConfigError, CorruptRun, StorageError
 from bundle_router.review.learning.calibration import calibration_version
-from bundle_router.review.learning.learned import NOTHING, Learned
-from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.learning.learned_values import NOTHING, Learned
+from bundle_router.review.learning.recorded_steps import StepLabel
 
 WEIGHTS = (("coverage", 1.5), ("margin", 4.0))
 CALIBRATION = Calibration(calibration_version(-2.0, WEIGHTS, 412), 412, -2.0, WEIGHTS)

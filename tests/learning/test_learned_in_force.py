@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from bundle_router import Router, Step, load_catalog
 from bundle_router.adapters.archive import Archive
-from bundle_router.adapters.learned import save_learned
+from bundle_router.adapters.learned_files import save_learned
 from bundle_router.cli import main
 from bundle_router.core.catalog import Calibration
 from bundle_router.core.search.memory import Memory
 from bundle_router.errors import ConfigError
 from bundle_router.review.learning.calibration import calibration_version
-from bundle_router.review.learning.learned import Learned, known_of, known_tools_of
+from bundle_router.review.learning.learned_values import Learned, known_of, known_tools_of
 from bundle_router.testing import FakeClock, FakeDiagnostics
 from bundle_router.wiring import load_remembering
 from bundle_router.wiring.searching import open_selector, open_tool_search

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.embeddings import VectorStore, embed_texts, vectors_for
-from bundle_router.adapters.learned import load_learned, save_learned
+from bundle_router.adapters.learned_files import load_learned, save_learned
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.search.corpus import texts_of
 from bundle_router.core.search.index import Near
@@ -24,7 +24,7 @@ from bundle_router.errors import ConfigError
 from bundle_router.ports import Embedding
 from bundle_router.review.learning.calibration import calibrate
 from bundle_router.review.learning.labels import label_steps
-from bundle_router.review.learning.learned import NOTHING, Learned, known_of
+from bundle_router.review.learning.learned_values import NOTHING, Learned, known_of
 from bundle_router.review.learning.report import Learning, learn
 from bundle_router.wiring import make_search
 from hypothesis import given

@@ -9,7 +9,7 @@ import pytest
 from bundle_router.core.catalog import Policy, Route
 from bundle_router.review.learning.fitting import base_scores
 from bundle_router.review.learning.labels import QUOTAS, RUN_STEPS, label_steps
-from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.learning.recorded_steps import StepLabel
 from bundle_router.wiring import make_search
 
 HERE = ("support", "agent", "act")
@@ -154,7 +154,7 @@ def test_steps_of_a_config_that_is_not_known_any_more_teach_nothing(kit: Any) ->
 
 def test_only_redacted_text_is_learned(kit: Any) -> None:
     from bundle_router import Step
-    from bundle_router.review.learning.steps import past_steps
+    from bundle_router.review.learning.recorded_steps import past_steps
     from bundle_router.testing import fake_router
 
     with fake_router(kit.workshop(), script=lambda _: ("mail",), secrets=("hunter2",)) as router:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bundle_router.core.tools.transport.passage import Client
+from bundle_router.core.tools.transport.pass_through import Client
 
 from tests.serving.plain_server import SCHEMA, plain
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 from bundle_router import Router, Step
 from bundle_router.core.models import Reply
-from bundle_router.core.records.replay import replay
+from bundle_router.core.records.replayed import replay
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.testing.upstream import (
     Act,

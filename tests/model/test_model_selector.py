@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.answers import FILE, SqlAnswers
+from bundle_router.adapters.answer_store import FILE, SqlAnswers
 from bundle_router.adapters.loop import LoopThread
 from bundle_router.core.catalog import ModelSettings
-from bundle_router.core.decide.asking.answers import MAX_JUSTIFICATION, shape_for
-from bundle_router.core.decide.asking.exchange import ModelReply, ModelRequest
+from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
+from bundle_router.core.decide.asking.picks import MAX_JUSTIFICATION, shape_for
 from bundle_router.core.decide.asking.prompt import user_part
 from bundle_router.core.decide.decide import Question, settle
 from bundle_router.core.models import FAILURES, Failure, Reply, Step
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import outcome_json
-from bundle_router.core.records.replay import conclude, replay
+from bundle_router.core.records.replayed import conclude, replay
 from bundle_router.engine.asking import ModelSelector
+from bundle_router.engine.asking.answer_memory import MAX_ANSWERS, AnswerMemory, CachedAnswer
 from bundle_router.engine.asking.flights import Flights
-from bundle_router.engine.asking.memory import MAX_ANSWERS, AnswerMemory, CachedAnswer
 from bundle_router.ports import Readiness
 from bundle_router.testing import FakeClock, FakeDiagnostics, fake_router, small_catalog
 from bundle_router.testing.upstream import choice

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.archive import open_archive
-from bundle_router.adapters.archive.labels import append_label
+from bundle_router.adapters.archive.label_files import append_label
 from bundle_router.cli import main
-from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.learning.recorded_steps import StepLabel
 
 from tests.command_line import begin
 

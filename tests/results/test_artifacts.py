@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bundle_router.adapters.artifacts import ArtifactReader, RunArtifacts
+from bundle_router.adapters.artifact_files import ArtifactReader, RunArtifacts
 from bundle_router.adapters.media import describe
 from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.errors import CorruptRun, RequestError, StorageError
@@ -179,7 +179,7 @@ def test_a_planted_giant_is_not_read(store: RunArtifacts, run_dir: Path) -> None
 
 FULL = """
 import signal, sys, resource
-from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -14,7 +14,7 @@ import pytest
 from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.core.catalog import Bundle, Card, Catalog, Reuse, Server
 from bundle_router.core.models import Media, Text
-from bundle_router.core.tools.reuse import KeptResult, ResultCache, ReusableCall
+from bundle_router.core.tools.reusable_results import KeptResult, ResultCache, ReusableCall
 from bundle_router.core.tools.shaping import Shaped
 from bundle_router.engine.reuse import CallOutcome, ResultReuse
 from bundle_router.errors import ConfigError
@@ -349,7 +349,7 @@ def test_a_change_that_goes_past_what_is_kept_makes_it_stale_all_the_same() -> N
 
 
 def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_taken_for_neither() -> None:
-    from bundle_router.core.tools.reuse import is_read_only
+    from bundle_router.core.tools.reusable_results import is_read_only
 
     assert not is_read_only(catalog(), "s.get")
     assert not is_read_only(catalog(), "s.set")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from bundle_router.adapters.archive import Archive, prune
-from bundle_router.adapters.artifacts import ArtifactPool, ArtifactReader, RunArtifacts
+from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader, RunArtifacts
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import CorruptRun
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive, FolderHeads, prune
-from bundle_router.adapters.archive.heads import HeadKeepingStore
+from bundle_router.adapters.archive.head_files import HeadKeepingStore
 from bundle_router.cli import main
 from bundle_router.core.records.chain import FILES, genesis, parse, seal, unseal
 from bundle_router.core.records.heads import missing_runs

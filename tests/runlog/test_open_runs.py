@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.run_log import POSIX, DiskRunStore
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import CorruptRun, StorageError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.core.records.chain import FILES, check

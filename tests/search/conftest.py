@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.ranking import LexicalIndex, english_stemmer
+from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer
 from bundle_router.core.search.documents import BundleText, ToolText, make_corpus
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.text import Analyzer

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bundle_router.adapters.ranking import english_stemmer
+from bundle_router.adapters.bm25 import english_stemmer
 from bundle_router.core.models import RecentStep
 from bundle_router.core.search.fit import TRUSTS, fit_memory
 from bundle_router.core.search.memory import LIMIT, PER_RUN, Label, Memory, bounded, learn, make_examples

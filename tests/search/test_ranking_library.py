@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bundle_router.adapters.ranking import LexicalIndex
+from bundle_router.adapters.bm25 import LexicalIndex
 from bundle_router.core.search.index import COLLECTIONS, Collection, Document
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from bundle_router.adapters.ranking import english_stemmer
+from bundle_router.adapters.bm25 import english_stemmer
 from bundle_router.core.search.text import MAX_CLAUSES, MAX_WORDS, Analyzer, Scale, split_quotes, words
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bundle_router.adapters.ranking import LexicalIndex, english_stemmer
+from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer
 from bundle_router.core.catalog import Bundle, Card, Catalog, Fallback, Policy, SearchSettings, Server, Settings
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.models import Activation, Answer, Decision, Facts, Failure, ModelUse, RecentStep, Reply, Step
 from bundle_router.core.models.canonical import digest
-from bundle_router.core.records.replay import conclude
+from bundle_router.core.records.replayed import conclude
 from bundle_router.core.search.corpus import corpus_of, texts_of
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.text import Analyzer

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from bundle_router.adapters.bm25 import LexicalIndex
 from bundle_router.adapters.index_cache import KEPT, IndexCache, cache_folder
-from bundle_router.adapters.ranking import LexicalIndex
 from bundle_router.core.search.corpus import outline_of, texts_of
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request

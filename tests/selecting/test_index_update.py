@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bundle_router.adapters.ranking import LexicalIndex
+from bundle_router.adapters.bm25 import LexicalIndex
 from bundle_router.core.search.corpus import Texts, changes_between, corpus_of
 from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.index import COLLECTIONS

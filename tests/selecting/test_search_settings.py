@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Calibration, Catalog, EmbeddingSettings, Policy, SearchSettings, Settings
 from bundle_router.core.config import ConfigFile, load
-from bundle_router.core.config.source import Layer
+from bundle_router.core.config.config_text import Layer
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.models import FAILURES, Activation, Answer, Candidate, Facts, ModelUse, Reply, SearchUse, Step
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.records.decision_record import decision_from, facts_json, outcome_json, reply_json, step_json
 from bundle_router.core.records.recorded_catalog import catalog_from
-from bundle_router.core.records.replay import conclude, replay
+from bundle_router.core.records.replayed import conclude, replay
 from bundle_router.review.lint import check
 from hypothesis import given
 from hypothesis import strategies as st

@@ -20,7 +20,7 @@ from bundle_router.core.decide.decide import decide
 from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import outcome_json, reply_json
-from bundle_router.core.records.replay import conclude, replay
+from bundle_router.core.records.replayed import conclude, replay
 from bundle_router.core.search.ranking import Search
 from bundle_router.engine.selecting import SearchSelector
 from bundle_router.errors import NotInstalled

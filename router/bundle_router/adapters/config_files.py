@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from bundle_router.core.config.scaffold import ignores_runs, scaffold_texts
-from bundle_router.core.config.source import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
+from bundle_router.core.config.config_text import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
+from bundle_router.core.config.init_files import ignores_runs, scaffold_texts
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.errors import ConfigError, Problem, RequestError
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
-from bundle_router.adapters.patterns import LinearPattern, compile_linear
+from bundle_router.adapters.linear_patterns import LinearPattern, compile_linear
 from bundle_router.adapters.workers import Workers
 from bundle_router.core.tools.admission.references import anchors_in, target_of
 from bundle_router.core.tools.admission.schemas import form_fault

@@ -36,7 +36,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
         "take recorded decisions again, under the config they were taken with or another, and compare",
     ),
     "eval": (
-        "cases",
+        "eval",
         "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)",
     ),
     "learn": (
@@ -50,7 +50,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "login": ("login", "authorize a tool server that has auth = 'oauth', in your browser"),
     "pin": ("pin", "show what tool servers list now against what was reviewed, and approve it"),
     "vendor": ("vendor", "write typed Python wrappers for a server's pinned tools"),
-    "serve": ("serve", "serve runs to agents as MCP servers, on this machine only"),
+    "serve": ("serve", "answer engines over HTTP and agents over MCP, and show people pages"),
     "deferral": ("deferral", "find where an agent's tool definitions are not deferred, and change it"),
 }
 """Each verb, in the order a newcomer meets them: its module in this package, and what it does. A verb is here when it

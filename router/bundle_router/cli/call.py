@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from bundle_router.cli.arguments import (
+from bundle_router.cli.output import print_json, say
+from bundle_router.cli.shared_arguments import (
     add_archive,
     add_config,
     add_json,
@@ -15,7 +16,6 @@ from bundle_router.cli.arguments import (
     json_object,
     opening,
 )
-from bundle_router.cli.output import print_json, say
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

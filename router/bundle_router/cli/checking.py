@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bundle_router.cli.arguments import add_config, add_development, add_json, config_folder
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
+from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
 from bundle_router.cli.vendor import DEFAULT_FOLDER
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.config.source import ConfigFile
+from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.tools.pins import Pins
 from bundle_router.errors import Problem
 from bundle_router.review.lint import unused_local

@@ -8,7 +8,6 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from bundle_router.cli.arguments import add_json, add_runs
 from bundle_router.cli.deferral_audit import add_sources, run_audit
 from bundle_router.cli.deferral_changes import run_apply, run_report, run_undo
 from bundle_router.cli.deferral_proxy import (
@@ -20,6 +19,7 @@ from bundle_router.cli.deferral_proxy import (
     run_status,
     run_uninstall,
 )
+from bundle_router.cli.shared_arguments import add_json, add_runs
 from bundle_router.errors import RequestError
 
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bundle_router.cli.arguments import add_config, add_runs, config_folder
 from bundle_router.cli.demo_mcp import run_mcp
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, say, say_whole, table
 from bundle_router.cli.route import new_run_id
+from bundle_router.cli.shared_arguments import add_config, add_runs, config_folder
 from bundle_router.core.models import LocalTool
 from bundle_router.demo.repository import Repository, copy_of, make
 from bundle_router.demo.scripted import config_with_model, is_installed, server

@@ -17,8 +17,8 @@ from bundle_router.core.tools.exposure import Toolset
 from bundle_router.core.tools.pins import approve
 from bundle_router.demo import trouble
 from bundle_router.demo.page import serving
+from bundle_router.demo.real_servers import INSTALL, DemoServer, Missing, find_servers, write_config
 from bundle_router.demo.repository import make
-from bundle_router.demo.servers import INSTALL, DemoServer, Missing, find_servers, write_config
 from bundle_router.errors import NotInstalled
 from bundle_router.wiring.server_reviews import Review, remote_servers, review
 

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from bundle_router.cli.arguments import add_json
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import heading, print_json, say, say_whole
+from bundle_router.cli.shared_arguments import add_json
 from bundle_router.core.catalog import Catalog
 from bundle_router.errors import RequestError
 from bundle_router.review.edit_places import Places

@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from bundle_router.cli.arguments import (
+from bundle_router.cli.local import local_servers
+from bundle_router.cli.output import heading, print_json, say, table
+from bundle_router.cli.shared_arguments import (
     ADDRESS,
     add_archive,
     add_config,
@@ -16,12 +18,10 @@ from bundle_router.cli.arguments import (
     config_folder,
     step_from,
 )
-from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import heading, print_json, say, table
 from bundle_router.core.models import Step
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import RequestError
-from bundle_router.review.explain import Explanation, explain
+from bundle_router.review.explanation import Explanation, explain
 from bundle_router.review.sentences import heard
 
 

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from bundle_router.cli.arguments import add_config, add_json, config_folder
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
+from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
 from bundle_router.core.catalog import Card
 from bundle_router.errors import ConfigError, RequestError
 from bundle_router.review.imports import Imported, import_clients

@@ -11,20 +11,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.arguments import add_archive, add_config, add_json, archive_of, config_folder
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, print_json, say, table
+from bundle_router.cli.shared_arguments import add_archive, add_config, add_json, archive_of, config_folder
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import CorruptRun, NotInstalled, RequestError, RouterError
 from bundle_router.review.learning.labels import MAX_STEPS
 from bundle_router.review.learning.proposals import AFTER
-from bundle_router.review.learning.steps import PastStep, StepLabel, past_steps
+from bundle_router.review.learning.recorded_steps import PastStep, StepLabel, past_steps
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
     from bundle_router.core.search.ranking import Search
-    from bundle_router.review.learning.learned import Learned
+    from bundle_router.review.learning.learned_values import Learned
     from bundle_router.review.learning.report import Learning
 
 EPILOG = """Nothing takes effect unaccepted. `--accept` writes learned/memory.json, tools.json and calibration.json in
@@ -82,7 +82,7 @@ class _Read:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.learn_verb == "label":
         return _label(arguments)
-    from bundle_router.adapters.learned import load_learned
+    from bundle_router.adapters.learned_files import load_learned
     from bundle_router.review.learning.report import learn
     from bundle_router.wiring import load_catalog
 
@@ -160,7 +160,7 @@ def _search(catalog: Catalog, requests: list[str]) -> tuple[Search | None, str]:
 
 
 def _write(arguments: argparse.Namespace, folder: str | None, learning: Learning, catalog: Catalog) -> list[str]:
-    from bundle_router.adapters.learned import FOLDER, PROPOSALS, save_learned, write_text
+    from bundle_router.adapters.learned_files import FOLDER, PROPOSALS, save_learned, write_text
     from bundle_router.review.learning.report_text import proposals_toml
 
     written: list[Path] = []

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from bundle_router.cli.arguments import add_config, add_json, config_folder
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
+from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import RequestError, ToolFailure

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
-from bundle_router.cli.arguments import add_config, add_development, add_json, config_folder
 from bundle_router.cli.importing import appended
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, progress, say
+from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
 from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.tools.pins import Pins, approve
 from bundle_router.errors import RequestError

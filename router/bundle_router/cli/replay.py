@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from bundle_router.cli.arguments import add_archive, add_json, archive_of
 from bundle_router.cli.attempts import EachRun
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import heading, print_json, progress, say, say_whole, table
+from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.records.replay import Replayed
+from bundle_router.core.records.replayed import Replayed
 from bundle_router.errors import RequestError
 from bundle_router.review.behaviour import Behaviour, CauseGroup, ChangeKind, edited_words
 from bundle_router.review.edit_places import Places

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.arguments import (
+from bundle_router.cli.output import print_json, say, table
+from bundle_router.cli.shared_arguments import (
     add_archive,
     add_config,
     add_json,
@@ -19,7 +20,6 @@ from bundle_router.cli.arguments import (
     opening,
     step_from,
 )
-from bundle_router.cli.output import print_json, say, table
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.errors import RequestError

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from bundle_router.cli.arguments import archive_of
 from bundle_router.cli.output import heading, print_json, progress, say, table
+from bundle_router.cli.shared_arguments import archive_of
 from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery, RunRow, Sort, Tally
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import RequestError

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.arguments import add_archive, add_json, archive_of, config_folder
 from bundle_router.cli.output import heading, print_json, say, say_json, say_whole, table
 from bundle_router.cli.run_lists import add_facets, asks_for_some, has_index, index_of, list_some, show_hits, show_stats
+from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of, config_folder
 from bundle_router.cli.timeline import show_records
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import CorruptRun, RequestError
@@ -229,7 +229,7 @@ def _receipt(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import Archive
-    from bundle_router.adapters.archive.transfer import transfer
+    from bundle_router.adapters.archive.run_transfer import transfer
     from bundle_router.adapters.export import export
     from bundle_router.adapters.index import dump, index_runs
 
@@ -251,7 +251,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _import(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import open_archive
-    from bundle_router.adapters.archive.transfer import transfer
+    from bundle_router.adapters.archive.run_transfer import transfer
 
     source, target = open_archive(arguments.source), archive_of(arguments)
     return _copied(arguments, transfer(source, _chosen(arguments, source), target), target.where)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from bundle_router.cli.arguments import add_json
 from bundle_router.cli.output import print_json, say
+from bundle_router.cli.shared_arguments import add_json
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

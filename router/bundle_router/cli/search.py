@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bundle_router.cli.arguments import ADDRESS, add_config, add_json, config_folder, sentences
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say, table
+from bundle_router.cli.shared_arguments import ADDRESS, add_config, add_json, config_folder, sentences
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models import Facts, Step
 from bundle_router.core.search.memory import Memory

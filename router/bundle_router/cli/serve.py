@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bundle_router.cli.arguments import (
+from bundle_router.cli.local import local_servers
+from bundle_router.cli.output import print_json, say
+from bundle_router.cli.route import new_run_id, wants_warm_up
+from bundle_router.cli.shared_arguments import (
     ADDRESS,
     add_archive,
     add_config,
@@ -24,9 +27,6 @@ from bundle_router.cli.arguments import (
     opening,
     step_from,
 )
-from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import print_json, say
-from bundle_router.cli.route import new_run_id, wants_warm_up
 from bundle_router.core.models import RUN_ID, Step
 from bundle_router.errors import RequestError
 

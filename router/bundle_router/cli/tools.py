@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from bundle_router.cli.arguments import add_archive, add_config, add_json, add_opening, config_folder, opening
 from bundle_router.cli.output import print_json, say, table
+from bundle_router.cli.shared_arguments import add_archive, add_config, add_json, add_opening, config_folder, opening
 from bundle_router.core.tools.exposure import FORMATS
 
 

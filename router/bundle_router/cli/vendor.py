@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bundle_router.cli.arguments import add_config, add_json, config_folder
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
+from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
 from bundle_router.errors import RequestError
 from bundle_router.wiring.server_reviews import remote_servers
 

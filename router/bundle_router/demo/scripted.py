@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.core.config.source import FILE_NAMES
+from bundle_router.core.config.config_text import FILE_NAMES
 from bundle_router.testing.upstream import Exchange, ScriptedServer, choice, completion, status
 
 MODEL: Final = "openai/scripted-by-the-demo"

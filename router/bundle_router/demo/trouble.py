@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bundle_router.core.models import Step
 from bundle_router.demo import faulty
-from bundle_router.demo.servers import Calls, DemoServer
+from bundle_router.demo.real_servers import Calls, DemoServer
 from bundle_router.engine.results import Result
 
 HANG_S: Final = 2.0

@@ -34,10 +34,11 @@ from bundle_router.core.records.call_records import CallFinished, CallStarted
 from bundle_router.core.records.fold import KeyedCall
 from bundle_router.core.tools.exposure import as_presented, waits
 from bundle_router.core.tools.meta_tools import Resolved, resolve, takes_nothing
-from bundle_router.core.tools.reuse import ReusableCall, is_read_only
+from bundle_router.core.tools.reusable_results import ReusableCall, is_read_only
 from bundle_router.core.tools.shaping import Shaped, shape
-from bundle_router.core.tools.transport.passage import Client, fits, narrowed, passes
+from bundle_router.core.tools.transport.pass_through import Client, fits, narrowed, passes
 from bundle_router.engine.flow import EnginePorts, on_store
+from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, RunTable
 from bundle_router.engine.results import (
     MAY_HAVE_HAPPENED,
     AdmittedCall,
@@ -54,7 +55,6 @@ from bundle_router.engine.results import (
     store,
 )
 from bundle_router.engine.reuse import CallOutcome
-from bundle_router.engine.runs import MOVED_AT_MOST, OpenRun, RunTable
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import KeyConflict, RouterError, StorageError
 from bundle_router.ports import RawResult

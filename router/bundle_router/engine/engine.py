@@ -3,7 +3,8 @@
 Rules:
 1. Nothing here knows an adapter. `bundle_router.wiring` builds the ports and hands them in.
 2. Runs are independent: each has its own lock and log, so many run side by side from many threads and tasks.
-3. What a run's ancestors leave it is looked up anew for every step, listing and call (`bundle_router.engine.runs`).
+3. What a run's ancestors leave it is looked up anew for every step, listing and call
+   (`bundle_router.engine.open_runs`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bundle_router.core.tools.artifact_handles import PREFIX
 from bundle_router.core.tools.exposure import FORMATS, Toolset, names_in
 from bundle_router.core.tools.meta_tools import EXECUTE, NAMES, CallTool, parse, resolve
 from bundle_router.core.tools.pins import Pins
-from bundle_router.core.tools.shaping.forms import media_form
+from bundle_router.core.tools.shaping.media_forms import media_form
 from bundle_router.engine.arguments import Arguments, read_arguments, with_artifacts, without_payloads
 from bundle_router.engine.calls import (
     CallPorts,
@@ -43,11 +44,11 @@ from bundle_router.engine.calls import (
 from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.flow import EnginePorts, Flow, InThread, drive, drive_from_thread, in_thread, on_store
 from bundle_router.engine.meta_calls import MissedTool, answer, record_missed
+from bundle_router.engine.open_runs import FIRST_STEP, OpenRun, RunEnd, RunTable, recorded_decision
 from bundle_router.engine.programs import execute
 from bundle_router.engine.relay import RelayedRequest, passed_through
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable
 from bundle_router.engine.route import RouteRequest, inherited_by, route
-from bundle_router.engine.runs import FIRST_STEP, OpenRun, RunEnd, RunTable, recorded_decision
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm, why_not
 from bundle_router.engine.upstreams import Availability, Servers
 from bundle_router.errors import RequestError, UnknownArtifact, UnknownRun

@@ -29,7 +29,7 @@ from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.call_records import RequestPassed
 from bundle_router.core.tools.shaping import Shaped, shape
 from bundle_router.core.tools.transport.blocks import blocks_of
-from bundle_router.core.tools.transport.passage import (
+from bundle_router.core.tools.transport.pass_through import (
     MAX_PASSED_BYTES,
     Client,
     ServerError,

@@ -1,4 +1,4 @@
-"""Results of calls that only read, used again (see `bundle_router.core.tools.reuse` for which).
+"""Results of calls that only read, used again (see `bundle_router.core.tools.reusable_results` for which).
 
 Rules:
 1. Every call comes here admitted: policy, pins and arguments were judged for it, and its start is on disk. A result
@@ -22,7 +22,7 @@ from typing import Final
 from bundle_router.core.catalog import Catalog, Reuse
 from bundle_router.core.models import Block, Outcome
 from bundle_router.core.models.artifacts import Stored
-from bundle_router.core.tools.reuse import (
+from bundle_router.core.tools.reusable_results import (
     KeptResult,
     ResultCache,
     ReusableCall,
@@ -33,7 +33,7 @@ from bundle_router.core.tools.reuse import (
     reuse_of,
 )
 from bundle_router.core.tools.shaping import Shaped
-from bundle_router.core.tools.transport.passage import ServerReply
+from bundle_router.core.tools.transport.pass_through import ServerReply
 from bundle_router.ports import Clock
 
 S_IN_NS: Final = 1_000_000_000

@@ -24,9 +24,9 @@ from bundle_router.core.decide.replies import admitted
 from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply, Step
 from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest
 from bundle_router.core.records.fold import DecidedStep
-from bundle_router.core.records.replay import conclude
+from bundle_router.core.records.replayed import conclude
 from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
-from bundle_router.engine.runs import MOVED_AT_MOST, OpenRun, RunTable, recorded_decision
+from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, RunTable, recorded_decision
 from bundle_router.errors import KeyConflict, RequestError, StorageError
 
 _NOT_COMPARED = frozenset(("run_id", "key", "parent_run_id", "workspace"))

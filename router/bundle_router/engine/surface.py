@@ -34,7 +34,7 @@ from bundle_router.core.tools.exposure import (
     needs_ranking,
     place,
 )
-from bundle_router.core.tools.exposure.forms import NATIVE, with_deferred
+from bundle_router.core.tools.exposure.provider_forms import NATIVE, with_deferred
 from bundle_router.core.tools.meta_tools import (
     EXECUTE,
     NAMES,
@@ -44,7 +44,7 @@ from bundle_router.core.tools.meta_tools import (
     meta_definitions,
     meta_tokens,
 )
-from bundle_router.engine.runs import AncestorLimits
+from bundle_router.engine.open_runs import AncestorLimits
 from bundle_router.errors import RequestError
 from bundle_router.ports import Scope, ToolSearch
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.mapping import Addressed, applies
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.replay import Replayed, replay
+from bundle_router.core.records.replayed import Replayed, replay
 from bundle_router.review.config_edits import ConfigEdit, config_edits, rows_named, with_edits
 
 MAX_TRIED: Final = 40

@@ -23,11 +23,11 @@ from typing import Any, Final
 from pydantic import Field, ValidationError
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.config.config_text import ConfigFile
+from bundle_router.core.config.entries import parse
+from bundle_router.core.config.form_errors import explain
 from bundle_router.core.config.positions import Path, locate
-from bundle_router.core.config.reading import parse
-from bundle_router.core.config.report import Report
-from bundle_router.core.config.source import ConfigFile
-from bundle_router.core.config.wording import explain
+from bundle_router.core.config.problem_report import Report
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.step_policy import check_step_policy
 from bundle_router.core.models import (
@@ -45,7 +45,7 @@ from bundle_router.core.models import (
     StepPolicy,
 )
 from bundle_router.core.models.spelling import Suggester
-from bundle_router.core.records.replay import conclude
+from bundle_router.core.records.replayed import conclude
 from bundle_router.errors import RequestError
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig
 from bundle_router.core.config.positions import Path, Positions, locate
-from bundle_router.core.config.reading import WrittenEntry
 
 Places = dict[tuple[str, str], str]
 """`ConfigEdit.place` → `config/policy.toml:31`."""

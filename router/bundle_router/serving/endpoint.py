@@ -13,7 +13,7 @@ from bundle_router.serving.gate import Admission, path_of
 from bundle_router.serving.http import application
 from bundle_router.serving.keys import Keys, new_key
 from bundle_router.serving.mcp.mount import mcp_routes
-from bundle_router.serving.mcp.runs import ServedRouter, ServedRuns
+from bundle_router.serving.mcp.served_runs import ServedRouter, ServedRuns
 from bundle_router.serving.requests import RequestBounds, Requests
 from bundle_router.serving.tokens import AccessTokens
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from bundle_router.core.tools.transport.passage import Client
+from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.engine.results import Result
 from bundle_router.errors import needs_extra
 from bundle_router.serving.address import ServiceAddress
@@ -17,7 +17,7 @@ from bundle_router.serving.gate import Admission
 from bundle_router.serving.http import ScopedMount
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.mcp.mount import mcp_routes
-from bundle_router.serving.mcp.runs import ServedRouter
+from bundle_router.serving.mcp.served_runs import ServedRouter
 from bundle_router.serving.refusals import Asgi
 from bundle_router.serving.reloading import ConfigWatch
 from bundle_router.serving.requests import RequestBounds, Requests

@@ -132,7 +132,7 @@ def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, 
     """
     if config is None or not Path(config, "learned").is_dir():
         return catalog, None
-    from bundle_router.adapters.learned import load_learned
+    from bundle_router.adapters.learned_files import load_learned
     from bundle_router.core.search.ranking import Memories
 
     learned = load_learned(config).fitted_to(catalog)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.config.source import FILE_NAMES, ConfigFile, Layer, from_bytes
+from bundle_router.core.config.config_text import FILE_NAMES, ConfigFile, Layer, from_bytes
 from bundle_router.errors import ConfigError, CorruptRun, Problem, RequestError, storage_error
 from bundle_router.review.behaviour import Behaviour
 from bundle_router.review.config_changes import ChangeType, ConfigChange, FileChange, widening_words

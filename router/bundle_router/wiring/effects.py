@@ -37,7 +37,7 @@ def open_store(
     Raises RequestError for a place that nothing here speaks, and for a key of `[records]` that is not set.
     """
     from bundle_router.adapters.archive import kept_heads
-    from bundle_router.adapters.archive.heads import HeadKeepingStore
+    from bundle_router.adapters.archive.head_files import HeadKeepingStore
 
     kept = _open_directory(runs, catalog, clock, redactor) if store is None else _open_database(store, clock, redactor)
     heads = kept_heads(catalog.settings.records, runs)
@@ -45,7 +45,7 @@ def open_store(
 
 
 def _open_directory(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor) -> RunStore:
-    from bundle_router.adapters.artifacts import RunArtifacts
+    from bundle_router.adapters.artifact_files import RunArtifacts
     from bundle_router.adapters.media import describe
     from bundle_router.adapters.run_log import DiskRunStore
 

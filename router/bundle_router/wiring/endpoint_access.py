@@ -9,7 +9,7 @@ from typing import Any
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Facts
 from bundle_router.core.tools.exposure import Toolset
-from bundle_router.core.tools.transport.passage import Client, ServerReply
+from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.engine.engine import surface_form
 from bundle_router.engine.results import Result
 from bundle_router.engine.versions import EngineVersions

@@ -19,8 +19,8 @@ from bundle_router.core.models import Activation, Decision, Step
 from bundle_router.core.tools.exposure import Toolset
 from bundle_router.engine.engine import Engine, surface_form
 from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
-from bundle_router.engine.runs import RunEnd
 from bundle_router.engine.versions import EngineVersions, Renew
 from bundle_router.errors import RequestError, WrongContext
 from bundle_router.ports import Selector
@@ -45,7 +45,7 @@ from bundle_router.wiring.toolservers import REMOTE, PinnedServers
 if TYPE_CHECKING:
     from bundle_router.core.tools.pins import Pins, PinSetting
     from bundle_router.engine.selecting import StagedSelector
-    from bundle_router.review.explain import Explanation
+    from bundle_router.review.explanation import Explanation
 
 T = TypeVar("T")
 MAX_KEY: Final = 200
@@ -102,12 +102,12 @@ class Router:
         """
         from bundle_router.adapters.capabilities import SystemCapabilities
         from bundle_router.adapters.clock import SystemClock
+        from bundle_router.adapters.handed_files import ScratchFolder
         from bundle_router.adapters.json_query import query_json
+        from bundle_router.adapters.linear_patterns import compile_pattern
         from bundle_router.adapters.local import LocalSessions
         from bundle_router.adapters.media import describe
         from bundle_router.adapters.monty import MontyPrograms
-        from bundle_router.adapters.patterns import compile_pattern
-        from bundle_router.adapters.scratch import ScratchFolder
 
         if pins not in ("required", "trusted-may-skip"):
             raise RequestError(f"pins={pins!r} is not known", advice="use 'required' or 'trusted-may-skip'")
@@ -299,7 +299,7 @@ class Router:
         Reads capabilities as they are now; knows nothing of a run's stickiness or of parents. Where search would be
         asked first it is; a model is not.
         """
-        from bundle_router.review.explain import explain
+        from bundle_router.review.explanation import explain
 
         refuse_unknown(self.catalog, step.policy)
         hear = self._selector.preview if self._selector is not None else None

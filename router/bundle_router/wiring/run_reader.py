@@ -38,8 +38,8 @@ from bundle_router.core.records.read_model import (
 from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.core.records.tables import Table
 from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
-from bundle_router.review.explain import Explanation, explain
-from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.explanation import Explanation, explain
+from bundle_router.review.learning.recorded_steps import StepLabel
 from bundle_router.review.model_view import ModelView, model_view
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from bundle_router.ports import Clock, Diagnostics, Embedder, Embedding, ToolSea
 from bundle_router.wiring.effects import open_diagnostics, open_redactor
 
 if TYPE_CHECKING:
+    from bundle_router.adapters.bm25 import LexicalIndex
     from bundle_router.adapters.embeddings import VectorStore
-    from bundle_router.adapters.ranking import LexicalIndex
     from bundle_router.core.search.corpus import Texts
     from bundle_router.core.search.meaning import Passage
     from bundle_router.core.search.memory import Memory
@@ -50,7 +50,7 @@ class SearchMaker:
 
         Raises NotInstalled where its library is not there. Takes up to seconds for thousands of tools.
         """
-        from bundle_router.adapters.ranking import english_stemmer
+        from bundle_router.adapters.bm25 import english_stemmer
         from bundle_router.core.search.corpus import outline_of
         from bundle_router.core.search.ranking import Search
         from bundle_router.core.search.text import Analyzer
@@ -83,8 +83,8 @@ class SearchMaker:
 
 
 def _kept_or_built(texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex:
+    from bundle_router.adapters.bm25 import LexicalIndex
     from bundle_router.adapters.index_cache import IndexCache, cache_folder
-    from bundle_router.adapters.ranking import LexicalIndex
     from bundle_router.core.search.corpus import corpus_of
 
     cache = IndexCache(cache_folder() if len(texts.bundles) + len(texts.tools) >= MIN_CACHED else None)
@@ -226,7 +226,7 @@ def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Di
     settings = catalog.settings
     if not settings.model.names or "model" not in settings.fallback.order:
         return None
-    from bundle_router.adapters.answers import SqlAnswers
+    from bundle_router.adapters.answer_store import SqlAnswers
     from bundle_router.adapters.llm import LiteLlm
     from bundle_router.adapters.loop import CLEAN_UP_S, LoopThread
     from bundle_router.engine.asking import ModelSelector

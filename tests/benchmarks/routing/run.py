@@ -30,7 +30,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from bundle_router.adapters.ranking import LexicalIndex, english_stemmer  # noqa: E402
+from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer  # noqa: E402
 from bundle_router.core.models.evidence import RELEVANCE_FEATURES, fit_logistic, relevance_features  # noqa: E402
 from bundle_router.core.search.documents import make_corpus  # noqa: E402
 from bundle_router.core.search.fit import Recalling, fit_memory  # noqa: E402

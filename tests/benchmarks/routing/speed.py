@@ -22,7 +22,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from bundle_router.adapters.ranking import LexicalIndex, english_stemmer  # noqa: E402  the path is set above
+from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer  # noqa: E402  the path is set above
 from bundle_router.core.search.documents import make_corpus, tool_document  # noqa: E402
 from bundle_router.core.search.ranking import Search  # noqa: E402
 from bundle_router.core.search.text import Analyzer  # noqa: E402

@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from bundle_router.adapters.ranking import LexicalIndex, english_stemmer
+from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Server
 from bundle_router.core.models import Effect, Step, Trust
 from bundle_router.core.models.canonical import digest

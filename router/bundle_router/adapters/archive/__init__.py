@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bundle_router.adapters.archive.archive import UNKEYED, RunArchive, RunSummary, Torn, VerifyReport
 from bundle_router.adapters.archive.directory import Archive
-from bundle_router.adapters.archive.heads import HEADS, FolderHeads
+from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
 from bundle_router.adapters.archive.pruning import Pruned, prune
 from bundle_router.core.catalog import RecordSettings
 from bundle_router.errors import RequestError, needs_extra

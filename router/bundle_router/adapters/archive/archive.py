@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from bundle_router.adapters.archive.heads import FolderHeads
+from bundle_router.adapters.archive.head_files import FolderHeads
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.core.models.canonical import digest_of, encode
@@ -22,7 +22,7 @@ from bundle_router.core.records.heads import faults_of_head, missing_runs
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.receipt import make_receipt
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
-from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.learning.recorded_steps import StepLabel
 
 UNKEYED: Final = "the chain has no key: it finds accidents and careless hands, not a patient forger"
 """The note of a run without a kept head."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 import psycopg
 
 from bundle_router.adapters.archive.archive import RunArchive, RunSummary, is_run_id, summary_of
-from bundle_router.adapters.archive.labels import correction_from, label_line
-from bundle_router.adapters.postgres.artifacts import MAX_ROW_BYTES, PostgresArtifacts, free_artifacts
+from bundle_router.adapters.archive.label_files import correction_from, label_line
+from bundle_router.adapters.postgres.artifact_rows import MAX_ROW_BYTES, PostgresArtifacts, free_artifacts
 from bundle_router.adapters.postgres.connections import Pool, translated, without_objects
 from bundle_router.adapters.postgres.objects import ObjectStore
 from bundle_router.adapters.postgres.schema import migrate
@@ -21,7 +21,7 @@ from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.chain import FILES, File, genesis, parse
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.errors import CorruptRun, RequestError
-from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.learning.recorded_steps import StepLabel
 
 BATCH: Final = 1000
 LONG_S: Final = 3600.0

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.adapters.archive.archive import ADVICE, RunArchive, RunSummary, Torn, is_run_id, summary_of
-from bundle_router.adapters.archive.heads import HEADS, FolderHeads
-from bundle_router.adapters.archive.labels import FILE as LABELS
-from bundle_router.adapters.archive.labels import append_label, read_labels
-from bundle_router.adapters.artifacts import ArtifactPool, ArtifactReader, free_unfinished
+from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
+from bundle_router.adapters.archive.label_files import FILE as LABELS
+from bundle_router.adapters.archive.label_files import append_label, read_labels
+from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader, free_unfinished
 from bundle_router.adapters.file_locks import holders
 from bundle_router.core.records.chain import FILES, MAX_LINE, BadLine, Read, boundary, lines_backward, unseal
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.errors import CorruptRun, StorageError, storage_error
-from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.learning.recorded_steps import StepLabel
 
 _MAX_JSON: Final = 64 * 1024 * 1024
 _BLOCK: Final = 1024 * 1024

@@ -3,9 +3,9 @@
 A model elsewhere is reached through litellm: see `bundle_router.adapters.llm.embedding`.
 """
 
-from bundle_router.adapters.embeddings.catalogs import embed_texts, vectors_for
 from bundle_router.adapters.embeddings.kept import VectorStore
-from bundle_router.adapters.embeddings.local import LocalEmbedder
 from bundle_router.adapters.embeddings.nearest import DenseVectors
+from bundle_router.adapters.embeddings.onnx import LocalEmbedder
+from bundle_router.adapters.embeddings.vectors import embed_texts, vectors_for
 
 __all__ = ["DenseVectors", "LocalEmbedder", "VectorStore", "embed_texts", "vectors_for"]

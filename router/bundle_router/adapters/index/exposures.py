@@ -14,7 +14,7 @@ from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.core.records.tables import Row, exposure_row
 from bundle_router.errors import CorruptRun, UnknownRun
-from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.learning.recorded_steps import StepLabel
 from bundle_router.review.model_view import placement_of
 
 KEPT: Final = 64

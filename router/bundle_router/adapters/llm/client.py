@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from bundle_router.adapters.llm.loading import Libraries, installed, load, quieten
-from bundle_router.adapters.llm.reading import Unusable, check, failure_of, metered, raw_of
+from bundle_router.adapters.llm.responses import Unusable, check, failure_of, metered, raw_of
 from bundle_router.adapters.llm.wire import Allowance, allowance, bytes_for, open_session
 from bundle_router.core.catalog import AnswerMode, ModelChoice
-from bundle_router.core.decide.asking.answers import shape_for
-from bundle_router.core.decide.asking.exchange import ModelReply, ModelRequest
+from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
+from bundle_router.core.decide.asking.picks import shape_for
 from bundle_router.ports import Readiness
 
 if TYPE_CHECKING:

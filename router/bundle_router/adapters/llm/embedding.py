@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.llm.loading import Libraries, installed, load, quieten
-from bundle_router.adapters.llm.reading import failure_of
+from bundle_router.adapters.llm.responses import failure_of
 from bundle_router.adapters.llm.wire import Allowance, allowance, open_session
 from bundle_router.adapters.loop import LoopThread
 from bundle_router.core.models.canonical import digest

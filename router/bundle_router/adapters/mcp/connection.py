@@ -23,7 +23,7 @@ from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFaul
 from bundle_router.adapters.mcp.posting import ModernPosts
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.passage import Client
+from bundle_router.core.tools.transport.pass_through import Client
 
 _CLOSED_CODE: Final = -32000
 _FOLLOW_AGAIN_S: Final = 30.0

@@ -14,7 +14,7 @@ from typing import TypeVar
 import anyio
 
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.core.tools.transport.passage import Client
+from bundle_router.core.tools.transport.pass_through import Client
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from bundle_router.core.models.breaker import Breaker, End, Ticket
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.gate import Gate
+from bundle_router.core.tools.transport.concurrency import Gate
 from bundle_router.ports import Clock
 
 Waiter = asyncio.Future[None]

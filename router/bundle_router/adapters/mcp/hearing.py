@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from bundle_router.core.tools.transport.passage import LOG, PROGRESS, Client, Heard
+from bundle_router.core.tools.transport.pass_through import LOG, PROGRESS, Client, Heard
 
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 

@@ -37,7 +37,7 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.models.breaker import End
 from bundle_router.core.tools.admission import Admitted, VolatileError, admit
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.passage import ServerReply
+from bundle_router.core.tools.transport.pass_through import ServerReply
 from bundle_router.ports import Clock, Diagnostics, Listing, RawResult, Scope
 
 if TYPE_CHECKING:

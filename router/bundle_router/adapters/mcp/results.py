@@ -8,7 +8,7 @@ from typing import Any, Final
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.core.models import Outcome, Text
 from bundle_router.core.tools.transport.blocks import blocks_of, take_out_nan
-from bundle_router.core.tools.transport.passage import Client, ServerError, ServerReply, unanswerable
+from bundle_router.core.tools.transport.pass_through import Client, ServerError, ServerReply, unanswerable
 from bundle_router.ports import RawResult
 
 _CODES: Final = {-32602: "invalid_params", -32601: "not_found"}

@@ -46,7 +46,7 @@ from bundle_router.adapters.mcp.hearing import hear_log, is_finer, progress_to
 from bundle_router.adapters.mcp.posting import Elsewhere, ModernPosts
 from bundle_router.adapters.mcp.tracing import traced
 from bundle_router.core.catalog import Era
-from bundle_router.core.tools.transport.passage import Client
+from bundle_router.core.tools.transport.pass_through import Client
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import Client as HttpClient

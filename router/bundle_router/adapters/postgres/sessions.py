@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psycopg
 
-from bundle_router.adapters.postgres.artifacts import lock_of
+from bundle_router.adapters.postgres.artifact_rows import lock_of
 from bundle_router.adapters.postgres.connections import BoundedConnection, Pool, translated
 from bundle_router.ports import Writer
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import psycopg
 
-from bundle_router.adapters.postgres.artifacts import PostgresArtifacts
+from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
 from bundle_router.adapters.postgres.connections import (
     PAUSE_S,
     Pool,

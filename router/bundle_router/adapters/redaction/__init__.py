@@ -13,10 +13,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from bundle_router.adapters.redaction import values
+from bundle_router.adapters.redaction import json_walk as values
+from bundle_router.adapters.redaction.detection import RuleBook, SecretHit
 from bundle_router.adapters.redaction.encodings import unescaped
-from bundle_router.adapters.redaction.environment import label_of
-from bundle_router.adapters.redaction.rules import RuleBook, SecretHit
+from bundle_router.adapters.redaction.known_secrets import label_of
 
 __all__ = ["SecretRedactor"]
 

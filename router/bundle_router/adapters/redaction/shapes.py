@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bundle_router.adapters.redaction.names import IN_TEXT, is_secret_name
+from bundle_router.adapters.redaction.field_names import IN_TEXT, is_secret_name
 
 Check = Callable[[bytes], bool]
 

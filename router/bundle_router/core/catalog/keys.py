@@ -1,8 +1,8 @@
 """How a config key is declared: once, at the field of the catalog that holds its value.
 
 A field with a `key(...)` may be written in a config file; one without follows from other keys. From these declarations
-`core.config.forms` makes what stage 1 accepts, the JSON Schemas for editors, and `config/README.md`. The catalog itself
-never looks at them, so a catalog that an older version recorded is read as it is.
+`core.config.written_forms` makes what stage 1 accepts, the JSON Schemas for editors, and `config/README.md`. The
+catalog itself never looks at them, so a catalog that an older version recorded is read as it is.
 """
 
 from __future__ import annotations

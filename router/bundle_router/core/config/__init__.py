@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bundle_router.core.catalog import Card, Catalog
+from bundle_router.core.config.config_text import FILE_NAMES, ConfigFile, from_bytes
 from bundle_router.core.config.resolve import resolve
-from bundle_router.core.config.settings import CheckBinary, no_check
-from bundle_router.core.config.source import FILE_NAMES, ConfigFile, from_bytes
+from bundle_router.core.config.router_settings import CheckBinary, no_check
 from bundle_router.errors import ConfigError
 
 __all__ = ["FILE_NAMES", "CheckBinary", "ConfigFile", "from_bytes", "load"]

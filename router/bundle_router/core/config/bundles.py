@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle, Server
+from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig
 from bundle_router.core.config.positions import Path
-from bundle_router.core.config.reading import WrittenEntry
-from bundle_router.core.config.report import Report
+from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.servers import included
 from bundle_router.core.models import EFFECTS, TOOL_NAME, Effect, Mode, Trust
 from bundle_router.core.models.patterns import is_glob, matches

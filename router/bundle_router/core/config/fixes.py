@@ -17,10 +17,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from bundle_router.core.catalog import Bundle
-from bundle_router.core.config.forms import FILES, form_of, keys_of
+from bundle_router.core.config.config_text import ConfigFile, guard
 from bundle_router.core.config.positions import Path, Positions, locate
 from bundle_router.core.config.servers import command_words
-from bundle_router.core.config.source import ConfigFile, guard
+from bundle_router.core.config.written_forms import FILES, form_of, keys_of
 
 _LISTS: Final = ("routes", "policies", "binaries")
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from bundle_router.core.catalog import Bundle, Policy, Route, Server, Settings
 from bundle_router.core.catalog.tables import DocsLimits, RepoLimits
-from bundle_router.core.config.forms import keys_of
-from bundle_router.core.config.reading import FileContent, WrittenEntry, read
-from bundle_router.core.config.report import Report
-from bundle_router.core.config.source import FILE_NAMES, ConfigFile
+from bundle_router.core.config.config_text import FILE_NAMES, ConfigFile
+from bundle_router.core.config.entries import FileContent, WrittenEntry, read
+from bundle_router.core.config.problem_report import Report
+from bundle_router.core.config.written_forms import keys_of
 from bundle_router.core.models import BinaryRule
 
 _REPLACED_WHOLE = ("routes.toml", "policy.toml")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from bundle_router.core.config.forms import FILES, schema
+from bundle_router.core.config.written_forms import FILES, schema
 
 _HEAD: Final = """\
 # Configuration

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.config.bundles import BundleResolver
+from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.config.overlay import WrittenConfig, gather, in_order
-from bundle_router.core.config.report import Report
+from bundle_router.core.config.problem_report import Report
+from bundle_router.core.config.router_settings import CheckBinary, no_check, resolve_local, resolve_settings
 from bundle_router.core.config.rows import resolve_policies, resolve_routes
 from bundle_router.core.config.servers import check_prefixes, included, resolve_server
-from bundle_router.core.config.settings import CheckBinary, no_check, resolve_local, resolve_settings
-from bundle_router.core.config.source import ConfigFile
 
 
 @dataclass(frozen=True, slots=True)

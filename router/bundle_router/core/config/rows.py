@@ -8,10 +8,10 @@ from typing import Final
 
 from bundle_router.core.catalog import Policy, Route
 from bundle_router.core.config.bundles import BundleResolver
+from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig
 from bundle_router.core.config.positions import Path
-from bundle_router.core.config.reading import WrittenEntry
-from bundle_router.core.config.report import Report
+from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.servers import check_globs
 from bundle_router.core.models import EFFECTS
 from bundle_router.core.models.patterns import is_glob, matches

@@ -10,9 +10,9 @@ from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from bundle_router.core.catalog import TRANSPORT_KEYS, Server
+from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.positions import Path
-from bundle_router.core.config.reading import WrittenEntry
-from bundle_router.core.config.report import Report
+from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.secrets import (
     is_credential_name,
     literal_secret,

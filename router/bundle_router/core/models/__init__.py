@@ -28,8 +28,7 @@ from bundle_router.core.models.decisions import (
     SearchUse,
 )
 from bundle_router.core.models.frozen import Frozen
-from bundle_router.core.models.steps import MAX_GOAL, MAX_ITEMS, Facts, Grant, Step, StepPolicy
-from bundle_router.core.models.tools import (
+from bundle_router.core.models.local_tools import (
     BinaryForm,
     BinaryOption,
     BinaryRule,
@@ -43,6 +42,7 @@ from bundle_router.core.models.tools import (
     ToolContext,
     ToolOutput,
 )
+from bundle_router.core.models.steps import MAX_GOAL, MAX_ITEMS, Facts, Grant, Step, StepPolicy
 from bundle_router.core.models.words import (
     BUNDLE_ID,
     CODES,

@@ -20,7 +20,7 @@ from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import BadLine, genesis, unseal
 from bundle_router.core.records.header import opening_digest
 from bundle_router.core.records.recorded_catalog import catalog_from
-from bundle_router.core.records.replay import replay
+from bundle_router.core.records.replayed import replay
 
 RECEIPT_SCHEMA: Final = "bundle-router.receipt/1"
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 
 from bundle_router.core.search.index import Collection, Document
 from bundle_router.core.search.text import Analyzer, pair_term, words
-from bundle_router.core.search.words import GENERIC, STOP_WORDS
+from bundle_router.core.search.word_lists import GENERIC, STOP_WORDS
 
 Standing = Literal["trusted", "pinned", "unread"]
 """Who stands for a tool's text: its server is trusted; or a person has read and pinned it; or nobody."""

@@ -26,7 +26,14 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from bundle_router.core.search.words import CONVERSATION, FILE_KINDS, FOREIGN_STOP_WORDS, GENERIC, STOP_WORDS, SYNONYMS
+from bundle_router.core.search.word_lists import (
+    CONVERSATION,
+    FILE_KINDS,
+    FOREIGN_STOP_WORDS,
+    GENERIC,
+    STOP_WORDS,
+    SYNONYMS,
+)
 
 Stem = Callable[[str], str]
 """Takes one lower-case word to its stem. Must be a function of the word alone."""

@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, ModelSettings
-from bundle_router.core.decide.asking.answers import Picked, picked, shape_for
-from bundle_router.core.decide.asking.exchange import Correction, ModelReply, ModelRequest
 from bundle_router.core.decide.asking.key import question_key
+from bundle_router.core.decide.asking.model_exchange import Correction, ModelReply, ModelRequest
+from bundle_router.core.decide.asking.picks import Picked, picked, shape_for
 from bundle_router.core.decide.asking.prompt import PROMPT_VERSION, Prompt, system_part, user_part
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Failure, ModelUse, RecentStep, Reply
+from bundle_router.engine.asking.answer_memory import AnswerMemory, CachedAnswer
 from bundle_router.engine.asking.flights import Flights
-from bundle_router.engine.asking.memory import AnswerMemory, CachedAnswer
 from bundle_router.engine.asking.turns import Turn, Turns
 from bundle_router.ports import AnswerStore, BackgroundLoop, Clock, Diagnostics, ModelClient, Readiness
 

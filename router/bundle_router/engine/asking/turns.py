@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bundle_router.core.catalog import ModelChoice
-from bundle_router.core.decide.asking.breaker import TERMS, RetryBudget, end_of
-from bundle_router.core.decide.asking.exchange import ModelReply
+from bundle_router.core.decide.asking.model_breaker import TERMS, RetryBudget, end_of
+from bundle_router.core.decide.asking.model_exchange import ModelReply
 from bundle_router.core.models.breaker import Breaker, Ticket
 from bundle_router.ports import Clock, Diagnostics
 

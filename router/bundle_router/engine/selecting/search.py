@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Reason, Recall, RecentStep, Reply, SearchUse, Step
-from bundle_router.engine.selecting.meaning import Meanings, Understood
+from bundle_router.engine.selecting.goal_embedding import Meanings, Understood
 from bundle_router.errors import NotInstalled
 from bundle_router.ports import Diagnostics
 

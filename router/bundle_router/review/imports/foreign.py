@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bundle_router.core.config.source import ConfigFile, guard
+from bundle_router.core.config.config_text import ConfigFile, guard
 from bundle_router.errors import RequestError
 
 MAX_CHARS: Final = 8 * 1024 * 1024

@@ -26,7 +26,7 @@ from bundle_router.core.decide.decide import plan_for
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.memory import PER_RUN, Label
 from bundle_router.core.search.request import marks_of
-from bundle_router.review.learning.steps import PastStep
+from bundle_router.review.learning.recorded_steps import PastStep
 
 T = TypeVar("T")
 Kind = Literal["corrected", "used", "routine", "gap"]

@@ -26,7 +26,7 @@ from bundle_router.core.models.patterns import is_glob
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.tools.shaping import visible
 from bundle_router.review.learning.labels import LabelledStep, fingerprint
-from bundle_router.review.learning.steps import PastStep
+from bundle_router.review.learning.recorded_steps import PastStep
 
 AFTER: Final = 5
 MIN_RUNS: Final = 3

@@ -12,9 +12,9 @@ from bundle_router.core.search.ranking import Search
 from bundle_router.review.learning.calibration import CalibrationFit, calibrate
 from bundle_router.review.learning.fitting import MemoryFit, fit, fit_tools
 from bundle_router.review.learning.labels import Labelled, label_steps
-from bundle_router.review.learning.learned import Learned, known_of, known_tools_of
+from bundle_router.review.learning.learned_values import Learned, known_of, known_tools_of
 from bundle_router.review.learning.proposals import AFTER, Proposals, propose
-from bundle_router.review.learning.steps import PastStep
+from bundle_router.review.learning.recorded_steps import PastStep
 
 VERSION_DIGITS: Final = 12
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bundle_router.core.catalog import Card, Catalog
+from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.config.resolve import resolve
-from bundle_router.core.config.settings import CheckBinary, no_check
-from bundle_router.core.config.source import ConfigFile
+from bundle_router.core.config.router_settings import CheckBinary, no_check
 from bundle_router.core.models.spelling import Suggester
 from bundle_router.errors import Problem
 from bundle_router.review.lint.findings import HasContent

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.positions import Path
-from bundle_router.core.config.reading import WrittenEntry
 from bundle_router.core.config.resolve import ResolvedConfig
 from bundle_router.review.lint.reach import Reach
 

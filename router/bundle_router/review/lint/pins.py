@@ -9,7 +9,7 @@ from typing import Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.pins.compare import server_differences
-from bundle_router.core.tools.pins.values import Pins
+from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood, inspect
 from bundle_router.errors import Problem
 

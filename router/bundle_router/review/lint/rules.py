@@ -16,9 +16,9 @@ from typing import Final
 
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.resolve import ResolvedConfig
-from bundle_router.review.lint import bundles as bundles
-from bundle_router.review.lint import rows as rows
-from bundle_router.review.lint import servers as servers
+from bundle_router.review.lint import bundle_rules as bundles
+from bundle_router.review.lint import row_rules as rows
+from bundle_router.review.lint import server_rules as servers
 from bundle_router.review.lint.findings import HasContent, LintFinding, Subject
 from bundle_router.review.lint.reach import Reach
 

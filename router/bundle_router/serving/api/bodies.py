@@ -9,7 +9,7 @@ from pydantic import Field
 
 from bundle_router.core.models import Step
 from bundle_router.core.models.frozen import Frozen
-from bundle_router.core.tools.exposure.forms import Format
+from bundle_router.core.tools.exposure.provider_forms import Format
 
 ToolName = Annotated[str, Field(min_length=1, max_length=300)]
 DecisionId = Annotated[str, Field(min_length=1, max_length=300)]

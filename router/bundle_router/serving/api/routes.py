@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bundle_router.core.models import RUN_ID, Decision
-from bundle_router.core.tools.shaping.forms import IMAGES
+from bundle_router.core.tools.shaping.media_forms import IMAGES
 from bundle_router.errors import RouterError, UnknownRun
 from bundle_router.serving.api.bodies import KEY, CallBody, MediaQuery, MissedBody, NoQuery, RouteBody, ToolsQuery
 from bundle_router.serving.api.openapi import openapi_document

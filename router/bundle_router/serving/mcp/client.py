@@ -18,7 +18,7 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from bundle_router.core.tools.transport.passage import LOG, Client
+from bundle_router.core.tools.transport.pass_through import LOG, Client
 
 MAX_HEARD: Final = 256
 """Notifications that may wait for the client to take them."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from bundle_router.core.tools.artifact_handles import PREFIX
 from bundle_router.core.tools.shaping import Part
-from bundle_router.core.tools.shaping.forms import IMAGES
+from bundle_router.core.tools.shaping.media_forms import IMAGES
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError
 

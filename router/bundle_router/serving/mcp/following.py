@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from bundle_router.core.tools.transport.passage import ServerReply
+from bundle_router.core.tools.transport.pass_through import ServerReply
 
 MAX_FOLLOWED: Final = 64
 """Resources that the clients of one run may follow."""

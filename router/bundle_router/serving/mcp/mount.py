@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bundle_router.errors import RequestError, RouterError, UnknownRun
 from bundle_router.serving.gate import Destination, Headers, destination_of, is_json
 from bundle_router.serving.keys import Caller
-from bundle_router.serving.mcp.runs import ServedRun, ServedRuns
+from bundle_router.serving.mcp.served_runs import ServedRun, ServedRuns
 from bundle_router.serving.refusals import Refusal, Refusing, lacks, refuse
 
 if TYPE_CHECKING:

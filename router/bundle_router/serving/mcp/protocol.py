@@ -25,7 +25,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Res
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
-from bundle_router.core.tools.transport.passage import Client
+from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError
 from bundle_router.serving.mcp.client import Context, client_of

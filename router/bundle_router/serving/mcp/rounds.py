@@ -3,7 +3,7 @@ middle of its request, and the server's request is made again with what it said.
 
 Rules:
 1. A server that asks for what the client can't give, or may not be asked, got no answer here: its result was refused
-   before (`bundle_router.core.tools.transport.passage.unanswerable`).
+   before (`bundle_router.core.tools.transport.pass_through.unanswerable`).
 2. There are at most `MAX_ROUNDS` rounds of at most `MAX_ASKED` questions, each answered within `ANSWER_S`.
 3. What the client says goes to the server as it is, and into no record. That there was a round, its record says.
 """
@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import BaseModel, ValidationError
 
-from bundle_router.core.tools.transport.passage import Client, ServerReply
+from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.serving.mcp.client import Context, is_modern
 
 MAX_ROUNDS: Final = 8

@@ -203,7 +203,7 @@ class ConfigRoutes:
         """The JSON Schema of a file, for editors: the one that `init` writes beside the config."""
         from starlette.responses import Response as Plain
 
-        from bundle_router.core.config.forms import schema_texts
+        from bundle_router.core.config.written_forms import schema_texts
 
         name = request.path_params["file"]
         text = schema_texts().get(f"schema/{name}")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.core.config.forms import schema
-from bundle_router.core.config.source import FILE_NAMES
+from bundle_router.core.config.config_text import FILE_NAMES
+from bundle_router.core.config.written_forms import schema
 from bundle_router.core.models.canonical import digest
 from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
 from bundle_router.review.behaviour import CHANGE_KINDS, edited_words

@@ -52,7 +52,7 @@ def answer_fetch(url: str, section: str | None, offset: int, context: ToolContex
 
 def answer_search(site: str, query: str, limit: int, context: ToolContext, network: Network) -> ToolOutput:
     """Pages of a site, best first, and which index they come from. Raises ToolFailure; codes in `tools.docs`."""
-    from bundle_router.tools.docs.search import find_index, rank, resolve_hits
+    from bundle_router.tools.docs.site_search import find_index, rank, resolve_hits
 
     fetcher = _fetcher(context, network)
     index = find_index(fetcher, parse_url(site if "://" in site else f"https://{site}"))

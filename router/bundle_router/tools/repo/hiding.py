@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bundle_router.tools.repo.beneath import Identity
-from bundle_router.tools.repo.wording import count
+from bundle_router.tools.repo.phrases import count
 
 
 class Hidden:

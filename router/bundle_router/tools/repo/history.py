@@ -22,7 +22,7 @@ from bundle_router.tools.repo import pathspecs
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.gitrefs import is_revision
 from bundle_router.tools.repo.gitview import GitView, repository
-from bundle_router.tools.repo.wording import count, show_name
+from bundle_router.tools.repo.phrases import count, show_name
 
 _DATE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z :.,+/-]{0,63}")
 _MAX_NAMES_BYTES: Final = 8 * 1024 * 1024

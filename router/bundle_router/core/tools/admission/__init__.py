@@ -20,8 +20,8 @@ Rules:
 """
 
 from bundle_router.core.tools.admission.admit import admit
+from bundle_router.core.tools.admission.admitted import CODES, Admitted, AdmittedTool, DefinitionLimits, RefusedTool
 from bundle_router.core.tools.admission.identity import VolatileError, identity, volatile_paths
-from bundle_router.core.tools.admission.values import CODES, Admitted, AdmittedTool, DefinitionLimits, RefusedTool
 
 __all__ = [
     "CODES",

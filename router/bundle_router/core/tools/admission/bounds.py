@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bundle_router.core.tools.admission.values import DefinitionLimits, RefusalCode
+from bundle_router.core.tools.admission.admitted import DefinitionLimits, RefusalCode
 
 Fault = tuple[RefusalCode, str]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from bundle_router.core.tools.admission.patterns import explosive
-from bundle_router.core.tools.admission.values import DefinitionLimits, RefusalCode
+from bundle_router.core.tools.admission.admitted import DefinitionLimits, RefusalCode
+from bundle_router.core.tools.admission.backtracking import explosive
 
 Place = tuple[str | int, ...]
 KeywordFault = tuple[RefusalCode, str, str]

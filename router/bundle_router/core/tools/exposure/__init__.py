@@ -20,8 +20,16 @@ Rules:
    each bundle, never by leaving out how many there are. It does not change when a tool is activated.
 """
 
-from bundle_router.core.tools.exposure.forms import FORMATS, Format, definition, listing
 from bundle_router.core.tools.exposure.names import MAX_NAME, RESERVED, exposed_names, names_in
+from bundle_router.core.tools.exposure.placements import (
+    ActiveTool,
+    DeferredTool,
+    Place,
+    Placed,
+    Placement,
+    SkillText,
+    Toolset,
+)
 from bundle_router.core.tools.exposure.placing import (
     ShownBundle,
     as_presented,
@@ -35,15 +43,7 @@ from bundle_router.core.tools.exposure.placing import (
     waits,
     wanted_direct,
 )
-from bundle_router.core.tools.exposure.values import (
-    ActiveTool,
-    DeferredTool,
-    Place,
-    Placed,
-    Placement,
-    SkillText,
-    Toolset,
-)
+from bundle_router.core.tools.exposure.provider_forms import FORMATS, Format, definition, listing
 
 __all__ = [
     "FORMATS",

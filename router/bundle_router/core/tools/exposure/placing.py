@@ -9,7 +9,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Skill
 from bundle_router.core.models import Activation, Mode, Offer
-from bundle_router.core.tools.exposure.values import Place, Placed, Placement
+from bundle_router.core.tools.exposure.placements import Place, Placed, Placement
 
 _OPENNESS: Final[Mapping[Place, int]] = {"direct": 0, "deferred": 1, "meta": 2, "code": 3}
 _LAST: Final = 1 << 30

@@ -12,16 +12,16 @@ Rules:
 6. An answer is a pure function of the catalog, the placement, the ranking and the question.
 """
 
-from bundle_router.core.tools.meta_tools.answers import (
-    MetaAnswer,
-    VisibleTools,
-    describe_tool,
-    found_text,
-    list_bundle,
-    list_bundles,
-    selected_text,
+from bundle_router.core.tools.meta_tools.artifact_pages import (
+    Finder,
+    describe_media,
+    literal,
+    queried,
+    read_page,
+    search_lines,
+    text_of,
 )
-from bundle_router.core.tools.meta_tools.arguments import (
+from bundle_router.core.tools.meta_tools.coercion import (
     CallTool,
     GetToolDetails,
     ListTools,
@@ -42,16 +42,16 @@ from bundle_router.core.tools.meta_tools.definitions import (
     meta_definitions,
     meta_tokens,
 )
-from bundle_router.core.tools.meta_tools.guidance import guidance
-from bundle_router.core.tools.meta_tools.reading import (
-    Finder,
-    describe_media,
-    literal,
-    queried,
-    read_page,
-    search_lines,
-    text_of,
+from bundle_router.core.tools.meta_tools.descriptions import (
+    MetaAnswer,
+    VisibleTools,
+    describe_tool,
+    found_text,
+    list_bundle,
+    list_bundles,
+    selected_text,
 )
+from bundle_router.core.tools.meta_tools.guidance import guidance
 from bundle_router.core.tools.meta_tools.resolving import Resolved, resolve
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
 

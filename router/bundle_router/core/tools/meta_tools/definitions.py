@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, Final
 
-from bundle_router.core.tools.exposure.forms import Format, form_of
+from bundle_router.core.tools.exposure.provider_forms import Format, form_of
 
 META_SERVER: Final = "router"
 """The server that records of these tools name. A config can't give it to another: its own names have no prefix."""

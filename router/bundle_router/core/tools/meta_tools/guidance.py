@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.tools.exposure.values import Placement
+from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.meta_tools.signatures import one_line
 
 TOLD_TOKENS: Final = 100

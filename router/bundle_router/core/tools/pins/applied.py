@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.models.patterns import matches
+from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.core.tools.pins.usable import Usable, usable
-from bundle_router.core.tools.pins.values import Pins
 
 
 def pinned(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:

@@ -13,7 +13,7 @@ from bundle_router.core.tools.admission import Admitted, volatile_paths
 from bundle_router.core.tools.admission.identity import INSTRUCTIONS, VolatilePath, settled
 from bundle_router.core.tools.admission.lookalikes import revealed
 from bundle_router.core.tools.admission.schemas import pointer
-from bundle_router.core.tools.pins.values import Pins, origin_of
+from bundle_router.core.tools.pins.reviewed import Pins, origin_of
 
 Kind = Literal["unchanged", "changed", "added", "removed", "refused"]
 

@@ -19,8 +19,8 @@ Theory of operation: `copies` drops duplicates, `references` replaces payloads, 
 """
 
 from bundle_router.core.tools.shaping.shape import shape
+from bundle_router.core.tools.shaping.shaped import Blob, Describe, MediaFacts, Part, Role, Shaped
 from bundle_router.core.tools.shaping.small import is_small
-from bundle_router.core.tools.shaping.values import Blob, Describe, MediaFacts, Part, Role, Shaped
 from bundle_router.core.tools.shaping.visible import visible
 
 __all__ = ["Blob", "Describe", "MediaFacts", "Part", "Role", "Shaped", "is_small", "shape", "visible"]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from bundle_router.core.models import Media
-from bundle_router.core.tools.shaping.values import Blob, Describe, MediaFacts, Role
+from bundle_router.core.tools.shaping.shaped import Blob, Describe, MediaFacts, Role
 
 LONG: Final = 256
 """Characters. No shorter run of base64 in running text is looked at; none as long is left if it is media."""

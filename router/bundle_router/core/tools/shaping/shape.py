@@ -12,8 +12,8 @@ from bundle_router.core.tools.shaping.copies import without_copies
 from bundle_router.core.tools.shaping.cut import Cut, head_tail, leading_items, shares
 from bundle_router.core.tools.shaping.json_text import dumped, parse
 from bundle_router.core.tools.shaping.references import References
+from bundle_router.core.tools.shaping.shaped import Describe, Part, Shaped
 from bundle_router.core.tools.shaping.symptoms import LOOKS_LIKE_ERROR, looks_like_error, says_failed
-from bundle_router.core.tools.shaping.values import Describe, Part, Shaped
 from bundle_router.core.tools.shaping.visible import visible, without_surrogates
 
 READING: Final = "read_artifact reads it in pages, search_artifact searches it"

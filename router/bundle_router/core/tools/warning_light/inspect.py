@@ -15,9 +15,9 @@ from bundle_router.core.tools.warning_light.hidden import (
     seen_in_layout,
 )
 from bundle_router.core.tools.warning_light.neighbours import Neighbourhood
+from bundle_router.core.tools.warning_light.sentence_rules import seen_in_argument, seen_in_sentence
 from bundle_router.core.tools.warning_light.texts import TextPassage, folded, passages
 from bundle_router.core.tools.warning_light.values import RULES, LightFinding, LightVerdict
-from bundle_router.core.tools.warning_light.wording import seen_in_argument, seen_in_sentence
 
 NOBODY = Neighbourhood(())
 _ENOUGH_ALONE = frozenset(("override", "unleash", "reveal-prompt", "exfiltration", "read-secret", "concealment"))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from bundle_router.adapters.redaction.names import is_header_name, is_secret_name
+from bundle_router.adapters.redaction.field_names import is_header_name, is_secret_name
 
 MAX_DEPTH: Final = 500
 """Levels that are walked. Deeper values are replaced: what was not looked at is not shown."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from bundle_router.core.config.servers import command_words, is_plain_http
 from bundle_router.core.models.patterns import matches
-from bundle_router.core.tools.reuse import is_read_only
+from bundle_router.core.tools.reusable_results import is_read_only
 from bundle_router.review.lint.findings import LintFinding, Subject
 
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import EmbeddingSettings, ModelSettings, SearchSettings, Settings
 from bundle_router.core.config.bundles import BundleResolver
+from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig
 from bundle_router.core.config.positions import Path
-from bundle_router.core.config.reading import WrittenEntry
-from bundle_router.core.config.report import Report
+from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.secrets import looks_secret
 from bundle_router.core.config.servers import check_url
 from bundle_router.core.models import BinaryRule, LocalSettings

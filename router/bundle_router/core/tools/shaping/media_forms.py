@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 from typing import Any, Final
 
-from bundle_router.core.tools.exposure.forms import Format
-from bundle_router.core.tools.shaping.values import MediaFacts
+from bundle_router.core.tools.exposure.provider_forms import Format
+from bundle_router.core.tools.shaping.shaped import MediaFacts
 
 IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 AUDIO: Final = {"audio/wav": "wav", "audio/mpeg": "mp3"}

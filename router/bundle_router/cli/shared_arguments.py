@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import ValidationError
 
 from bundle_router.cli.local import add_local, local_servers
-from bundle_router.core.config.source import FILE_NAMES
+from bundle_router.core.config.config_text import FILE_NAMES
 from bundle_router.core.models import Step, StepPolicy, Trust
 from bundle_router.errors import RequestError
 

@@ -25,7 +25,7 @@ from bundle_router.core.models import (
     Step,
 )
 from bundle_router.core.models.spelling import Suggester
-from bundle_router.core.records.replay import conclude
+from bundle_router.core.records.replayed import conclude
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from bundle_router.core.tools.meta_tools.arguments import ReadArtifact, SearchArtifact
-from bundle_router.core.tools.shaping.values import MediaFacts
+from bundle_router.core.tools.meta_tools.coercion import ReadArtifact, SearchArtifact
+from bundle_router.core.tools.shaping.shaped import MediaFacts
 
 MAX_HITS: Final = 50
 MAX_LINE: Final = 400

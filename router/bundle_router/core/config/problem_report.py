@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.config.positions import Path, Positions, locate, show
-from bundle_router.core.config.source import ConfigFile
 from bundle_router.core.models.spelling import Suggester
 from bundle_router.errors import Problem
 

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.cli.arguments import add_config, add_json, config_folder
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say, table
+from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.config.source import ConfigFile, from_bytes
+from bundle_router.core.config.config_text import ConfigFile, from_bytes
 from bundle_router.errors import RequestError
 from bundle_router.review.cases import Case, Mismatch, line_of, read_cases, run_case
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from bundle_router.core.models.canonical import encode
 from bundle_router.errors import STORAGE_KINDS, CorruptRun, StorageError
-from bundle_router.review.learning.steps import StepLabel
+from bundle_router.review.learning.recorded_steps import StepLabel
 
 FILE: Final = "labels.jsonl"
 MAX_BYTES: Final = 16 * 1024 * 1024

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bundle_router.core.catalog import Bundle
-from bundle_router.core.config.reading import WrittenEntry
+from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.servers import included
 from bundle_router.core.models.patterns import is_glob, matches
 from bundle_router.review.lint.alike import alike_pairs

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from bundle_router.adapters.archive import Archive, RunArchive
-from bundle_router.adapters.archive.labels import FILE as LABELS
-from bundle_router.adapters.archive.labels import label_line
-from bundle_router.adapters.artifacts import RunArtifacts
+from bundle_router.adapters.archive.label_files import FILE as LABELS
+from bundle_router.adapters.archive.label_files import label_line
+from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import CorruptRun, RequestError, needs_extra, storage_error

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bundle_router.core.config.forms import schema_texts
+from bundle_router.core.config.written_forms import schema_texts
 
 _OVERLAID: Final[Mapping[str, str]] = {
     "servers.toml": """\

@@ -16,9 +16,10 @@ from math import log2
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bundle_router.adapters.redaction import encodings, environment
+from bundle_router.adapters.redaction import encodings
+from bundle_router.adapters.redaction import known_secrets as environment
 from bundle_router.adapters.redaction.automata import PatternSet, literal, pattern
-from bundle_router.adapters.redaction.names import IN_TEXT
+from bundle_router.adapters.redaction.field_names import IN_TEXT
 from bundle_router.adapters.redaction.shapes import SHAPES, Shape, confirmed
 
 QUOTES: Final = b"\"'`"

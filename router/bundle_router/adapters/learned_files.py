@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from bundle_router.core.models.canonical import encode
 from bundle_router.errors import STORAGE_KINDS, ConfigError, Problem, StorageError
-from bundle_router.review.learning.learned import (
+from bundle_router.review.learning.learned_values import (
     NOTHING,
     Learned,
     calibration_from,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.tools.exposure import Toolset
-from bundle_router.core.tools.transport.passage import Client, ServerReply
+from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError, UnknownRun
 from bundle_router.serving.mcp.content import content_of, resource_of

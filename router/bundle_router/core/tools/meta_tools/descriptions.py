@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.tools.exposure.values import Placed, Placement
-from bundle_router.core.tools.meta_tools.arguments import MAX_FOUND
+from bundle_router.core.tools.exposure.placements import Placed, Placement
+from bundle_router.core.tools.meta_tools.coercion import MAX_FOUND
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
 from bundle_router.core.tools.stubs import functions
 
