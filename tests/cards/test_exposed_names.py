@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bundle_router.core.tools.admission.lookalikes import alike_names
 from bundle_router.core.tools.exposure import RESERVED, exposed_names
-from bundle_router.core.tools.meta_tools import NAMES
+from bundle_router.core.tools.meta_tools import EXECUTE, NAMES
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,4 +96,4 @@ def test_without_a_prefix_too_names_are_apart_and_hold_whoever_comes_later(known
 
 
 def test_no_server_can_take_the_name_of_one_of_the_routers_own_tools() -> None:
-    assert frozenset(NAMES) == RESERVED
+    assert {*NAMES, EXECUTE} == RESERVED

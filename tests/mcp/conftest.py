@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,13 +15,14 @@ from typing import Any, TypeVar
 import pytest
 from bundle_router import Router, Step, load_catalog
 from bundle_router.adapters.mcp import McpSessions, open_mcp_sessions
-from bundle_router.adapters.mcp.supervision import descendants
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
 from bundle_router.core.models import Text
 from bundle_router.core.tools.pins import approve
 from bundle_router.ports import EVERYONE, RawResult
 from bundle_router.testing import FakeClock, FakeDiagnostics
+
+from tests.mcp.own_processes import forget, own_processes
 
 T = TypeVar("T")
 
@@ -160,7 +160,7 @@ class Bench:
                 await sessions.close()
 
         result = asyncio.run(whole())
-        assert descendants(os.getpid()) == []
+        assert own_processes() == []
         assert [t for t in set(threading.enumerate()) - threads if t.name.startswith("bundle-router")] == []
         return result
 
@@ -190,6 +190,11 @@ class Bench:
         return sum(1 for _ in folder.iterdir()) if folder.exists() else 0
 
 
+@pytest.fixture(autouse=True)
+def _processes_of_others() -> None:
+    forget()
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
@@ -198,4 +203,4 @@ def bench(tmp_path: Path) -> Bench:
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
     yield Project(tmp_path)
-    assert descendants(os.getpid()) == [], "no process is left"
+    assert own_processes() == [], "no process is left"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 from bundle_router import Router, Step, StepPolicy
-from bundle_router.adapters.mcp.supervision import descendants
 from bundle_router.engine.upstreams import Servers
 from bundle_router.errors import RequestError
+
+from tests.mcp.own_processes import own_processes
 
 
 def names(router: Router, run_id: str = "r") -> list[str]:
@@ -30,14 +30,14 @@ def test_a_pinned_server_is_shown_unstarted_called_and_gone_when_the_run_ends(pr
     with project.open() as router:
         assert router.route_sync(project.step()).bundle_ids == ["faults"]
         assert names(router) == ["s.blocks", "s.count", "s.crash", "s.echo", "s.pid"], "nobody has reviewed s.gone"
-        assert descendants(os.getpid()) == [], "routing and showing start nothing"
+        assert own_processes() == [], "routing and showing start nothing"
         result = router.call_sync("r", "s.echo", {"text": "hello"})
         assert (result.outcome, result.text) == ("ok", "hello")
         pid = int(router.call_sync("r", "s.pid", {}).text)
-        assert pid in descendants(os.getpid())
+        assert pid in own_processes()
         router.close_run_sync("r")
-        assert len(descendants(os.getpid())) == 1, "the supervisor, ready for the next server"
-    assert descendants(os.getpid()) == []
+        assert len(own_processes()) == 1, "the supervisor, ready for the next server"
+    assert own_processes() == []
     assert [row["outcome"] for row in project.records() if row["type"] == "call.finished"] == ["ok", "ok"]
 
 
@@ -90,7 +90,7 @@ def test_a_process_is_started_only_where_the_caller_permits_development(project:
         assert "development" in row.detail
         result = router.call_sync("r", "s.echo", {"text": "x"})
         assert (result.outcome, result.code) == ("unavailable", "server_unavailable")
-    assert descendants(os.getpid()) == []
+    assert own_processes() == []
 
 
 def test_a_server_that_nobody_pinned_is_not_usable_and_not_contacted(project: Any, bench: Any) -> None:
@@ -259,7 +259,7 @@ def test_a_server_started_in_another_way_than_was_reviewed_is_not_started(projec
     with project.open() as router:
         router.route_sync(project.step())
         assert router.call_sync("r", "s.echo", {"text": "x"}).code == "pin_drift"
-        assert descendants(os.getpid()) == []
+        assert own_processes() == []
 
 
 # --- a server in trouble ----------------------------------------------------------------------------------------------

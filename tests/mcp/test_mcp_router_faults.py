@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import Counter
 from contextlib import suppress
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bundle_router import Result, Router
-from bundle_router.adapters.mcp.supervision import descendants
+
+from tests.mcp.own_processes import own_processes
 
 HTTP = '[servers.{name}]\ntrust = "trusted"\nurl = "{url}"\n'
 
@@ -105,9 +105,9 @@ def test_a_process_that_ignores_every_polite_word_is_gone_with_its_run(project: 
     with project.open() as router:
         router.route_sync(project.step())
         assert router.call_sync("r", "s.echo", {"text": "x"}).ok
-        assert len(descendants(os.getpid())) >= 1
+        assert len(own_processes()) >= 1
         router.close_run_sync("r")
-        assert len(descendants(os.getpid())) == 1, "the supervisor, ready for the next server"
+        assert len(own_processes()) == 1, "the supervisor, ready for the next server"
 
 
 def test_two_servers_with_the_same_name_for_a_tool_are_never_taken_for_each_other(project: Any, bench: Any) -> None:

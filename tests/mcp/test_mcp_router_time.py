@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from bundle_router import Router
-from bundle_router.adapters.mcp.supervision import descendants
 from bundle_router.engine.upstreams import DISCOVERY_S
+
+from tests.mcp.own_processes import own_processes
 
 ROOT = Path(__file__).parents[2]
 MORE = '[servers.{name}]\ntrust = "trusted"\nurl = "{url}"\n'
@@ -56,7 +57,7 @@ def test_a_process_that_dies_in_a_call_is_replaced_and_leaves_no_zombie(project:
         assert "may have been carried out" in crashed.text
         assert int((await router.call("r", "s.pid", {})).text) != first
         assert state(first) == ""
-        assert [pid for pid in descendants(os.getpid()) if state(pid) == "Z"] == []
+        assert [pid for pid in own_processes() if state(pid) == "Z"] == []
 
     run(project, main)
 
@@ -192,7 +193,7 @@ def test_runs_that_are_begun_given_up_and_ended_from_many_tasks_leave_nothing(pr
         assert (await router.call("r", "s.echo", {"text": "after"})).text == "after"
 
     run(project, main)
-    assert descendants(os.getpid()) == []
+    assert own_processes() == []
     assert bench.descriptors() <= before + 2, "what the event loop and the SDK keep for good"
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.mcp import McpSessions
-from bundle_router.adapters.mcp.supervision import descendants
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.ports import Scope
+
+from tests.mcp.own_processes import own_processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 
@@ -317,12 +318,12 @@ def test_all_servers_have_one_supervisor_and_outlive_it_by_nothing(bench: Any) -
     async def main(sessions: McpSessions) -> None:
         scopes = [Scope(run_id=f"r-{number}") for number in range(5)]
         pids = [int(bench.said(await bench.call(sessions, "pid", scope=scope))) for scope in scopes]
-        below = descendants(os.getpid())
+        below = own_processes()
         (supervisor,) = set(below) - set(pids)
         os.kill(supervisor, signal.SIGKILL)
         await bench.until(lambda: all(is_gone(pid) for pid in pids))
         after = [int(bench.said(await bench.call(sessions, "pid", scope=scope))) for scope in scopes]
-        assert len(set(descendants(os.getpid())) - set(after)) == 1
+        assert len(set(own_processes()) - set(after)) == 1
 
     bench.run(main, bench.stdio())
 
