@@ -58,7 +58,7 @@ needs_model = pytest.mark.skipif(
 
 @needs_search
 @needs_model
-def test_the_demo_settles_steps_without_a_route_by_search_by_a_model_and_by_the_fallback(
+def test_the_demo_settles_steps_without_a_route_by_search_a_model_and_a_shortlist(
     demo: tuple[Path, str, str],
 ) -> None:
     folder, run_id, printed = demo
@@ -67,7 +67,7 @@ def test_the_demo_settles_steps_without_a_route_by_search_by_a_model_and_by_the_
     assert [(r["source"], r["degraded"], r["bundles"][0]["id"]) for r in records] == [
         ("search", False, "docs.fetch"),
         ("model", False, "repo.readonly"),
-        ("search", True, "repo.readonly"),
+        ("shortlist", True, "repo.readonly"),
     ]
     assert [r["search"]["verdict"] for r in records] == ["enough", "novel", "ambiguous"]
     assert [r["model"] and r["model"]["failure"] for r in records] == [None, None, "upstream_error"]

@@ -95,3 +95,4 @@ def test_the_demo_of_a_plain_installation_begins_with_its_job_and_says_no_error(
     assert done.stderr == ""
     assert done.stdout.startswith("A feature in 6 steps")
     assert "pip install 'bundle-router[model]'" in done.stdout
+    assert "nothing is shown" not in done.stdout, "without a model, too, no step ends empty-handed"

@@ -92,8 +92,8 @@ def _show(steps: list[DemoStep], repository: Repository) -> None:
 
 
 def _show_asked(steps: list[DemoStep]) -> None:
-    asks = "search, then a model (here a scripted one), then the fallback"
-    heading(f"{len(steps)} steps that no route covers: {asks if is_installed() else 'search, then the fallback'}")
+    asks = "search, then a model (here a scripted one), then a shortlist"
+    heading(f"{len(steps)} steps that no route covers: {asks if is_installed() else 'search, then a shortlist'}")
     if not is_installed():
         say_whole("", "With a model in between, here a scripted one: pip install 'bundle-router[model]'.", under=2)
     for item in steps:

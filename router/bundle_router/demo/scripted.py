@@ -50,7 +50,7 @@ def config_with_model(config: Path | None, into: Path, base_url: str | None) -> 
             written = tomllib.loads(file.read_text(encoding="utf-8"))
         else:
             (into / name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
-    fallback = {**written.get("fallback", {}), "order": ["search", "model", "default"]}
+    fallback = {**written.get("fallback", {}), "order": ["search", "model", "shortlist", "default"]}
     model: dict[str, Any] = {"names": []}
     if base_url is not None:
         model = {"names": [MODEL], "base_url": base_url, "deadline_s": 10.0}
