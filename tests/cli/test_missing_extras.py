@@ -18,6 +18,7 @@ from bundle_router.cli import main
 sys.exit(main(sys.argv[2:]))
 """
 SDK = "mcp,mcp_types,anyio,uvicorn,httpx2,httpcore2"
+PAGES = "starlette,jinja2,prometheus_client"
 SERVERS = """
 [servers.clock]
 transport = "stdio"
@@ -61,7 +62,9 @@ def without(folder: Path, modules: str, *words: str) -> subprocess.CompletedProc
     [
         pytest.param(SDK, "pin --development", "mcp", id="pin"),
         pytest.param(SDK, "check --live --development", "mcp", id="check --live"),
-        pytest.param(SDK, "serve --mcp-only", "mcp", id="serve"),
+        pytest.param(SDK, "serve --mcp-only", "mcp", id="serve --mcp-only"),
+        pytest.param(f"{SDK},{PAGES}", "serve", "service", id="serve: no extra"),
+        pytest.param(PAGES, "serve", "service", id="serve: mcp alone"),
         pytest.param("psycopg", "runs list --runs postgresql://127.0.0.1:9/x", "postgresql", id="postgresql"),
     ],
 )

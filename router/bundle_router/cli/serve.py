@@ -64,8 +64,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.serving import key_from_env, new_key
+    from bundle_router.serving import key_from_env, new_key, require_extra
 
+    require_extra("mcp" if arguments.mcp_only else "service")
     if arguments.run is not None and not RUN_ID.fullmatch(arguments.run):
         raise RequestError(f"--run is not a run id: it must match {RUN_ID.pattern}")
     step = _first_step(arguments)

@@ -13,7 +13,7 @@ Rules:
 """
 
 from bundle_router.serving.address import ServiceAddress
-from bundle_router.serving.endpoint import STOP_S, Endpoint, serve_mcp
+from bundle_router.serving.endpoint import STOP_S, Endpoint, require_extra, serve_mcp
 from bundle_router.serving.keys import Keys, key_from_env, new_key
 from bundle_router.serving.service import serve
 from bundle_router.serving.tokens import AccessTokens
@@ -26,6 +26,7 @@ __all__ = [
     "ServiceAddress",
     "key_from_env",
     "new_key",
+    "require_extra",
     "serve",
     "serve_mcp",
 ]

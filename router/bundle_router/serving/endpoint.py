@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Literal
 
+from bundle_router.errors import NotInstalled
 from bundle_router.serving.address import ServiceAddress
 from bundle_router.serving.gate import Admission, path_of
 from bundle_router.serving.http import application
@@ -149,15 +151,20 @@ async def answering(
 
 async def load_sdk() -> None:
     """Load what MCP takes, half a second that no request has to wait for. Raises NotInstalled."""
-    _require_sdk()
+    require_extra("mcp")
     await asyncio.to_thread(import_module, "bundle_router.serving.mcp.protocol")
 
 
-def _require_sdk() -> None:
-    from importlib.util import find_spec
-
-    from bundle_router.errors import NotInstalled
-
-    missing = [name for name in ("mcp", "starlette", "uvicorn") if find_spec(name) is None]
+def require_extra(extra: Literal["mcp", "service"]) -> None:
+    """Raise NotInstalled, which names the extra, where a library of it is not there. Loads none of them."""
+    what, modules = _EXTRAS[extra]
+    missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise NotInstalled(f"the MCP endpoint needs {' and '.join(missing)}", advice="pip install 'bundle-router[mcp]'")
+        said = f"{what} needs {' and '.join(missing)}, not installed here"
+        raise NotInstalled(said, advice=f"pip install 'bundle-router[{extra}]'")
+
+
+_EXTRAS: Final = {
+    "mcp": ("the MCP endpoint", ("mcp", "starlette", "uvicorn")),
+    "service": ("the service", ("mcp", "starlette", "uvicorn", "prometheus_client", "jinja2")),
+}

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.engine.results import Result
-from bundle_router.errors import needs_extra
 from bundle_router.serving.address import ServiceAddress
-from bundle_router.serving.endpoint import HEAD_S, Endpoint, answering, load_sdk, opened_keys, served_runs
+from bundle_router.serving.endpoint import (
+    HEAD_S,
+    Endpoint,
+    answering,
+    load_sdk,
+    opened_keys,
+    require_extra,
+    served_runs,
+)
 from bundle_router.serving.gate import Admission
 from bundle_router.serving.http import ScopedMount
 from bundle_router.serving.idling import IdleRuns
@@ -76,13 +83,13 @@ async def serve(
 
     Raises RequestError for a port that is taken or a key that is none, NotInstalled where a library is missing.
     """
+    require_extra("service")
     await load_sdk()
-    with needs_extra("the service", "service"):
-        from bundle_router.serving.metrics import ServiceMetrics
-        from bundle_router.serving.probes import OPEN_TO_ALL, probe_routes
     from starlette.routing import Mount
 
     from bundle_router.serving.api.routes import DecisionApi
+    from bundle_router.serving.metrics import ServiceMetrics
+    from bundle_router.serving.probes import OPEN_TO_ALL, probe_routes
     from bundle_router.wiring import package_version
 
     keys = await opened_keys(key, tokens)
