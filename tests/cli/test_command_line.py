@@ -88,7 +88,7 @@ def test_a_recorded_decision_is_explained_as_it_was_taken(demo: tuple[Path, str,
     first = json_of(folder, "explain", "--run", spike, "--seq", "0", "--bundle", "repo.readonly")
     assert (first["source"], first["shown"], first["chains"][0]["code"]) == ("search", False, "below_floor")
     last = json_of(folder, "explain", "--run", spike, "--tool", "repo.read_file")
-    assert (last["degraded"], last["shown"], last["chains"][0]["reason"]) == (True, True, "search")
+    assert (last["degraded"], last["shown"], last["chains"][0]["reason"]) == (True, True, "sticky")
     assert last["model"]["failure"] == "upstream_error"
     assert last["search"]["verdict"] == "ambiguous"
     done = run(folder, "explain", "--run", spike, "--seq", "99", "--bundle", "x", code=3)
