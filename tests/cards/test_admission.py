@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Server
+from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.admission import Admitted, DefinitionLimits, admit
 from bundle_router.core.tools.admission.admit import hinted_effects, short_description
 from bundle_router.core.tools.admission.backtracking import explosive
@@ -59,7 +60,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a name of 129 characters": (tool() | {"name": "a" * 129}, "bad_name"),
     "a schema that is a list": (tool([]), "bad_schema"),
     "a schema of another type": (tool({"type": "string"}), "not_object_schema"),
-    "a type nobody knows": (tool({"type": "object", "properties": {"a": {"type": "any"}}}), "bad_schema"),
+    "a type that is no name": (tool({"type": "object", "properties": {"a": {"type": 7}}}), "bad_schema"),
     "required that is no list": (tool({"type": "object", "properties": {"a": {"required": True}}}), "bad_schema"),
     "a property that is no schema": (tool({"type": "object", "properties": {"a": ["string"]}}), "bad_schema"),
     "an empty anyOf": (tool({"type": "object", "anyOf": []}), "bad_schema"),
@@ -101,6 +102,37 @@ def test_one_bad_tool_costs_one_tool(case: str) -> None:
     assert [row.code for row in found.refused] == [code]
     assert [kept.card.tool for kept in found.tools] == ["good"]
     assert all(row.name.isascii() and row.name.isprintable() and row.detail.isprintable() for row in found.refused)
+
+
+def test_another_language_s_type_names_are_read_as_json_s_and_said_so() -> None:
+    properties = {
+        "rate": {"type": "float"},
+        "range": {"type": "tuple", "items": {"type": "Integer"}},
+        "options": {"type": "dict", "additionalProperties": {"type": ["str", "None"]}},
+        "either": {"anyOf": [{"type": "bool"}, {"type": "address/ENS", "description": "x"}]},
+        "plain": {"type": "string", "enum": ["float"]},
+        "type": {"type": "int"},
+    }
+    definition = tool({"type": "dict", "properties": properties})
+    before = json.dumps(definition)
+    found = admitted(definition)
+    assert found.refused == ()
+    schema = found.tools[0].card.input_schema()
+    assert schema["type"] == "object"
+    assert schema["properties"] == {
+        "rate": {"type": "number"},
+        "range": {"type": "array", "items": {"type": "integer"}},
+        "options": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
+        "either": {"anyOf": [{"type": "boolean"}, {"description": "x"}]},
+        "plain": {"type": "string", "enum": ["float"]},
+        "type": {"type": "integer"},
+    }
+    (note,) = found.tools[0].notes
+    assert {"'float' as number", "'address/ENS' as any value", "'dict' as object"} <= {
+        *note.partition("read ")[2].split(", ")
+    }
+    assert json.dumps(definition) == before, "what was listed is what is pinned"
+    assert found.tools[0].definition == encode(definition)
 
 
 BOMBS: dict[str, Callable[[], Any]] = {

@@ -16,11 +16,13 @@ from bundle_router.core.tools.admission.bounds import Fault, beyond_bounds
 from bundle_router.core.tools.admission.cleaning import cleaned, cleaned_schema, has_hidden, hidden_value
 from bundle_router.core.tools.admission.identity import VolatilePath, identity, volatile_paths
 from bundle_router.core.tools.admission.references import schema_fault
-from bundle_router.core.tools.admission.schemas import shown
+from bundle_router.core.tools.admission.schemas import shown, with_json_types
 from bundle_router.core.tools.exposure import definition as exposed_definition
 from bundle_router.core.tools.exposure import exposed_names
 
 _DEFAULTS: Final = DefinitionLimits()
+_NAMED: Final = 8
+"""Type names that a note tells."""
 _HINTS: Final[tuple[tuple[str, bool, Effect], ...]] = (
     ("readOnlyHint", False, "write"),
     ("destructiveHint", True, "write"),
@@ -154,13 +156,18 @@ def _without_duplicates(bounded: Sequence[Mapping[str, Any]]) -> list[tuple[Mapp
 
 
 def _root_schema(schema: Any, notes: list[str]) -> dict[str, Any] | Fault:
-    """The input schema with what is missing at its root, where adding it changes nothing."""
+    """The input schema with JSON's names of types, and with what is missing at its root, where adding it changes
+    nothing."""
     if schema is None:
         notes.append("it declares no input schema: taken as without arguments")
         schema = {}
     if not isinstance(schema, dict):
         return "bad_schema", f"the input schema is {shown(schema)}, not an object"
-    root = dict(schema)
+    renamed: set[str] = set()
+    root = dict(with_json_types(schema, renamed))
+    if renamed:
+        few = sorted(renamed)[:_NAMED]
+        notes.append(f"its schema names types that are not JSON's: read {', '.join(few)}")
     if "type" not in root:
         notes.append("its input schema did not say that it is an object")
         root["type"] = "object"

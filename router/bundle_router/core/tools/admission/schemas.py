@@ -27,6 +27,12 @@ _MAPS: Final = frozenset(
 )
 _LISTS: Final = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
 _TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
+_OTHER_NAMES: Final = {
+    "bool": "boolean", "date": "string", "datetime": "string", "dict": "object", "dictionary": "object",
+    "double": "number", "float": "number", "hashmap": "object", "int": "integer", "list": "array", "long": "integer",
+    "map": "object", "none": "null", "set": "array", "str": "string", "text": "string", "tuple": "array",
+}  # fmt: skip
+"""Names that programming languages give JSON's types. Any other name says nothing that a value could be held to."""
 _NUMBERS: Final = frozenset(("maximum", "minimum", "multipleOf"))
 _COUNTS: Final = frozenset(
     ("maxContains", "maxItems", "maxLength", "maxProperties", "minContains", "minItems", "minLength", "minProperties")
@@ -43,6 +49,39 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
             yield from (((key, name), inner) for name, inner in value.items() if not _is_dependency(key, inner))
         elif key in _ONE:
             yield (key,), value
+
+
+def with_json_types(schema: Any, renamed: set[str]) -> Any:
+    """The schema with JSON's names of types where it has another language's, and no type where it has a name that
+    nobody knows. `renamed` gets what was read as what."""
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Any] = dict(schema)
+    for (key, *inside), inner in subschemas(schema):
+        known = with_json_types(inner, renamed)
+        if known is inner:
+            continue
+        if inside:
+            held = schema[key].copy() if made[str(key)] is schema[key] else made[str(key)]
+            held[inside[0]] = known
+            known = held
+        made[str(key)] = known
+    names = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+    read = [_json_type(name) for name in names]
+    if "" in read:
+        del made["type"]
+    elif read != names:
+        made["type"] = list(dict.fromkeys(read)) if isinstance(schema["type"], list) else read[0]
+    pairs = zip(names, read, strict=True)
+    renamed.update(f"{shown(name)} as {other or 'any value'}" for name, other in pairs if name != other)
+    return schema if all(made.get(key) is value for key, value in schema.items()) else made
+
+
+def _json_type(name: Any) -> Any:
+    if not isinstance(name, str) or name in _TYPES:
+        return name
+    lower = name.lower()
+    return lower if lower in _TYPES else _OTHER_NAMES.get(lower, "")
 
 
 def _is_dependency(key: str, value: object) -> bool:
