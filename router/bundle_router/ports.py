@@ -365,6 +365,20 @@ class Scope:
 EVERYONE = Scope()
 
 
+@dataclass(frozen=True, slots=True)
+class CallPlace:
+    """Where a local tool may work: `workspace` is the root it is confined to (an absolute path), `within` the folder
+    beneath it that the step may work in. `files` are absolute paths of files that are handed over with the arguments:
+    the tool may read them although they lie elsewhere."""
+
+    workspace: str = ""
+    within: str = "."
+    files: tuple[str, ...] = ()
+
+
+NOWHERE = CallPlace()
+
+
 class Sessions(Protocol):
     """Calls to tool servers. One adapter per transport family; the engine picks by the server's transport."""
 
@@ -377,15 +391,12 @@ class Sessions(Protocol):
         tool: str,
         arguments: Mapping[str, Any],
         *,
-        workspace: str,
         timeout_s: float,
-        within: str = ".",
         scope: Scope = EVERYONE,
-        files: tuple[str, ...] = (),
+        place: CallPlace = NOWHERE,
     ) -> RawResult:
-        """`workspace` is the root that local tools are confined to (an absolute path), `within` the folder beneath it
-        that the step may work in. `files` are absolute paths of files that are handed over with the arguments: local
-        tools may read them although they lie elsewhere. What goes wrong at the tool is in the result, never raised."""
+        """`place` is for local tools; a server has the folder it was started in. What goes wrong at the tool is in the
+        result, never raised."""
 
     async def close(self) -> None: ...
 

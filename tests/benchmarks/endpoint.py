@@ -129,7 +129,7 @@ async def measure(direct: Gateway, gateways: Sequence[Gateway], folder: Path, op
             calls.append(Way(gateway.name, call, (own, middle, below)))
             lists.append(Way(gateway.name, names, (own, middle, below)))
             print(f"{gateway.name}: {agent.session.protocol_version}", flush=True)
-        opening: Any = {"runs": folder / "runs", "workspace": folder, "development": True, "pins": "trusted-may-skip"}
+        opening: Any = {"runs": folder / "runs", "workspace": folder, "development": "unpinned"}
         router = await stack.enter_async_context(Router.open(folder / "http" / "config", **opening))
         await router.route(Step(run_id="library", workflow="w", role="r", step="s"))
         library = Way("library", lambda: router.call("library", "bench.echo", SAID), (own, 0, server))

@@ -121,7 +121,7 @@ def ours(folder: Path, upstream: str, tools: int) -> Iterator[Gateway]:
     step = ("--run", "served", "--workflow", "w", "--role", "r", "--step", "s", "--development")
     places = ("--config", f"{folder}/config", "--runs", f"{folder}/served", "--workspace", str(folder))
     verb = (sys.executable, "-m", "bundle_router", "serve", "--mcp-only", "--json", "--token-env", "KEY")
-    with process(*verb, *step, *places, "--pins", "trusted-may-skip") as child:
+    with process(*verb, *step, *places, "--unpinned") as child:
         assert child.stdout is not None
         url = json.loads(child.stdout.readline())["url"]
         name = "endpoint, stdio" if over_stdio else "endpoint"

@@ -160,7 +160,7 @@ async def main(servers: Path, count: Any) -> None:
         folder = Path(name)
         project(folder, servers)
         where: dict[str, Any] = {"runs": folder / "runs", "workspace": folder / "work"}
-        async with Router.open(folder / "config", development=True, pins="trusted-may-skip", **where) as router:
+        async with Router.open(folder / "config", development="unpinned", **where) as router:
             print(f"{'task':8}{'mode':8}{'tokens':>10}{'calls':>8}{'seconds':>10}")
             for task in DIRECT:
                 for mode in ("direct", "code"):

@@ -70,7 +70,7 @@ async def measure(url: str, calls: int) -> None:
     async with Client(url) as client:
         ways: dict[str, Callable[[], Awaitable[object]]] = {
             "call, SDK client": lambda: client.call_tool("echo", {"text": "hi"}),
-            "call, sessions": lambda: sessions.call("bench", "echo", {"text": "hi"}, workspace="", timeout_s=30),
+            "call, sessions": lambda: sessions.call("bench", "echo", {"text": "hi"}, timeout_s=30),
             "hop to a thread alone": lambda: hops.run(nothing),
             "list, SDK client": lambda: client.list_tools(),
             "list, sessions (cached)": lambda: sessions.definitions("bench"),

@@ -3,7 +3,7 @@
     python tests/benchmarks/twenty_servers.py [--servers 20] [--sdk] [--idle] [--rounds 1]
 
 The servers are small ones: a Python script without libraries, ten tools each (`--sdk`: the SDK's own server instead,
-each of which takes a core for most of a second to start). Nothing is pinned (`pins="trusted-may-skip"`), so that
+each of which takes a core for most of a second to start). Nothing is pinned (`development="unpinned"`), so that
 showing the tools has to start all of them: the worst case. `cold` is from before `Router.open` to the list of all
 tools, the import of the SDK included; beside it the CPU that the router and all it started used for it, which other
 load does not change. `again` is the next step of the same run; `another run` is one that finds the lists in the
@@ -164,9 +164,7 @@ async def until(condition: Callable[[], bool], timeout_s: float) -> float:
 
 async def measure(folder: Path, count: int, began: float, idle: bool) -> dict[str, float]:
     found: dict[str, float] = {}
-    opened = Router.open(
-        folder / "config", runs=folder / "runs", workspace=folder, development=True, pins="trusted-may-skip"
-    )
+    opened = Router.open(folder / "config", runs=folder / "runs", workspace=folder, development="unpinned")
     async with opened as router:
         await router.route(step("r"))
         while len((await router.tools("r")).active) < 10 * count:

@@ -94,7 +94,7 @@ def test_a_decision_its_step_facts_and_reply_are_read_back_as_they_were(reply: R
 
 
 def test_an_eviction_is_read_back_and_an_inherited_bundle_stays_marked() -> None:
-    router = fake_router(catalog(), script=lambda question: ("y", "z"))
+    router = fake_router(catalog(), selector=lambda question: ("y", "z"))
     router.route_sync(Step(run_id="top", workflow="w", role="r", step="x"))
     router.route_sync(Step(run_id="kid", workflow="w", role="r", step="other", parent_run_id="top"))
     router.route_sync(Step(run_id="kid", workflow="w", role="r", step="two"))

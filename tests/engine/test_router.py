@@ -621,12 +621,12 @@ def test_an_unknown_format_run_and_a_step_without_a_decision_are_refused(router:
 def test_a_selector_is_asked_outside_the_lock_and_heard_only_within_what_is_permitted() -> None:
     catalog = small_catalog({"a": ["s.a"], "b": ["s.b"], "c": ["s.c"]},
                             policies=[Policy("p", allow=("a", "b"))])  # fmt: skip
-    with fake_router(catalog, script=lambda question: ["c", "b", "zzz"]) as fake:
+    with fake_router(catalog, selector=lambda question: ["c", "b", "zzz"]) as fake:
         decision = fake.route_sync(step(step="unmapped"))
         record = fake.fakes.records("r-1")[0]
         assert (decision.bundle_ids, decision.source) == (["b"], "model")
         assert record["reply"]["ids"] == ["c", "b", "zzz"]
-    with fake_router(catalog, script=lambda question: "timeout") as failing:
+    with fake_router(catalog, selector=lambda question: "timeout") as failing:
         decision = failing.route_sync(step(step="unmapped"))
         assert (decision.bundle_ids, decision.source, decision.degraded) == ([], "none", True)
 

@@ -318,7 +318,7 @@ def test_a_models_words_are_recorded_as_they_were_heard() -> None:
     said = Answer(("a",), "model", "model", "because hunter22hunter22 says so",
                   model=ModelUse("m", answer=json.dumps({"rationale": "hunter22hunter22"})))  # fmt: skip
     catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=[Route("ask", ask=("*",))])
-    with fake_router(catalog, script=lambda question: said, secrets=["hunter22hunter22"]) as router:
+    with fake_router(catalog, selector=lambda question: said, secrets=["hunter22hunter22"]) as router:
         decision = router.route_sync(step())
         (record,) = router.fakes.records("r-1")
     assert "hunter22" not in encode(record)

@@ -24,7 +24,7 @@ from rig import ROOT, Verdict, quick
 sys.path.insert(0, str(ROOT / "tests" / "mcp"))
 
 import fault_server
-from bundle_router.adapters.mcp import open_mcp_sessions
+from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
 from bundle_router.core.catalog import Server
 from bundle_router.core.models import Text
 from bundle_router.core.models.breaker import BreakerTerms
@@ -54,9 +54,9 @@ class Evictions(RuleBasedStateMachine):
         bounds = Bounds(max_open=KEPT, idle_s=IDLE_S, breaker=BreakerTerms(errors_in_a_row=1_000_000))
         self.sessions = open_mcp_sessions(
             {"s": Server(name="s", transport="streamable-http", url=self.server.url)},
+            ConnectionSetting(bounds),
             clock=self.clock,
             diagnostics=FakeDiagnostics(),
-            bounds=bounds,
         )
 
     def _next(self) -> str:
@@ -64,9 +64,7 @@ class Evictions(RuleBasedStateMachine):
         return f"call {self.count}"
 
     async def _call(self, tool: str, text: str, run_id: str) -> str:
-        result = await self.sessions.call(
-            "s", tool, {"text": text}, workspace="", timeout_s=50.0, scope=Scope(run_id=run_id)
-        )
+        result = await self.sessions.call("s", tool, {"text": text}, timeout_s=50.0, scope=Scope(run_id=run_id))
         return "".join(block.text for block in result.blocks if isinstance(block, Text))
 
     async def _until(self, condition: Any, what: str) -> None:

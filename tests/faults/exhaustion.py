@@ -65,9 +65,7 @@ async def run(config: Path, folder: Path, verdict: Verdict, numbers: range) -> C
     found: Counter[str] = Counter()
     for left in numbers:
         # A router each: a server that failed five times is left alone for a while, which is not what is looked at here.
-        opened = Router.open(
-            config, runs=folder / f"runs-{left}", workspace=folder, development=True, pins="trusted-may-skip"
-        )
+        opened = Router.open(config, runs=folder / f"runs-{left}", workspace=folder, development="unpinned")
         async with opened as router:
             await router.route(Step(run_id="first", workflow="w", role="r", step="s"))
             verdict.check(await call(router, "first", "t.echo") == "ok", "before")

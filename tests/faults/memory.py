@@ -33,7 +33,7 @@ async def call(router: Router, name: str, **given: object) -> str:
 
 async def run(config: Path, folder: Path, verdict: Verdict, sizes: tuple[int, ...]) -> Counter[str]:
     found: Counter[str] = Counter()
-    opened = Router.open(config, runs=folder / "runs", workspace=folder, development=True, pins="trusted-may-skip")
+    opened = Router.open(config, runs=folder / "runs", workspace=folder, development="unpinned")
     async with opened as router:
         await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
         verdict.check(await call(router, "s.echo", text="x") == "ok", "before")

@@ -106,7 +106,7 @@ async def run(config: Path, folder: Path, verdict: Verdict, short: bool) -> dict
         "s.deep": ({}, ("timeout", "timeout")),
     }
     rows: dict[str, object] = {}
-    opened = Router.open(config, runs=folder / "runs", workspace=folder, development=True, pins="trusted-may-skip")
+    opened = Router.open(config, runs=folder / "runs", workspace=folder, development="unpinned")
     async with opened as router:
         await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
         for name in ("t.echo", "u.echo", "s.echo"):

@@ -83,9 +83,7 @@ def write_reachable_config(folder: Path, url: str) -> Path:
 
 
 def opened(config: Path, folder: Path, name: str) -> Router:
-    return Router.open(
-        config, runs=folder / f"runs-{name}", workspace=folder, development=True, pins="trusted-may-skip"
-    )
+    return Router.open(config, runs=folder / f"runs-{name}", workspace=folder, development="unpinned")
 
 
 async def routed(router: Router, run_id: str) -> str:

@@ -51,7 +51,7 @@ async def session(router: Router, verdict: Verdict, number: int) -> None:
 
 
 async def run(config: Path, folder: Path, verdict: Verdict, count: int) -> dict[str, dict[str, float]]:
-    opened = Router.open(config, runs=folder / "runs", workspace=folder, development=True, pins="trusted-may-skip")
+    opened = Router.open(config, runs=folder / "runs", workspace=folder, development="unpinned")
     async with opened as router:
 
         async def several(numbers: range) -> None:

@@ -49,7 +49,7 @@ class Deployment:
         def script(question: Question) -> Iterable[str]:
             return said["now"]
 
-        with fake_router(self.catalog, script=script) as router:
+        with fake_router(self.catalog, selector=script) as router:
             for run_id, turns in runs.items():
                 for turn in turns:
                     said["now"] = turn.picks

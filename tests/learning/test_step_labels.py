@@ -157,7 +157,7 @@ def test_only_redacted_text_is_learned(kit: Any) -> None:
     from bundle_router.review.learning.recorded_steps import past_steps
     from bundle_router.testing import fake_router
 
-    with fake_router(kit.workshop(), script=lambda _: ("mail",), secrets=("hunter2",)) as router:
+    with fake_router(kit.workshop(), selector=lambda _: ("mail",), secrets=("hunter2",)) as router:
         router.route_sync(Step(run_id="r", workflow="a", role="b", step="c", goal="send hunter2 to them"))
         router.call_sync("r", "mail.send", {})
         past = past_steps(router.fakes.records("r"))

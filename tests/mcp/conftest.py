@@ -8,13 +8,13 @@ import json
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from bundle_router import Router, Step, load_catalog
-from bundle_router.adapters.mcp import McpSessions, open_mcp_sessions
+from bundle_router.adapters.mcp import ConnectionSetting, McpSessions, open_mcp_sessions
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
 from bundle_router.core.models import Text
@@ -81,7 +81,10 @@ class Project:
 
         async def review() -> None:
             sessions = open_mcp_sessions(
-                servers, clock=FakeClock(), diagnostics=FakeDiagnostics(), development=True, workspace=self.root
+                servers,
+                ConnectionSetting(development=True, workspace=self.root),
+                clock=FakeClock(),
+                diagnostics=FakeDiagnostics(),
             )
             try:
                 for name, server in servers.items():
@@ -141,17 +144,15 @@ class Bench:
     def run(self, main: Callable[[McpSessions], Awaitable[T]], *servers: Server, **options: Any) -> T:
         """Runs it to the end (a minute at most) and closes the sessions; then nothing of them may be left."""
         threads = set(threading.enumerate())
+        names = {field.name for field in fields(ConnectionSetting)} & options.keys()
+        own = {name: options.pop(name) for name in names}
+        setting = replace(ConnectionSetting(development=True, workspace=self.workspace), **own)
 
         async def whole() -> T:
             sessions = open_mcp_sessions(
                 {server.name: server for server in servers},
-                **{
-                    "clock": self.clock,
-                    "diagnostics": self.events,
-                    "development": True,
-                    "workspace": self.workspace,
-                    **options,
-                },
+                setting,
+                **{"clock": self.clock, "diagnostics": self.events, **options},
             )
             try:
                 async with asyncio.timeout(60):
@@ -170,7 +171,7 @@ class Bench:
     ) -> RawResult:
         """Calls a tool with what is given, but for `scope`."""
         scope = given.pop("scope", EVERYONE)
-        return await sessions.call(server, tool, given, workspace="", timeout_s=timeout_s, scope=scope)
+        return await sessions.call(server, tool, given, timeout_s=timeout_s, scope=scope)
 
     @staticmethod
     def said(result: RawResult) -> str:

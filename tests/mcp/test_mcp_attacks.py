@@ -262,7 +262,7 @@ def test_names_that_are_none_and_names_given_twice_are_dropped_and_said_so(
         server.faults.extra_tools += [bench.faults.tool(name) for name in BAD_NAMES]
         server.faults.extra_tools += [bench.faults.tool("twice"), bench.faults.tool("twice", title="another")]
         project.http(server.url, tools='tools = ["s.*"]')
-        with project.open(pins="trusted-may-skip") as router:
+        with project.open(development="unpinned") as router:
             router.route_sync(project.step())
             names = [tool.name for tool in router.tools_sync("r").active]
             assert "s.echo" in names
@@ -340,7 +340,7 @@ def test_schemas_that_point_elsewhere_or_explode_cost_their_tool_and_no_socket(p
             bench.faults.tool(name, inputSchema={"type": "object", **schema}) for name, schema in bombs.items()
         ]
         project.http(server.url, tools='tools = ["s.*"]')
-        with project.open(pins="trusted-may-skip") as router:
+        with project.open(development="unpinned") as router:
             router.route_sync(project.step())
             names = {tool.name for tool in router.tools_sync("r").active}
             assert "s.echo" in names, "one bad schema costs one tool"

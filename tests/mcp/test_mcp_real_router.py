@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.adapters.mcp import open_mcp_sessions
+from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.pins import approve
@@ -135,7 +135,10 @@ def pin(root: Path, server: Server, protocol: str) -> None:
 
     async def reviewed() -> None:
         sessions = open_mcp_sessions(
-            {server.name: server}, clock=FakeClock(), diagnostics=FakeDiagnostics(), development=True, workspace=root
+            {server.name: server},
+            ConnectionSetting(development=True, workspace=root),
+            clock=FakeClock(),
+            diagnostics=FakeDiagnostics(),
         )
         try:
             listing = await sessions.definitions(server.name)

@@ -110,11 +110,9 @@ def test_a_server_that_nobody_pinned_is_not_usable_and_not_contacted(project: An
 def test_skipping_pins_takes_the_callers_word_and_development(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url)
-        with pytest.raises(RequestError, match="development"):
-            project.open(development=False, pins="trusted-may-skip")
         with pytest.raises(RequestError, match="is not known"):
-            project.open(pins="never")
-        with project.open(pins="trusted-may-skip") as router:
+            project.open(development="trusting")
+        with project.open(development="unpinned") as router:
             assert router.route_sync(project.step()).bundle_ids == ["faults"]
             assert server.seen == [], "routing contacts nobody"
             assert names(router) == ["s.blocks", "s.count", "s.crash", "s.echo", "s.pid"]
@@ -124,7 +122,7 @@ def test_skipping_pins_takes_the_callers_word_and_development(project: Any, benc
 def test_a_glob_over_a_server_without_pins_is_what_it_lists(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.*o*"]')
-        with project.open(pins="trusted-may-skip") as router:
+        with project.open(development="unpinned") as router:
             router.route_sync(project.step())
             assert names(router) == ["s.blocks", "s.count", "s.echo", "s.rpc_error"]
             assert router.call_sync("r", "s.echo", {"text": "x"}).ok
@@ -138,7 +136,7 @@ def test_a_tool_that_only_a_glob_covers_is_called_without_having_been_shown(
     given = {"text": "x"}
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.*o*"]')
-        with project.open(pins="trusted-may-skip") as router:
+        with project.open(development="unpinned") as router:
             router.route_sync(project.step())
             arguments = {"name": "s.echo", "arguments": given} if name == "call_tool" else given
             assert router.call_sync("r", name, arguments).text == "x"
@@ -152,7 +150,7 @@ def test_nobody_is_contacted_for_a_tool_that_the_decision_would_not_hold(project
         (project.config / "policy.toml").write_text(
             '[[policies]]\nname = "all"\nallow = ["bundle:*"]\ndeny = ["tool:s.blocks"]\n'
         )
-        with project.open(pins="trusted-may-skip") as router:
+        with project.open(development="unpinned") as router:
             router.route_sync(project.step())
             for name in ("s.pid", "s.blocks", "s.rpc_error", "t.echo"):
                 assert router.call_sync("r", name, {}).outcome == "denied"
@@ -176,7 +174,7 @@ def test_a_glob_over_a_pinned_server_is_what_was_pinned(project: Any, bench: Any
 def test_a_server_without_tools_makes_its_bundle_unavailable_and_says_so(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.*"]', include=["none_of_these"])
-        with project.open(pins="trusted-may-skip") as router:
+        with project.open(development="unpinned") as router:
             router.route_sync(project.step())
             assert names(router) == []
             (row,) = router.route_sync(project.step()).left_out
@@ -308,7 +306,7 @@ def test_an_unpinned_server_of_which_nothing_can_be_shown_is_unavailable_and_say
             server.faults.options["list_delay"] = 3
         if trouble == "no tools":
             monkeypatch.setattr(server.faults, "_list", lambda _cursor: {"tools": []})
-        with project.open(pins="trusted-may-skip") as router:
+        with project.open(development="unpinned") as router:
             router.route_sync(project.step())
             router.tools_sync("r")
             if trouble != "no tool of a bundle":

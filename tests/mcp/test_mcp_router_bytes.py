@@ -1,7 +1,7 @@
 """What servers send that they should not, as an engine meets it: results that can be used or are typed, and no end of
 the run.
 
-Nothing is pinned here (`trusted-may-skip`): what is listed is what is callable.
+Nothing is pinned here (`development="unpinned"`): what is listed is what is callable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def opened(project: Any) -> Any:
-    return project.open(pins="trusted-may-skip")
+    return project.open(development="unpinned")
 
 
 def ends(project: Any) -> Counter[str]:

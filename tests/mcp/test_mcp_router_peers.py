@@ -38,7 +38,7 @@ def test_principals_share_no_session_of_a_server_and_see_no_tools_of_each_others
             assert [result.text for result in texts] == list(runs)
 
         async def whole() -> None:
-            async with asyncio.timeout(60), project.open(pins="trusted-may-skip") as router:
+            async with asyncio.timeout(60), project.open(development="unpinned") as router:
                 await main(router)
 
         asyncio.run(whole())
@@ -91,7 +91,7 @@ def test_servers_of_both_eras_show_all_their_tools_side_by_side(project: Any, be
     with bench.faults.serving() as handshake, modern() as url:
         more = f'[servers.t]\ntrust = "trusted"\nurl = "{url}"\n'
         project.http(handshake.url, tools='tools = ["s.*", "t.*"]', more=more)
-        with project.open(pins="trusted-may-skip") as router:
+        with project.open(development="unpinned") as router:
             router.route_sync(project.step())
             shown = {tool.name for tool in router.tools_sync("r").active}
             for server in ("s", "t"):

@@ -27,7 +27,7 @@ def run(project: Any, main: Callable[[Router], Awaitable[Any]]) -> Any:
     """What it gives, with a router that takes servers as they come. A minute at most."""
 
     async def whole() -> Any:
-        async with asyncio.timeout(60), project.open(pins="trusted-may-skip") as router:
+        async with asyncio.timeout(60), project.open(development="unpinned") as router:
             await router.route(project.step())
             return await main(router)
 
@@ -221,8 +221,7 @@ def test_calls_of_one_run_are_made_side_by_side(project: Any, bench: Any, kind: 
 HOST = """
 import signal, sys
 from bundle_router import Router, Step
-router = Router.open(sys.argv[1] + "/config", runs=sys.argv[1] + "/runs", workspace=sys.argv[1], development=True,
-                     pins="trusted-may-skip")
+router = Router.open(sys.argv[1] + "/config", runs=sys.argv[1] + "/runs", workspace=sys.argv[1], development="unpinned")
 router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
 pids = {router.call_sync("r", "s.pid", {}).text for _ in range(5)}
 print(" ".join(pids), flush=True)
@@ -277,7 +276,7 @@ def test_what_got_away_from_a_router_that_is_gone_is_reported_at_the_next_start(
     env = {"BUNDLE_ROUTER_OWNER": "1-12345 lost", "PATH": os.environ["PATH"]}
     left = subprocess.Popen(["sleep", "60"], env=env)
     try:
-        with project.open(pins="trusted-may-skip") as router:
+        with project.open(development="unpinned") as router:
             router.route_sync(project.step())
             assert router.call_sync("r", "s.echo", {"text": "x"}).ok
         assert left.poll() is None, "a pid may be anything by now, so it is left alone"

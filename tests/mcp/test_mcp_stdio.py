@@ -333,15 +333,16 @@ def test_a_router_whose_standard_streams_are_closed_starts_servers_all_the_same(
     script = (
         "import asyncio, os, sys\n"
         "written = os.dup(1)\n"
-        "from bundle_router.adapters.mcp import open_mcp_sessions\n"
+        "from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions\n"
         "from bundle_router.core.catalog import Server\n"
         "from bundle_router.testing import FakeClock, FakeDiagnostics\n"
         "async def main():\n"
         "    server = Server(name='s', transport='stdio', command=sys.executable, args=tuple(sys.argv[1:]))\n"
-        "    s = open_mcp_sessions({'s': server}, clock=FakeClock(), diagnostics=FakeDiagnostics(), development=True)\n"
+        "    setting = ConnectionSetting(development=True)\n"
+        "    s = open_mcp_sessions({'s': server}, setting, clock=FakeClock(), diagnostics=FakeDiagnostics())\n"
         "    await s.prepare()\n"
         "    for number in (0, 1, 2): os.close(number)\n"
-        "    result = await s.call('s', 'echo', {'text': 'hello'}, workspace='', timeout_s=30)\n"
+        "    result = await s.call('s', 'echo', {'text': 'hello'}, timeout_s=30)\n"
         "    os.write(written, repr(result).encode())\n"
         "    await s.close()\n"
         "asyncio.run(main())\n"
@@ -393,16 +394,17 @@ def test_a_router_that_is_killed_takes_its_servers_with_it(bench: Any, tmp_path:
     written = tmp_path / "grandchild"
     script = (
         "import asyncio, os, sys, signal\n"
-        "from bundle_router.adapters.mcp import open_mcp_sessions\n"
+        "from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions\n"
         "from bundle_router.core.catalog import Server\n"
         "from bundle_router.testing import FakeClock\n"
         "class Quiet:\n"
         "    def event(self, *a, **f): pass\n"
         "async def main():\n"
         "    server = Server(name='s', transport='stdio', command=sys.executable, args=tuple(sys.argv[1:]))\n"
-        "    s = open_mcp_sessions({'s': server}, clock=FakeClock(), diagnostics=Quiet(), development=True)\n"
+        "    setting = ConnectionSetting(development=True)\n"
+        "    s = open_mcp_sessions({'s': server}, setting, clock=FakeClock(), diagnostics=Quiet())\n"
         "    for tool in ('pid', 'env'):\n"
-        "        r = await s.call('s', tool, {}, workspace='', timeout_s=30)\n"
+        "        r = await s.call('s', tool, {}, timeout_s=30)\n"
         "        print(r.blocks[0].text, flush=True)\n"
         "    sys.stdin.read(1)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -463,7 +465,7 @@ def test_processes_of_a_router_that_is_gone_are_reported_and_left_alone(bench: A
 @pytest.mark.parametrize("levels", [90, 150, 300])
 def test_a_schema_that_is_nested_deep_costs_its_tool_and_not_the_list(project: Any, levels: int) -> None:
     project.stdio(f"deep_list={levels}", tools='tools = ["s.*"]')
-    with project.open(pins="trusted-may-skip") as router:
+    with project.open(development="unpinned") as router:
         router.route_sync(project.step())
         shown = [tool.name for tool in router.tools_sync("r").active]
         assert ("s.echo" in shown, "s.deep_one" in shown) == (True, False)

@@ -109,7 +109,7 @@ def refused(decision: Any) -> str:
 
 
 async def call(sessions: McpSessions, tool: str = "echo", **given: Any) -> Any:
-    return await sessions.call("s", tool, given, workspace="", timeout_s=20.0, scope=EVERYONE)
+    return await sessions.call("s", tool, given, timeout_s=20.0, scope=EVERYONE)
 
 
 def test_a_server_says_which_command_opens_it_and_is_open_to_a_running_router_after_it(desk: Desk) -> None:
@@ -426,7 +426,7 @@ def test_a_strange_address_among_an_issuers_is_put_before_nobody(desk: Desk, pay
             authorization=Authorization(desk.folder, Person()),
         )
         try:
-            return await sessions.call("s", "echo", {"text": "x"}, workspace="", timeout_s=1.0)
+            return await sessions.call("s", "echo", {"text": "x"}, timeout_s=1.0)
         finally:
             await sessions.close()
 

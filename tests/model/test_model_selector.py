@@ -549,7 +549,7 @@ def test_recorded_answers_replay_to_the_same_bytes() -> None:
     answers = [("a.one",), ("b.two", "a.one"), (), ("zz",), "timeout", "circuit_open"]
     catalog = small_catalog({id_: [f"srv.{id_.replace('.', '_')}"] for id_ in IDS})
     turn = iter(range(10_000))
-    with fake_router(catalog, script=lambda q: answers[next(turn) % len(answers)]) as router:
+    with fake_router(catalog, selector=lambda q: answers[next(turn) % len(answers)]) as router:
         for number in range(300):
             router.route_sync(Step(run_id="r", workflow="w", role="r", step=f"s{number % 7}", goal=f"goal {number}"))
         for record in router.fakes.records("r"):

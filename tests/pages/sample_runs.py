@@ -119,7 +119,9 @@ class Team:
         self.runs = MemoryRuns()
         self._made = self._asks = 0
         results: Any = {name: self._answer(name) for name in TOOLS}
-        self.router: FakeRouter = fake_router(config or catalog(), script=self._asked, results=results, runs=self.runs)
+        self.router: FakeRouter = fake_router(
+            config or catalog(), selector=self._asked, results=results, runs=self.runs
+        )
         self.router.fakes.clock.advance(start_s)
 
     def _answer(self, name: str) -> Any:

@@ -114,7 +114,7 @@ def test_a_record_from_before_search_is_read_and_replayed() -> None:
     from bundle_router.testing import fake_router, small_catalog
 
     of = small_catalog({"a": ["a.1"], "b": ["b.1"]})
-    with fake_router(of, script=lambda asked: ["b"]) as router:
+    with fake_router(of, selector=lambda asked: ["b"]) as router:
         router.route_sync(Step(run_id="r", workflow="w", role="x", step="y"))
         (record,) = router.fakes.records("r")
     old = {name: value for name, value in record.items() if name != "search"}

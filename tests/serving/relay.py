@@ -96,8 +96,7 @@ def relayed(
                     folder / "config",
                     runs=folder / "runs",
                     workspace=folder / "workspace",
-                    development=True,
-                    pins="trusted-may-skip",
+                    development="unpinned",
                 )
             )
             await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s"))

@@ -7,14 +7,9 @@ from dataclasses import asdict
 
 from bundle_router.cli.output import print_json, say
 from bundle_router.cli.shared_arguments import (
-    add_archive,
-    add_config,
-    add_json,
     add_opening,
-    add_workspace,
-    config_folder,
     json_object,
-    opening,
+    open_router,
 )
 
 
@@ -22,19 +17,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tool", help="canonical name: server.tool")
     parser.add_argument("arguments", nargs="?", default="{}", help="a JSON object (default: {})")
     parser.add_argument("--run", required=True, help="run id")
-    add_config(parser)
-    add_archive(parser)
-    add_workspace(parser)
     add_opening(parser)
-    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.wiring import Router
 
     given = json_object(arguments.arguments)
-    given_by = {"workspace": arguments.workspace, **opening(arguments)}
-    with Router.open(config_folder(arguments), **given_by) as router:
+    with open_router(arguments) as router:
         result = router.call_sync(arguments.run, arguments.tool, given)
     if arguments.json:
         print_json(asdict(result))

@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING
 
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.cli.shared_arguments import (
-    add_archive,
-    add_config,
-    add_json,
     add_opening,
     add_step,
-    add_workspace,
-    config_folder,
-    opening,
+    open_router,
     step_from,
 )
 from bundle_router.core.models import Decision, Step
@@ -36,11 +31,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-inherit", action="store_true", help="a sub-agent that starts with nothing active")
     parser.add_argument("--principal", default="", help="who asks")
     parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="may be given several times")
-    add_config(parser)
-    add_archive(parser)
-    add_workspace(parser)
     add_opening(parser)
-    add_json(parser)
 
 
 def new_run_id() -> str:
@@ -49,8 +40,6 @@ def new_run_id() -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.wiring import Router
-
     step = step_from(
         arguments,
         arguments.run or new_run_id(),
@@ -59,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         principal=arguments.principal,
         labels=_labels(arguments.label),
     )
-    given_by = {"workspace": arguments.workspace, **opening(arguments)}
-    with Router.open(config_folder(arguments), **given_by) as router:
+    with open_router(arguments) as router:
         if wants_warm_up(router, step):
             router.warm_up_sync()
         decision = router.route_sync(step)

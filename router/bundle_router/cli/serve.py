@@ -17,14 +17,10 @@ from bundle_router.cli.output import print_json, say
 from bundle_router.cli.route import new_run_id, wants_warm_up
 from bundle_router.cli.shared_arguments import (
     ADDRESS,
-    add_archive,
-    add_config,
-    add_json,
     add_opening,
     add_step,
-    add_workspace,
     config_folder,
-    opening,
+    open_router,
     step_from,
 )
 from bundle_router.core.models import RUN_ID, Step
@@ -56,11 +52,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="a config folder that the pages may compare the config with; may be repeated",
     )
     add_step(parser, required=False)
-    add_config(parser)
-    add_archive(parser)
-    add_workspace(parser)
     add_opening(parser)
-    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,7 +82,6 @@ def _first_step(arguments: argparse.Namespace) -> Step | None:
 
 async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> None:
     from bundle_router.serving import AccessTokens, ServiceAddress, serve, serve_mcp
-    from bundle_router.wiring import Router
 
     begin = serve_mcp if arguments.mcp_only else serve
     names = tuple(arguments.name)
@@ -102,8 +93,7 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    given = {"workspace": arguments.workspace, **opening(arguments)}
-    async with Router.open(config_folder(arguments), **given) as router:
+    async with open_router(arguments) as router:
         run_id = await _begun(router, step, arguments.run)
         with _pages(arguments) as pages:
             async with begin(router, key=key, address=address, tokens=tokens, **pages) as endpoint:
@@ -124,7 +114,7 @@ def _pages(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         store=arguments.store,
         config=config_folder(arguments),
         local=local_servers(arguments),
-        development=arguments.development,
+        development=bool(arguments.development or arguments.unpinned),
         others=dict(map(_named_folder, arguments.compare)),
     )
     with service_pages(sources) as made:

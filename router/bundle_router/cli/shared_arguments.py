@@ -16,6 +16,7 @@ from bundle_router.errors import RequestError
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
+    from bundle_router.wiring import Router
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +48,6 @@ def archive_of(arguments: argparse.Namespace) -> RunArchive:
     return open_archive(arguments.store or arguments.runs)
 
 
-def add_workspace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workspace", default=None, help="root that local tools are confined to (default: this folder)"
-    )
-
-
 def add_development(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--development", action="store_true", help="permit servers that are started as processes (stdio)"
@@ -60,25 +55,29 @@ def add_development(parser: argparse.ArgumentParser) -> None:
 
 
 def add_opening(parser: argparse.ArgumentParser) -> None:
-    """What a config file can't grant itself."""
+    """The options that `open_router` reads, and `--json`."""
+    add_config(parser)
+    add_archive(parser)
+    parser.add_argument("--workspace", help="root that local tools are confined to (default: this folder)")
     add_development(parser)
     parser.add_argument(
-        "--pins",
-        choices=("required", "trusted-may-skip"),
-        default="required",
-        help="whether trusted servers may be used unpinned, with --development only (default: required)",
+        "--unpinned", action="store_true", help="as --development; and use trusted servers that nobody has pinned"
     )
+    add_json(parser)
 
 
-def opening(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `Router.open` takes from the command line: where runs are kept, and what it never takes from a file."""
-    return {
-        "runs": arguments.runs,
-        "store": arguments.store,
-        "local": local_servers(arguments),
-        "development": arguments.development,
-        "pins": arguments.pins,
-    }
+def open_router(arguments: argparse.Namespace) -> Router:
+    """The router that the options describe. What a config file can't grant itself comes from here alone."""
+    from bundle_router.wiring import Router
+
+    return Router.open(
+        config_folder(arguments),
+        runs=arguments.runs,
+        store=arguments.store,
+        workspace=arguments.workspace,
+        development="unpinned" if arguments.unpinned else arguments.development,
+        local=local_servers(arguments),
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bundle_router.cli.output import print_json, say, table
-from bundle_router.cli.shared_arguments import add_archive, add_config, add_json, add_opening, config_folder, opening
+from bundle_router.cli.shared_arguments import add_opening, open_router
 from bundle_router.core.tools.exposure import FORMATS
 
 
@@ -13,16 +13,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", required=True, help="run id")
     parser.add_argument("--format", choices=FORMATS, default="openai", help="form of the definitions with --json")
     parser.add_argument("--native", action="store_true", help="with --json: leave deferred tools to the provider")
-    add_config(parser)
-    add_archive(parser)
     add_opening(parser)
-    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.wiring import Router
-
-    with Router.open(config_folder(arguments), **opening(arguments)) as router:
+    with open_router(arguments) as router:
         toolset = router.tools_sync(arguments.run, format=arguments.format, native=arguments.native)
     if arguments.json:
         print_json(

@@ -57,7 +57,7 @@ from bundle_router.engine.results import (
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import KeyConflict, RouterError, StorageError
-from bundle_router.ports import RawResult
+from bundle_router.ports import CallPlace, RawResult
 
 MAX_NAMED: Final = 20
 """Tools that a refusal names."""
@@ -446,9 +446,7 @@ async def _made(at: CallPorts, call: AdmittedCall) -> RawResult:
         server,
         short,
         call.request.arguments.value,
-        workspace=call.state.root,
-        within=call.folder,
         timeout_s=entry.timeout_s or call.state.catalog.settings.limits.call_timeout_s,
         scope=call.scope,
-        files=call.request.arguments.files,
+        place=CallPlace(call.state.root, call.folder, call.request.arguments.files),
     )

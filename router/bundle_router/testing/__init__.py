@@ -28,7 +28,7 @@ from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.flow import EnginePorts
 from bundle_router.errors import RequestError
-from bundle_router.ports import EVERYONE, RawResult, Scope, Selector
+from bundle_router.ports import EVERYONE, NOWHERE, CallPlace, RawResult, Scope, Selector
 from bundle_router.testing.memory_store import MemoryArtifacts, MemoryRun, MemoryRunLog, MemoryRuns, MemoryRunStore
 from bundle_router.wiring import Router, shipped_argument_problems
 from bundle_router.wiring.effects import open_results
@@ -141,15 +141,13 @@ class FakeSessions:
         tool: str,
         arguments: Mapping[str, Any],
         *,
-        workspace: str,
         timeout_s: float,
-        within: str = ".",
         scope: Scope = EVERYONE,
-        files: tuple[str, ...] = (),
+        place: CallPlace = NOWHERE,
     ) -> RawResult:
         name = f"{server}.{tool}"
         self.calls.append((name, arguments))
-        self.places.append((workspace, within, scope))
+        self.places.append((place.workspace, place.within, scope))
         made = self._results.get(name, f"{name} was called")
         if callable(made):
             made = made(arguments)
@@ -223,14 +221,14 @@ def fake_router(
     catalog: Catalog,
     *,
     capabilities: Iterable[str] = (),
-    script: Script | None = None,
-    selector: Selector | None = None,
+    selector: Script | Selector | None = None,
     results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]] | None = None,
     secrets: Iterable[str] = (),
     workspace: str | Path = "/",
     runs: MemoryRuns | None = None,
 ) -> FakeRouter:
-    """A Router over `catalog` with every effect faked. `script` (or a `selector`) answers questions; `results` calls.
+    """A Router over `catalog` with every effect faked. `selector` (a function, or what implements the port) answers
+    questions; `results` calls.
     Several over the same `runs` are several workers.
 
     Load a real config with `router.load_catalog("config")`, or build a `Catalog` by hand. Raises RequestError for a
@@ -243,6 +241,7 @@ def fake_router(
             hint = Suggester().did_you_mean(name, held)
             raise RequestError(f"results: no bundle holds a tool {name!r}", advice=hint or "name it 'server.tool'")
     redactor = FakeRedactor(tuple(secrets))
+    answering = ScriptedSelector(selector) if callable(selector) else selector
     fakes = Fakes(
         clock=FakeClock(),
         redactor=redactor,
@@ -250,7 +249,7 @@ def fake_router(
         capabilities=FakeCapabilities(set(capabilities)),
         store=MemoryRunStore(redactor, runs),
         sessions=FakeSessions(results or {}),
-        selector=ScriptedSelector(script) if script is not None else None,
+        selector=answering if isinstance(answering, ScriptedSelector) else None,
     )
     transports = {server.transport for server in catalog.servers.values()}
     ports = EnginePorts(
@@ -259,7 +258,7 @@ def fake_router(
         diagnostics=fakes.diagnostics,
         sessions=dict.fromkeys(transports, fakes.sessions),
         describe=lambda data: MediaFacts("application/octet-stream"),
-        selector=selector or fakes.selector,
+        selector=answering,
         results=open_results(catalog, fakes.clock),
     )
     engine = Engine(

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
 from bundle_router.adapters.loop import Portal, refuse_running_loop
 from bundle_router.core.catalog import Catalog
@@ -43,7 +43,7 @@ from bundle_router.wiring.searching import open_selector, open_tool_search
 from bundle_router.wiring.toolservers import REMOTE, PinnedServers
 
 if TYPE_CHECKING:
-    from bundle_router.core.tools.pins import Pins, PinSetting
+    from bundle_router.core.tools.pins import Pins
     from bundle_router.engine.selecting import StagedSelector
     from bundle_router.review.explanation import Explanation
 
@@ -84,8 +84,7 @@ class Router:
         runs: str | Path = "runs",
         store: str | None = None,
         workspace: str | Path | None = None,
-        development: bool = False,
-        pins: PinSetting = "required",
+        development: bool | Literal["unpinned"] = False,
         local: LocalServers | None = None,
         selector: Selector | None = None,
     ) -> Self:
@@ -95,9 +94,9 @@ class Router:
         several machines. `workspace` is the root that local tools are confined to (the current
         folder by default). `local` adds local tool servers by name, `selector` answers what the mapping can't (None:
         search and the models that the config names, as `[fallback]` orders them).
-        `development` permits what a config file can't grant itself: servers that are started as processes (stdio), and
-        `pins="trusted-may-skip"`, which takes trusted servers that nobody has pinned as they come. Without it, a server
-        is used only as far as its pins go (`bundles/pins` beside the config, written by `bundle-router pin`).
+        `development` permits what a config file can't grant itself: servers that are started as processes (stdio);
+        `"unpinned"` besides takes trusted servers that nobody has pinned as they come. Else a server is used only as
+        far as its pins go (`bundles/pins` beside the config, written by `bundle-router pin`).
         Raises ConfigError, RequestError, CorruptPins.
         """
         from bundle_router.adapters.capabilities import SystemCapabilities
@@ -109,12 +108,8 @@ class Router:
         from bundle_router.adapters.media import describe
         from bundle_router.adapters.monty import MontyPrograms
 
-        if pins not in ("required", "trusted-may-skip"):
-            raise RequestError(f"pins={pins!r} is not known", advice="use 'required' or 'trusted-may-skip'")
-        if pins != "required" and not development:
-            raise RequestError(
-                f"pins={pins!r} is for development only", advice="pass development=True, or pin the servers"
-            )
+        if development not in (False, True, "unpinned"):
+            raise RequestError(f"development={development!r} is not known", advice="use True or 'unpinned'")
         tools, cards = local_cards(local)
         pinned = PinnedFrom(open_pins(config), read_unpinned(config, cards, declared_files(local)))
         catalog, memories = with_learned(config, with_skills(config, pinned.catalog()))
@@ -137,7 +132,7 @@ class Router:
         programs = [root / word for word in words if os.path.isfile(root / word)]  # noqa: PTH113  # any text is no error
         places = (runs, token_folder(), config or "config", content / "pins", *skills, *programs)
         protected = [str(Path(place).resolve()) for place in places]
-        servers = PinnedServers(catalog, pins, clock, diagnostics, redactor, development=development, workspace=root)
+        servers = PinnedServers(catalog, clock, diagnostics, redactor, development=development, workspace=root)
         sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:2])
         own = open_selector(catalog, runs, clock, diagnostics, memories) if selector is None else None
         ports = EnginePorts(
@@ -175,7 +170,6 @@ class Router:
             store=store,
             workspace=root,
             development=development,
-            pins=pins,
             local=local,
             selector=selector,
         )

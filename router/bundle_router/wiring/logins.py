@@ -39,7 +39,7 @@ def log_in(
     """Has a person authorize a server: `show` is handed the address for their browser, which comes back to `port` of
     127.0.0.1 (0: any free one). Raises ToolFailure when it came to nothing in `timeout_s`, and RequestError."""
     from bundle_router.adapters.clock import SystemClock
-    from bundle_router.adapters.mcp import open_mcp_sessions
+    from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.adapters.mcp.receiver import Receiver
     from bundle_router.core.tools.transport.bounds import bounds_for
@@ -53,10 +53,12 @@ def log_in(
     async def main() -> LoggedIn:
         sessions = open_mcp_sessions(
             {server.name: server},
+            ConnectionSetting(
+                replace(bounds_for(catalog.settings.limits), connect_s=timeout_s),
+                client=("bundle-router", package_version()),
+            ),
             clock=SystemClock(),
             diagnostics=open_diagnostics(catalog, redactor),
-            bounds=replace(bounds_for(catalog.settings.limits), connect_s=timeout_s),
-            client=("bundle-router", package_version()),
             authorization=authorization,
         )
         try:

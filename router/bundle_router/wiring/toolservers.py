@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bundle_router.core.catalog import TRANSPORTS, Catalog, Server
 from bundle_router.ports import Clock, Diagnostics, Redactor
@@ -27,29 +27,31 @@ class PinnedServers:
     def __init__(
         self,
         catalog: Catalog,
-        setting: PinSetting,
         clock: Clock,
         diagnostics: Diagnostics,
         redactor: Redactor,
         *,
-        development: bool,
+        development: bool | Literal["unpinned"],
         workspace: Path,
     ) -> None:
-        from bundle_router.adapters.mcp import open_mcp_sessions
+        from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
         from bundle_router.adapters.mcp.authorization import Authorization
+        from bundle_router.core.tools.transport.bounds import bounds_for
 
-        self._setting: PinSetting = setting
+        self._setting: PinSetting = "trusted-may-skip" if development == "unpinned" else "required"
         self._clock = clock
         self._diagnostics = diagnostics
         self._schema_of = _schemas_of(catalog)
         self.sessions = open_mcp_sessions(
             catalog.servers,
+            ConnectionSetting(
+                bounds_for(catalog.settings.limits),
+                development=bool(development),
+                workspace=workspace,
+                client=("bundle-router", package_version()),
+            ),
             clock=clock,
             diagnostics=diagnostics,
-            limits=catalog.settings.limits,
-            development=development,
-            workspace=workspace,
-            client=("bundle-router", package_version()),
             schema_of=lambda server, tool: self._schema_of(server, tool),
             authorization=Authorization(token_folder(), keep_secret=redactor.keep),
         )
@@ -85,21 +87,24 @@ def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bo
     nothing. Starts processes (stdio) only with `development`, and ends them."""
 
     from bundle_router.adapters.clock import SystemClock
-    from bundle_router.adapters.mcp import open_mcp_sessions
+    from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.adapters.tokens import token_counter
     from bundle_router.core.tools.admission import admit
+    from bundle_router.core.tools.transport.bounds import bounds_for
     from bundle_router.errors import ToolFailure
 
     redactor = open_redactor(catalog)
     sessions = open_mcp_sessions(
         {server.name: server for server in servers},
+        ConnectionSetting(
+            bounds_for(catalog.settings.limits),
+            development=development,
+            workspace=Path.cwd(),
+            client=("bundle-router", package_version()),
+        ),
         clock=SystemClock(),
         diagnostics=open_diagnostics(catalog, redactor),
-        limits=catalog.settings.limits,
-        development=development,
-        workspace=Path.cwd(),
-        client=("bundle-router", package_version()),
         authorization=Authorization(token_folder(), keep_secret=redactor.keep),
     )
     count = token_counter()

@@ -47,7 +47,7 @@ from bundle_router.core.models import (
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.local_cards import card
 from bundle_router.errors import RequestError, ToolFailure
-from bundle_router.ports import EVERYONE, Diagnostics, RawResult, Scope
+from bundle_router.ports import EVERYONE, NOWHERE, CallPlace, Diagnostics, RawResult, Scope
 
 NEVER_BEGUN: Final = RawResult((), "busy", "busy")
 
@@ -217,11 +217,9 @@ class LocalSessions:
         tool: str,
         arguments: Mapping[str, Any],
         *,
-        workspace: str,
         timeout_s: float,
-        within: str = ".",
         scope: Scope = EVERYONE,
-        files: tuple[str, ...] = (),
+        place: CallPlace = NOWHERE,
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
         entry = self._tools[server, tool]
@@ -229,15 +227,15 @@ class LocalSessions:
 
         def context() -> ToolContext:
             return ToolContext(
-                workspace=workspace,
+                workspace=place.workspace,
                 settings=self._settings,
                 timeout_s=max(0.001, timeout_s - (time.monotonic() - asked)),
                 max_bytes=self._limits.max_result_bytes,
                 cancelled=gone.is_set,
                 protected=self._protected,
                 hidden=self._hidden,
-                within=within,
-                handed=files,
+                within=place.within,
+                handed=place.files,
             )
 
         def run() -> RawResult:

@@ -36,7 +36,6 @@ from bundle_router.adapters.mcp.results import (
 from bundle_router.core.catalog import Server
 from bundle_router.core.models.breaker import End
 from bundle_router.core.tools.admission import Admitted, VolatileError, admit
-from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.pass_through import ServerReply
 from bundle_router.ports import Clock, Diagnostics, Listing, RawResult, Scope
 
@@ -54,24 +53,17 @@ class Hub:
     def __init__(
         self,
         servers: Mapping[str, Server],
+        setting: wires.ConnectionSetting,
         *,
-        bounds: Bounds,
         clock: Clock,
         diagnostics: Diagnostics,
-        environ: Mapping[str, str],
-        development: bool,
-        workspace: str,
-        client: tuple[str, str],
         authorization: Authorization,
         check: Callable[[str, Mapping[str, Any], Any], Awaitable[Sequence[str]]],
     ) -> None:
         self._servers = servers
-        self._bounds = bounds
+        self._setting = setting
+        self._bounds = bounds = setting.bounds
         self._diagnostics = diagnostics
-        self._environ = environ
-        self._development = development
-        self._workspace = workspace
-        self._client = client
         self._authorization = authorization
         self._check = check
         self._pools: dict[str, TcpPool] = {}
@@ -236,7 +228,7 @@ class Hub:
 
     def _connection(self, server: Server, scope: Scope) -> Connection:
         """An unopened connection. Raises ServerFault for what is refused before anything is contacted."""
-        refused_for = wires.refusal(server, development=self._development)
+        refused_for = wires.refusal(server, development=self._setting.development)
         if refused_for is not None:
             raise refused_for
 
@@ -244,7 +236,7 @@ class Hub:
             self._diagnostics.event(level, name, server=server.name, **fields)
 
         if server.traits.starts_process:
-            command = wires.command_of(server, self._environ, self._workspace, self._bounds)
+            command = wires.command_of(server, self._setting)
             report(
                 "info" if server.name in self._started else "warning",
                 "server.started",
@@ -255,7 +247,7 @@ class Hub:
             self._started.add(server.name)
             open_wire: Callable[[], Any] = lambda: wires.stdio_wire(command, self._supervisor, self._bounds, report)  # noqa: E731
         else:
-            headers = wires.headers_of(server, self._environ)
+            headers = wires.headers_of(server, self._setting.environ)
             auth = self._authorization.flow(server, scope)
             pool = self._http_pool(server.name)
             open_wire = lambda: wires.http_wire(server, headers, self._bounds, pool, auth)  # noqa: E731
@@ -263,7 +255,7 @@ class Hub:
             server.name,
             open_wire,
             self._bounds,
-            client=self._client,
+            client=self._setting.client,
             on_change=lambda: self.lists.changed(server, scope.principal),
             era=server.era,
         )

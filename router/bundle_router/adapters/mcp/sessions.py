@@ -26,9 +26,19 @@ from bundle_router.adapters.mcp.processes import leftovers
 from bundle_router.adapters.mcp.quiet import Quiet
 from bundle_router.adapters.mcp.results import MAX_MESSAGE
 from bundle_router.core.catalog import Server
-from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.errors import RequestError, ToolFailure, needs_extra
-from bundle_router.ports import EVERYONE, Clock, Diagnostics, Listing, RawResult, Scope, ServerReply, ServerStatus
+from bundle_router.ports import (
+    EVERYONE,
+    NOWHERE,
+    CallPlace,
+    Clock,
+    Diagnostics,
+    Listing,
+    RawResult,
+    Scope,
+    ServerReply,
+    ServerStatus,
+)
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.hub import Hub
@@ -45,25 +55,17 @@ class McpSessions:
     def __init__(
         self,
         servers: Mapping[str, Server],
+        setting: wires.ConnectionSetting,
         *,
-        bounds: Bounds,
         clock: Clock,
         diagnostics: Diagnostics,
-        environ: Mapping[str, str],
-        development: bool,
-        workspace: str,
-        client: tuple[str, str],
         schema_of: SchemaOf | None,
         authorization: Authorization,
     ) -> None:
         self._servers = dict(servers)
-        self._bounds = bounds
+        self._setting = setting
         self._clock = clock
         self._diagnostics = diagnostics
-        self._environ = environ
-        self._development = development
-        self._workspace = workspace
-        self._client = client
         self._schema_of = schema_of
         self._authorization = authorization
         self._checker = SchemaChecker()
@@ -89,17 +91,11 @@ class McpSessions:
         tool: str,
         arguments: Mapping[str, Any],
         *,
-        workspace: str,
         timeout_s: float,
-        within: str = ".",
         scope: Scope = EVERYONE,
-        files: tuple[str, ...] = (),
+        place: CallPlace = NOWHERE,
     ) -> RawResult:
-        del (
-            workspace,
-            within,
-            files,
-        )  # a server has the folder it was started in; what is in the arguments is its own affair
+        del place  # a server has the folder it was started in; what is in the arguments is its own affair
         entry = self._entry(server)
         limit_s = timeout_s if entry.timeout_s is None else min(timeout_s, entry.timeout_s)
 
@@ -185,7 +181,7 @@ class McpSessions:
         return tuple(self._status(server, scope) for server in self._servers.values() if server.traits.is_remote)
 
     def _status(self, server: Server, scope: Scope) -> ServerStatus:
-        refused = wires.refusal(server, development=self._development)
+        refused = wires.refusal(server, development=self._setting.development)
         reason = refused.detail if refused is not None else self._missing(server, scope)
         command = (server.command or "", *server.args) if server.traits.starts_process else ()
         again_s = LOOK_AGAIN_S if server.auth is not None else None
@@ -217,7 +213,7 @@ class McpSessions:
         )
 
     def _missing(self, server: Server, scope: Scope) -> str:
-        absent = [name for name in server.env_names if not self._environ.get(name)]
+        absent = [name for name in server.env_names if not self._setting.environ.get(name)]
         if absent:
             return f"its credential {absent[0]} is not set"
         return self._authorization.missing(server, scope)
@@ -257,13 +253,9 @@ class McpSessions:
                 self._report_leftovers()
                 hub = Hub(
                     self._servers,
-                    bounds=self._bounds,
+                    self._setting,
                     clock=self._clock,
                     diagnostics=self._diagnostics,
-                    environ=self._environ,
-                    development=self._development,
-                    workspace=self._workspace,
-                    client=self._client,
                     authorization=self._authorization,
                     check=self._checker.problems,
                 )
@@ -271,7 +263,7 @@ class McpSessions:
             return self._hub
 
     def _report_leftovers(self) -> None:
-        if self._development:
+        if self._setting.development:
             for left in leftovers():
                 self._diagnostics.event(
                     "warning", "server.left_behind", server=left.server, pid=left.pid, command=left.command

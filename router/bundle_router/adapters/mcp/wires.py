@@ -7,22 +7,39 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ProcessSupervisor, ServerCommand
-from bundle_router.core.catalog import Server
-from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.core.catalog import CallLimits, Server
+from bundle_router.core.tools.transport.bounds import Bounds, bounds_for
 from bundle_router.core.tools.transport.references import MissingReference, resolved
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import OneOrigin, TcpPool
     from bundle_router.adapters.mcp.posting import ModernPosts
     from bundle_router.adapters.mcp.stdio import Pipes
+
+
+DEFAULT_BOUNDS: Final = bounds_for(CallLimits())
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSetting:
+    """How servers are connected to. `environ` is what `${NAME}` refers to; `development` permits stdio; `workspace` is
+    the folder that stdio servers are started in; `client` is the name and version that servers are told."""
+
+    bounds: Bounds = DEFAULT_BOUNDS
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    development: bool = False
+    workspace: Path = Path()
+    client: tuple[str, str] = ("bundle-router", "0")
 
 
 def refusal(server: Server, *, development: bool) -> ServerFault | None:
@@ -40,13 +57,14 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
     return None
 
 
-def command_of(server: Server, environ: Mapping[str, str], workspace: str, bounds: Bounds) -> ServerCommand:
-    """The process that a stdio server is. Raises ServerFault."""
+def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
+    """Return the process that a stdio server is. Raises ServerFault."""
+    environ, bounds = setting.environ, setting.bounds
     return ServerCommand(
         server=server.name,
         argv=(server.command or "", *server.args),
         env=_resolved(server.env, environ),
-        cwd=workspace,
+        cwd=str(setting.workspace.resolve()),
         path=environ.get("PATH") or DEFAULT_PATH,
         polite_s=bounds.polite_s,
         term_s=bounds.term_s,
