@@ -562,6 +562,13 @@ def test_what_runs_are_kept_apart_by_may_not_look_like_a_secret(router: Router, 
         router.call_sync("r-1", "repo.read_file", {"path": "README.md"}, key="ghp_" + "a1B2" * 9)
 
 
+@pytest.mark.parametrize("key", ["612b0cee147e306b119e1ace6cdf9e3b", "c8e37435cfe35c0ef814df831095cf8d"])
+def test_a_digest_is_a_key_also_where_it_might_have_held_something_encoded(router: Router, key: str) -> None:
+    """The first makes the probe look closer, as one in ten thousand digests does: there is nothing in it."""
+    decision = router.route_sync(step(key=key))
+    assert router.call_sync("r-1", "repo.list_files", {}, key=key).call_id != decision.decision_id
+
+
 @pytest.mark.parametrize("here", [".", "sub/.."])
 def test_a_workspace_that_names_the_root_is_the_root_and_not_the_processs_folder(
     router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str

@@ -535,7 +535,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 def _key(engine: Engine, key: str) -> str:
     """The key of a call, which records keep as it is. Raises RequestError for what looks like a secret or is no key."""
-    if not isinstance(key, str) or len(key) > MAX_KEY or not engine.redactor.is_clean(key):
+    if not isinstance(key, str) or len(key) > MAX_KEY or engine.redactor.redact(key) != key:
         raise RequestError(
             f"a call's key is a text of at most {MAX_KEY} characters that does not look like a secret",
             advice="records keep it as it is: use other words for it",
