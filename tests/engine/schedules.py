@@ -17,6 +17,7 @@ What must hold:
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -212,6 +213,7 @@ def simulate(seeds: Iterable[int], place: Callable[[int], Place]) -> int:
     """Run the schedules of the seeds; how many that were. Raises AssertionError that names the first that failed."""
     loops = [InlineLoop() for _ in range(WORKERS)]
     done = 0
+    gc.freeze()  # what was imported is not looked through again after each schedule: a fifth of the time
     try:
         for seed in seeds:
             try:
@@ -220,6 +222,7 @@ def simulate(seeds: Iterable[int], place: Callable[[int], Place]) -> int:
                 raise AssertionError(f"BUNDLE_ROUTER_SEED={seed}") from error
             done += 1
     finally:
+        gc.unfreeze()
         for loop in loops:
             loop.close()
     return done

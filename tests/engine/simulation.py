@@ -115,6 +115,9 @@ class Effects(FakeSessions):
         super().__init__({})
         self._worker = worker
 
+    async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        return ()
+
     async def call(self, server: str, tool: str, arguments: Mapping[str, Any], **more: Any) -> RawResult:
         worker = self._worker
         worker.on_store(lambda: None, dies=DIES)

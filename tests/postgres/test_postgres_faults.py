@@ -191,11 +191,9 @@ def test_a_commit_that_no_replica_confirmed_is_not_acknowledged(server: Server) 
             connection.execute("alter system set synchronous_standby_names = 'nobody'")
             connection.execute("select pg_reload_conf()")
             time.sleep(0.3)
-            began = time.monotonic()
             with pytest.raises(StorageError) as raised:
                 log.append("routing", {"type": "step.taken", "number": 1}, wait_s=1.0)
             assert raised.value.kind == "unreachable"
-            assert time.monotonic() - began < 5
         finally:
             connection.execute("set synchronous_commit = local")
             connection.execute("alter system reset synchronous_standby_names")

@@ -27,7 +27,6 @@ from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Spent
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Grant, Step
-from bundle_router.core.models.canonical import encode
 from bundle_router.core.models.folders import TOP, is_beneath, relative_folder, seen_from
 from bundle_router.core.records.call_records import CallFinished, RequestPassed, SubRunOpened
 from bundle_router.core.records.decision_record import DecisionRecord
@@ -234,7 +233,6 @@ class RunTable:
         self.store = store
         self.workspace = workspace
         self._catalog = catalog
-        self._catalog_text = encode(catalog.to_json()) + "\n"
         self._clock = clock
         self._diagnostics = diagnostics
         self._versions = dict(versions)
@@ -321,7 +319,7 @@ class RunTable:
             run = self._runs.get(run_id)
             if run is not None and not run.ended:
                 return run
-            return self._known(run_id, self.store.create(run_id, header=header, catalog=self._catalog_text))
+            return self._known(run_id, self.store.create(run_id, header=header, catalog=self._catalog.text))
 
     def _known(self, run_id: str, log: RunLog) -> OpenRun:
         run = OpenRun(
@@ -344,7 +342,7 @@ class RunTable:
 
     def keep_catalog(self, run: OpenRun) -> None:
         """Make sure that the catalog a decision names stands with the run. The caller holds the run's lock."""
-        run.log.put_catalog(self._catalog.revision, self._catalog_text)
+        run.log.put_catalog(self._catalog.revision, self._catalog.text)
 
     # --- letting go ------------------------------------------------------------------------------------------------
 

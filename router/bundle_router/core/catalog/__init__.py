@@ -42,7 +42,7 @@ from bundle_router.core.catalog.settings import (
 from bundle_router.core.catalog.tables import Bundle, Era, Feature, Policy, Reuse, Route, Server, ServerAuth
 from bundle_router.core.catalog.transports import TRANSPORT_KEYS, TRANSPORTS, Transport, TransportTraits
 from bundle_router.core.models import LocalSettings
-from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.models.canonical import digest, encode
 
 __all__ = [
     "MIN_LABELS",
@@ -146,9 +146,14 @@ class Catalog:
             object.__setattr__(self, name, MappingProxyType(dict(sorted(value.items()))))
 
     @cached_property
+    def text(self) -> str:
+        """The canonical form (see `to_json`) as it stands with a run: one line."""
+        return encode(self.to_json()) + "\n"
+
+    @cached_property
     def revision(self) -> str:
-        """`sha256:…` of the canonical form (see `to_json`)."""
-        return digest_of(self.to_json())
+        """`sha256:…` of the canonical form."""
+        return digest(self.text[:-1])
 
     @cached_property
     def aliases(self) -> Mapping[str, str]:
