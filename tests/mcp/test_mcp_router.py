@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -75,6 +76,29 @@ def test_runs_share_no_process_and_a_router_leaves_none(project: Any) -> None:
             router.route_sync(project.step(run_id))
             pids.append(router.call_sync(run_id, "s.pid", {}).text)
         assert len(set(pids)) == 2
+
+
+def test_twenty_runs_at_once_start_no_more_processes_than_may_be_shared(project: Any) -> None:
+    project.stdio(shared=2)
+    project.pin()
+
+    async def one(router: Router, run_id: str) -> str:
+        denied = StepPolicy(deny=["tool:s.pid"]) if run_id == "r-7" else StepPolicy()
+        await router.route(project.step(run_id, policy=denied))
+        result = await router.call(run_id, "s.pid", {})
+        await router.close_run(run_id)
+        return result.text if result.ok else str(result.code)
+
+    async def main() -> list[str]:
+        async with project.open() as router:
+            return await asyncio.gather(*(one(router, f"r-{number}") for number in range(20)))
+
+    said = asyncio.run(main())
+    assert said.pop(7) == "policy_denied", "what runs share is a process, not what they may"
+    assert len(set(said)) <= 2
+    for number in (0, 19):
+        finished = [row for row in project.records(f"r-{number}") if row["type"] == "call.finished"]
+        assert [row["outcome"] for row in finished] == ["ok"]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -366,6 +366,48 @@ def test_runs_have_processes_of_their_own_that_end_with_the_run(bench: Any) -> N
     bench.run(main, bench.stdio())
 
 
+def test_runs_share_as_many_processes_as_the_operator_allows_and_no_run_ends_them(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        scopes = [Scope(run_id=f"r-{n}", principal=f"p-{n % 3}") for n in range(20)]
+        calls = [bench.call(sessions, "sleep", s=0.05, scope=scope) for scope in scopes]
+        assert {result.outcome for result in await asyncio.gather(*calls)} == {"ok"}
+        assert sessions.status()[0].connections == 2
+        pids = {int(bench.said(await bench.call(sessions, "pid", scope=scope))) for scope in scopes}
+        assert len(pids) == 1, "one that is idle is preferred"
+        for scope in scopes:
+            await sessions.close_run(scope.run_id)
+        assert sessions.status()[0].connections == 2
+
+    bench.run(main, bench.stdio(shared=2))
+
+
+def test_a_crash_of_a_shared_process_ends_each_call_with_a_word_and_counts_once(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        scopes = [Scope(run_id=f"r-{n}") for n in range(12)]
+        await bench.call(sessions, "echo", text="x", scope=scopes[0])
+        sleeping = [asyncio.ensure_future(bench.call(sessions, "sleep", s=30, scope=scope)) for scope in scopes]
+        await bench.until(lambda: sessions.status()[0].running == len(scopes))
+        crashed = await bench.call(sessions, "crash", scope=Scope(run_id="r-x"))
+        ends = [(result.outcome, result.code) for result in (crashed, *await asyncio.gather(*sleeping))]
+        assert set(ends) == {("unavailable", "connection_lost")}
+        assert bench.said(await bench.call(sessions, "echo", text="y", scope=scopes[0])) == "y"
+
+    bench.run(main, bench.stdio(shared=1))
+
+
+def test_cancelling_one_callers_call_leaves_the_others_of_a_shared_process_alone(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="x")
+        one, two = (asyncio.ensure_future(bench.call(sessions, "sleep", s=0.3, scope=Scope(run_id=run_id)))
+                    for run_id in ("r-1", "r-2"))  # fmt: skip
+        await bench.until(lambda: sessions.status()[0].running == 2)
+        one.cancel()
+        assert (await two).outcome == "ok"
+        assert sessions.status()[0].connections == 1
+
+    bench.run(main, bench.stdio(shared=1))
+
+
 def test_a_run_that_is_closed_during_a_call_lets_the_call_end(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         scope = Scope(run_id="r-1")

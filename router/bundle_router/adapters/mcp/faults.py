@@ -34,8 +34,11 @@ LIST_AGAIN: Final[frozenset[FaultKind]] = NOTHING_DONE | {"connection_lost"}
 class ServerFault(Exception):
     """A server, or the way to it, failed. `detail` is one line for people; it never holds a header's value.
 
-    `sent`: the server may have acted on the request, so it must not be made again.
+    `sent`: the server may have acted on the request, so it must not be made again. `counted`: another call that ended
+    with the same connection has told of it.
     """
+
+    counted = False
 
     def __init__(self, kind: FaultKind, detail: str, *, retry_after_s: float | None = None, sent: bool = False) -> None:
         super().__init__(detail)

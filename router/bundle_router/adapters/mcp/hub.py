@@ -138,7 +138,7 @@ class Hub:
             end = "answered"
             raise
         except ServerFault as fault:
-            end, retry_after_s = _end_of(fault), fault.retry_after_s
+            end, retry_after_s = None if fault.counted else _end_of(fault), fault.retry_after_s
             self._errors[server.name] = fault.detail
             self._diagnostics.event("info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail)
             raise
@@ -174,9 +174,13 @@ class Hub:
                 left = deadline - asyncio.get_running_loop().time()
                 return await connection.request(method, params, max(left, 0.0), schema, scope.client)
             except ServerFault as fault:
-                if fault.kind == "session_lost" or not connection.alive:
-                    self.pool.doom(connection)
+                self._let_go(connection, fault)
                 raise
+
+    def _let_go(self, connection: Connection, fault: ServerFault) -> None:
+        """Dooms a connection that has ended. Of the calls that ended with it, one counts against the server."""
+        if fault.kind == "session_lost" or not connection.alive:
+            fault.counted = not self.pool.doom(connection)
 
     async def _look_at(self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]) -> None:
         """Says so when structured content is not what the tool declared. The content is kept either way."""
@@ -205,8 +209,7 @@ class Hub:
             try:
                 return await read_pages(connection, server.name, self._bounds)
             except ServerFault as fault:
-                if fault.kind == "session_lost" or not connection.alive:
-                    self.pool.doom(connection)
+                self._let_go(connection, fault)
                 raise
 
     async def _read(self, server: Server, scope: Scope) -> tuple[Listing, float | None]:
@@ -256,7 +259,7 @@ class Hub:
             open_wire,
             self._bounds,
             client=self._setting.client,
-            on_change=lambda: self.lists.changed(server, scope.principal),
+            on_change=lambda: self.lists.changed(server, None if server.shared else scope.principal),
             era=server.era,
         )
 

@@ -134,12 +134,12 @@ class Lists:
             self._diagnostics.event("warning", "tool.rejected", server=server.name, tool=row.name, reason=reason)
         return admitted
 
-    def changed(self, server: Server, principal: str) -> None:
-        """The server says that its list is another now."""
-        entry = self._entries.get((server.name, principal))
-        if entry is not None:
-            entry.freshness = entry.freshness.changed(self._clock.monotonic_ns())
-            self.changes += 1
+    def changed(self, server: Server, principal: str | None) -> None:
+        """The server says that its list is another now; None: for everybody."""
+        for (name, whose), entry in self._entries.items():
+            if name == server.name and principal in (None, whose):
+                entry.freshness = entry.freshness.changed(self._clock.monotonic_ns())
+                self.changes += 1
 
     async def close(self) -> None:
         """Ends what is being read."""

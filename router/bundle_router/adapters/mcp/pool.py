@@ -1,8 +1,9 @@
 """The open connections: opened on first need, shared while that is safe, closed when nobody holds them.
 
 Rules:
-1. A stdio server's process belongs to one run. An HTTP server's connection is everybody's of one principal, unless the
-   server gave out a session: that is state, and from then on every run gets a connection of its own.
+1. A stdio server's process belongs to one run, unless the operator says that it keeps nothing of who calls it: then all
+   runs share `shared` of them, each call on the one that the fewest are at. An HTTP server's connection is everybody's
+   of one principal, unless the server gave out a session: that is state, and from then on every run gets its own.
 2. Opening is shared: who comes while a connection is being opened waits for it, and giving up waiting ends nothing.
 3. A connection that has died is doomed where it is found, and the next who asks gets a new one.
 """
@@ -22,7 +23,7 @@ from bundle_router.core.tools.transport.leases import HeldConnection, Leases
 from bundle_router.ports import Clock, Scope
 
 Key = tuple[str, str, str]
-"""Server, principal, run."""
+"""Server, principal, run; or server, nobody, and the place among the shared processes, which is no run's id."""
 
 CLOSED: Final = "the connections to tool servers were closed"
 _TRIES: Final = 4
@@ -67,7 +68,7 @@ class SessionPool:
             except BaseException:
                 self._release(held)
                 raise
-            if connection.alive and held.key == self._key(server, scope):
+            if connection.alive and (server.shared or held.key == self._key(server, scope)):
                 return held, connection
             if not connection.alive:
                 self._doom(held)
@@ -99,16 +100,20 @@ class SessionPool:
         return connection
 
     def _key(self, server: Server, scope: Scope) -> Key:
+        if server.shared:
+            places = [(server.name, "", f"#{number}") for number in range(server.shared)]
+            return min(places, key=self._leases.load)
         own = server.traits.starts_process or server.name in self._stateful
         return server.name, scope.principal, scope.run_id if own else ""
 
     # --- letting go --------------------------------------------------------------------------------------------------
 
-    def doom(self, connection: Connection) -> None:
-        """Nobody gets this one any more."""
-        for held in self._leases.all():
-            if self._connection_of(held) is connection:
-                self._doom(held)
+    def doom(self, connection: Connection) -> bool:
+        """Nobody gets this one any more. False where that was known already."""
+        found = [held for held in self._leases.all() if not held.doomed and self._connection_of(held) is connection]
+        for held in found:
+            self._doom(held)
+        return bool(found)
 
     def doom_server(self, server: str) -> None:
         """Nobody gets any of this server's any more."""

@@ -143,6 +143,15 @@ class Server:
             Line,
         ),
     ] = None
+    shared: Annotated[
+        int,
+        key(
+            "stdio: how many processes of it all runs share, because you know that it keeps nothing of who calls it. "
+            "0: every run has a process of its own.",
+            ge=0,
+            le=64,
+        ),
+    ] = 0
     pass_through: Annotated[
         tuple[Feature, ...],
         key(
@@ -162,7 +171,7 @@ class Server:
     env_names: tuple[str, ...] = ()
     """Environment variables its headers and env refer to; their values are secrets and are redacted everywhere."""
 
-    ADDED: ClassVar[tuple[str, ...]] = ("era", "idempotent")
+    ADDED: ClassVar[tuple[str, ...]] = ("era", "idempotent", "shared")
 
     @property
     def traits(self) -> TransportTraits:

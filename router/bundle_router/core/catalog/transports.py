@@ -37,11 +37,12 @@ class TransportTraits:
 
 
 _HTTP_KEYS: Final = ("url", "headers", "auth", "client_id")
+_STDIO_KEYS: Final = ("command", "args", "env", "files", "shared")
 TRANSPORTS: Final[Mapping[Transport, TransportTraits]] = {
     "streamable-http": TransportTraits(_HTTP_KEYS, speaks_http=True),
     "sse": TransportTraits(_HTTP_KEYS, speaks_http=True, legacy=True),
     # Short: a program on this machine is one that may be in the writing.
-    "stdio": TransportTraits(("command", "args", "env", "files"), starts_process=True, here=True, list_lifetime_s=60.0),
+    "stdio": TransportTraits(_STDIO_KEYS, starts_process=True, here=True, list_lifetime_s=60.0),
     "local": TransportTraits(here=True),
 }
 """One row a transport, those of a kind together."""

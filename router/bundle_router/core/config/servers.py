@@ -120,6 +120,10 @@ def _check_trust(entry: ServerEntry, report: Report) -> None:
         report.about(entry, "pass_through", "a local server has tools, and nothing else", "remove it")
     elif server.pass_through and server.trust != "trusted":
         report.about(entry, "pass_through", "what an untrusted server says is not passed on unaltered", hint)
+    asking = sorted({"input", "logging"} & {*server.pass_through})
+    if server.shared and asking:
+        message = f"a process that several runs share can't be told whose {asking[0]} this is"
+        report.about(entry, "shared", message, f"remove it, or {asking[0]!r} from pass_through")
     if not server.prefix and server.trust != "trusted":
         report.about(entry, "prefix", "the names of an untrusted server keep its name before them", hint)
     if server.reuse and server.trust != "trusted":

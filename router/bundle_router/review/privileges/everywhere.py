@@ -65,6 +65,7 @@ _SERVER: Final[Mapping[str, Wider]] = {
     "idempotent": "gain",
     "pass_through": "gain",
     "timeout_s": "more",
+    "shared": "more",  # one run's calls reach a process that another's reach, too
     "ttl_s": "neutral",
     "legacy": "neutral",
     "era": "neutral",

@@ -48,6 +48,12 @@ class Leases(Generic[K]):
         held.used_ns = now_ns
         return held, new
 
+    def load(self, key: K) -> int:
+        """How many hold the key's connection, for choosing among several: one that is idle (0) before one that is not
+        open (1), and that before one that is busy."""
+        held = self._current.get(key)
+        return 1 if held is None else 2 * held.leases
+
     def release(self, held: HeldConnection[K], now_ns: int) -> bool:
         """Gives a lease back. True when the connection is to be closed."""
         held.leases -= 1
