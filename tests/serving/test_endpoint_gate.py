@@ -53,11 +53,25 @@ def test_two_hosts_or_none_are_refused(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         own = f"Host: 127.0.0.1:{endpoint.port}"
         for more in (own, "Host: evil.com"):
-            assert (await site.raw(endpoint.port, site.request(endpoint, more=more))).status == 400
+            assert (await site.raw(endpoint.port, site.request(endpoint, more=more))).status == 421
         none = site.request(endpoint).replace(own.encode() + b"\r\n", b"")
-        assert (await site.raw(endpoint.port, none)).status == 400
+        assert (await site.raw(endpoint.port, none)).status == 421
         old = none.replace(b"HTTP/1.1", b"HTTP/1.0")
         assert (await site.raw(endpoint.port, old)).status == 421
+
+    site.serve(work)
+
+
+def test_a_head_of_more_than_a_head_may_have_is_refused(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        many = "\r\n".join(f"X-{number}: {'y' * 100}" for number in range(400))
+        for more in (many, f"X-One: {'y' * 40_000}", f"{'N' * 40_000}: y"):
+            assert (await site.raw(endpoint.port, site.request(endpoint, more=more))).status == 400
+        assert (await site.raw(endpoint.port, site.request(endpoint, target="/mcp/" + "r" * 40_000))).status == 400
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        writer.write(b"POST /mcp/runs/r HTTP/1.1\r\nX: " + b"y" * 40_000)  # and no end of it
+        assert b" 400 " in await asyncio.wait_for(reader.readline(), 20)
+        writer.close()
 
     site.serve(work)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES: Final = 32_768
 IDLE_S: Final = 30
@@ -59,8 +59,13 @@ class Merged:
             self._transport.write(held)
 
 
-class HttpConnection(H11Protocol):
-    """One connection, whose heads of requests have to arrive in `head_s`."""
+class _HeadTooLarge(Exception):
+    """Raised within the parser, which ends with it."""
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One connection, whose heads of requests have to arrive in `head_s` and in `MAX_HEAD_BYTES`: the parser itself
+    takes any number of bytes."""
 
     head_s = 10.0
 
@@ -68,6 +73,8 @@ class HttpConnection(H11Protocol):
         super().__init__(*given, **named)
         self.logger, self.access_log = _LOG, False
         self._late: asyncio.TimerHandle | None = None
+        self._unread_bytes = self._head_bytes = 0
+        self._in_head = True
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(Merged(transport, self.loop))  # type: ignore[arg-type] # by its methods it is one
@@ -76,10 +83,37 @@ class HttpConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         before = self.cycle
         super().data_received(data)
+        if self.parser is None or self.transport.is_closing():
+            return
+        if self._in_head:  # the parser holds what it has not told of
+            self._unread_bytes += len(data)
+            if self._unread_bytes > MAX_HEAD_BYTES:
+                self.send_400_response("The head of the request is too large.")
         if self.cycle is not before:
             self._cancel()
         elif self._late is None and self._between:
             self._expect()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._unread_bytes, self._head_bytes = True, 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._take(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._take(len(name) + len(value) + 4)
+        super().on_header(name, value.strip())
+
+    def _take(self, count: int) -> None:
+        self._head_bytes += count
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise _HeadTooLarge
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
@@ -134,7 +168,6 @@ class Listener:
                 server_header=False,
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=int(STOP_TICKS_S),
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 ssl_certfile=tls[0],
                 ssl_keyfile=tls[1],
             )
