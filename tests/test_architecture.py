@@ -90,6 +90,7 @@ OWNERS = {
         "router/bundle_router/adapters/mcp/sdk.py",
         "router/bundle_router/adapters/mcp/oauth.py",
         "router/bundle_router/serving/mcp/protocol.py",
+        "router/bundle_router/serving/mcp/direct.py",
         "router/bundle_router/serving/mcp/client.py",
         "router/bundle_router/serving/mcp/passage.py",
         "router/bundle_router/serving/mcp/rounds.py",
@@ -97,6 +98,7 @@ OWNERS = {
     "mcp_types": {
         "router/bundle_router/adapters/mcp/sdk.py",
         "router/bundle_router/serving/mcp/protocol.py",
+        "router/bundle_router/serving/mcp/direct.py",
         "router/bundle_router/serving/mcp/client.py",
         "router/bundle_router/serving/mcp/passage.py",
         "router/bundle_router/serving/mcp/rounds.py",
@@ -115,7 +117,11 @@ OWNERS = {
         "router/bundle_router/deferral/proxy.py",
     },
     "prometheus_client": {"router/bundle_router/serving/metrics.py"},
-    "opentelemetry": {"router/bundle_router/serving/spans.py", "router/bundle_router/adapters/mcp/tracing.py"},
+    "opentelemetry": {
+        "router/bundle_router/serving/spans.py",
+        "router/bundle_router/serving/mcp/direct.py",
+        "router/bundle_router/adapters/mcp/tracing.py",
+    },
     "uvicorn": {"router/bundle_router/serving/listener.py", "router/bundle_router/deferral/proxy.py"},
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
     "httptools": {"router/bundle_router/adapters/mcp/channels.py"},

@@ -212,8 +212,17 @@ class Site:
         (self.folder / "config" / "router.toml").write_text(config or "# as shipped\n", encoding="utf-8")
         return self.serve(work, whole=True, **options)
 
-    def serve(self, work: Callable[[Router, Any], Awaitable[T]], *, whole: bool = False, **options: Any) -> T:
-        """Runs the work beside an endpoint with the run `r` at step `some`, and looks that nothing of it is left."""
+    def serve(
+        self,
+        work: Callable[[Router, Any], Awaitable[T]],
+        *,
+        whole: bool = False,
+        limits: str = "",
+        limit_s: float = 60,
+        **options: Any,
+    ) -> T:
+        """Runs the work beside an endpoint with the run `r` at step `some`, and looks that nothing of it is left.
+        `limits` goes into router.toml."""
         from bundle_router.serving import serve, serve_mcp
 
         begin: Callable[..., Any] = serve if whole else serve_mcp
@@ -230,9 +239,11 @@ class Site:
                     await asyncio.open_connection("127.0.0.1", endpoint.port)
                 return done
 
+        if limits:
+            (self.folder / "config" / "router.toml").write_text(limits, encoding="utf-8")
         gc.collect()
         before = open_sockets()
-        result = asyncio.run(asyncio.wait_for(main(), 60))
+        result = asyncio.run(asyncio.wait_for(main(), limit_s))
         gc.collect()
         assert open_sockets() <= before
         return result

@@ -78,7 +78,8 @@ class Requests:
             if isinstance(body, Refusal):
                 await refuse(body, scope, sending)
             elif body is not None:  # else the client went away
-                await app(scope, _again(body, receive), sending)
+                whole: Message = {"type": "http.request", "body": body, "more_body": False}
+                await app(scope, again(whole, receive), sending)
         except asyncio.CancelledError:
             if not self._closing:
                 raise
@@ -139,11 +140,11 @@ class LimitedRequests:
         await self._requests.carry_out(self._app, scope, receive, send)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Receives a body that was read already, and then what comes after it: the client's going away."""
-    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+def again(message: Message, receive: Receive) -> Receive:
+    """Receive a message that was received already, and then what comes after it: the client's going away."""
+    held: list[Message] = [message]
 
     async def next_message() -> Message:
-        return whole.pop() if whole else await receive()
+        return held.pop() if held else await receive()
 
     return next_message

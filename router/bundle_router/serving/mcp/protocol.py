@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
@@ -29,10 +30,12 @@ from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError
 from bundle_router.serving.mcp.client import Context, client_of
+from bundle_router.serving.mcp.direct import Answers, DirectPath
 from bundle_router.serving.mcp.following import FollowedResources
 from bundle_router.serving.mcp.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
 from bundle_router.serving.mcp.quiet import LogListener, attach
 from bundle_router.serving.mcp.rounds import in_rounds
+from bundle_router.serving.requests import again
 
 MAX_SESSIONS: Final = 64
 """Sessions of the handshake era, and listeners of the modern one, that one run may have open."""
@@ -150,6 +153,8 @@ class RunServer:
             max_sessions=MAX_SESSIONS,
         )
         self._listed: tuple[Sequence[Json], types.ListToolsResult] | None = None
+        answers = Answers(self._current_list, self._made, self._shown, run.schema, self._passes_results)
+        self._direct = DirectPath(server, answers)
         attach()
         self._ear = LogListener(run.warned)
         self._stop = asyncio.Event()
@@ -172,6 +177,13 @@ class RunServer:
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         """One HTTP request (ASGI)."""
         self._ear.listen()
+        if scope["method"] == "POST":
+            message = await receive()  # whole: it was read and bounded before
+            plain = self._direct.read(scope["headers"], message.get("body", b""))
+            if plain is not None:
+                await self._direct.answer(plain, receive, send)
+                return
+            receive = again(message, receive)
         await self._manager.handle_request(scope, receive, send)
 
     @property
@@ -195,6 +207,9 @@ class RunServer:
     async def _list(self, _context: Context, params: types.PaginatedRequestParams | None) -> Any:
         if params is not None and params.cursor is not None:
             raise MCPError(types.INVALID_PARAMS, "This list has one page: leave the cursor out.")
+        return await self._current_list()
+
+    async def _current_list(self) -> types.ListToolsResult:
         tools = await self._asked(self._run.tools())
         if self._listed is None or self._listed[0] is not tools:
             listed = types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in tools])
@@ -203,24 +218,31 @@ class RunServer:
 
     async def _call(self, context: Context, params: types.CallToolRequestParams) -> Any:
         result = await self._called(context, params.name, params.arguments or {})
+        return await self._shown(result, context.protocol_version)
+
+    async def _shown(self, result: Result, revision: str) -> Any:
+        """The result of a call in MCP's form."""
         if result.answer is not None:
             sent = as_sent(result.answer)
-            if has_form("tools/call", context.protocol_version, sent):
+            if has_form("tools/call", revision, sent):
                 return sent
         if not (result.artifacts or result.parts):
             return types.CallToolResult(content=[types.TextContent(text=result.text)], is_error=not result.ok)
-        content = await self._asked(self._run.content(result, context.protocol_version))
+        content = await self._asked(self._run.content(result, revision))
         return types.CallToolResult.model_validate({"content": content, "isError": not result.ok})
 
     async def _called(self, context: Context, name: str, arguments: Json) -> Result:
-        if "results" not in self._run.features:
-            return await self._asked(self._run.call(name, arguments))
-
-        async def ask(client: Client) -> Result:
-            return await self._asked(self._run.call(name, arguments, client))
-
+        if not self._passes_results():
+            return await self._made(name, arguments, None)
         async with client_of(context) as client:
+            ask = partial(self._made, name, arguments)
             return await in_rounds(context, client, ask, lambda result: result.answer)
+
+    def _passes_results(self) -> bool:
+        return "results" in self._run.features
+
+    async def _made(self, name: str, arguments: Json, client: Client | None) -> Result:
+        return await self._asked(self._run.call(name, arguments, client))
 
     async def _asked(self, work: Awaitable[T]) -> T:
         """What comes of it, or a JSON-RPC error with a sentence."""
