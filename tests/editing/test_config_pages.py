@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 import shutil
@@ -28,6 +29,9 @@ from bundle_router.wiring.run_reader import open_reader
 from tests.command_line import ROOT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+IN_A_BROWSER = pytest.mark.skipif(
+    find_spec("playwright") is None or not CHROMIUM, reason="needs playwright and chromium"
+)
 WIDER = ('allow = ["bundle:repo.readonly", "bundle:docs.fetch"]\neffects = ["read", "network"]\n\n# Only',
          'allow = ["bundle:repo.readonly", "bundle:docs.fetch", "bundle:workspace.exec"]\n\n# Only')  # fmt: skip
 NARROWER = ('name = "reviewers read"', 'name = "reviewers read"\ndeny = ["bundle:docs.fetch"]')
@@ -47,13 +51,13 @@ class Site:
         return (self.config / name).read_text(encoding="utf-8")
 
     def get(self, path: str, **query: str) -> httpx.Response:
-        return httpx.get(self.url + path, params=query)
+        return httpx.get(self.url + path, params=query, timeout=60)
 
     def post(self, path: str, form: Mapping[str, str], **more: str) -> httpx.Response:
         return self.post_from({"origin": self.url}, path, {**form, **more})
 
     def post_from(self, headers: Mapping[str, str], path: str, form: Mapping[str, str]) -> httpx.Response:
-        return httpx.post(self.url + path, data=dict(form), headers=dict(headers))
+        return httpx.post(self.url + path, data=dict(form), headers=dict(headers), timeout=60)
 
     def form(self, **query: str) -> dict[str, str]:
         """The hidden fields of the page's first form, as a browser would send them."""
@@ -257,7 +261,7 @@ def test_drift_is_shown_field_by_field_and_approved_as_read(recorded: Path, tmp_
         assert "nothing to approve" in site.post("/servers/mail/pins", token).text
 
 
-@pytest.mark.skipif(find_spec("playwright") is None or not CHROMIUM, reason="needs playwright and chromium")
+@IN_A_BROWSER
 def test_an_editor_types_sees_acknowledges_and_saves_in_a_browser(site: Site) -> None:
     """In both colour schemes and at phone width: no script but ours, no error in the console, no sideways scroll."""
     from playwright.sync_api import sync_playwright
@@ -273,11 +277,18 @@ def test_an_editor_types_sees_acknowledges_and_saves_in_a_browser(site: Site) ->
             page.on("console", lambda message, kept=errors: kept.append(message.text))
             page.on("pageerror", lambda error, kept=errors: kept.append(str(error)))
             page.goto(f"{site.url}/config?file=policy.toml")
+            page.wait_for_selector(".cm-content")
             assert page.input_value("#text") == hostile
-            page.fill("#text", hostile.replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1))
+            type_into_the_editor(page, hostile.replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1))
             page.wait_for_selector("#problem-list >> text=unknown bundle 'docs.fetc'")
-            page.fill("#text", hostile.replace(*WIDER))
+            page.keyboard.press("Control+Home")
+            assert page.inner_text(".cm-lintRange-error") == '"bundle:docs.fetc"'
+            page.hover(".cm-lintRange-error")
+            page.wait_for_selector(".cm-tooltip-lint >> text=did you mean 'docs.fetch'?")
+            type_into_the_editor(page, hostile.replace(*WIDER))
             page.wait_for_selector("#problem-list >> text=no problem in the config")
+            assert page.locator(".cm-lintRange-error").count() == 0
+            assert page.input_value("#text") == hostile.replace(*WIDER)
             page.click("text=What would it change?")
             page.wait_for_selector("text=Newly allowed")
             assert page.title() == "Config · Bundle Router"
@@ -292,3 +303,79 @@ def test_an_editor_types_sees_acknowledges_and_saves_in_a_browser(site: Site) ->
             assert page.locator("text=they run the tests").count() >= 1
             assert errors == []
         chromium.close()
+
+
+def type_into_the_editor(page: Any, text: str) -> None:
+    """Paste a text but for its last character, which is typed, in place of what is there."""
+    page.focus(".cm-content")
+    page.keyboard.press("Control+a")
+    page.locator(".cm-content").evaluate(
+        """(content, text) => {
+            const clipboardData = new DataTransfer();
+            clipboardData.setData("text/plain", text);
+            content.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+        }""",
+        text[:-1],
+    )
+    page.keyboard.type(text[-1])
+
+
+@IN_A_BROWSER
+def test_the_editor_completes_and_explains_by_the_schema_under_the_same_policy(site: Site) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page: Any = chromium.new_page()
+        errors: list[str] = []
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        answer = page.goto(f"{site.url}/config?file=bundles.toml")
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        page.wait_for_selector(".cm-content")
+        for text, offered, said in (
+            ('[bundles."a.b"]\neff', "effects", "What its tools can do"),
+            ('[bundles."a.b"]\nmode = "d', "deferred", ""),
+            ('[bundles."a.b"]\nmax_tok', "max_tokens", "Tokens of definitions"),
+        ):
+            type_into_the_editor(page, text)
+            page.keyboard.press("Control+Space")
+            page.wait_for_selector(f".cm-tooltip-autocomplete >> text={offered}")
+            if said:
+                page.wait_for_selector(f".cm-completionInfo >> text={said}")
+            page.keyboard.press("Escape")
+        page.hover(".cm-line >> text=max_tok")  # no key yet: nothing to explain
+        type_into_the_editor(page, '[bundles."a.b"]\nmode = "direct"')
+        page.hover(".cm-line >> text=mode")
+        page.wait_for_selector(".cm-about")
+        assert page.locator("style").count() == 0  # those of a shadow root are found, too
+        assert errors == []
+        chromium.close()
+
+
+@IN_A_BROWSER
+def test_without_javascript_the_form_is_all_there_is_and_enough(site: Site) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page: Any = chromium.new_context(java_script_enabled=False).new_page()
+        page.goto(f"{site.url}/config?file=policy.toml")
+        page.fill("#text", site.text().replace(*NARROWER))
+        page.click("text=What would it change?")
+        page.click("text=Save policy.toml")
+        assert "Saved." in page.content()
+        chromium.close()
+    assert NARROWER[1] in site.text()
+
+
+def test_the_vendored_editor_was_built_from_the_sources_here() -> None:
+    sources, assets = ROOT / ".ci" / "editor", ROOT / "router" / "bundle_router" / "serving" / "pages" / "assets"
+    digest = hashlib.sha256(b"".join((sources / name).read_bytes() for name in ("editor.js", "package-lock.json")))
+    built = (assets / "codemirror-editor.min.js").read_text(encoding="utf-8").partition("\n")[0]
+    assert f"sha256 of the sources {digest.hexdigest()}" in built, "run .ci/editor/build"
+    lock = json.loads((sources / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    assert not [name for name, row in lock.items() if "resolved" in row]
+    licences = (assets / "codemirror-LICENSE.txt").read_text(encoding="utf-8")
+    view = lock["node_modules/@codemirror/view"]["version"]
+    assert f"@codemirror/view {view} (MIT)" in licences

@@ -44,6 +44,8 @@ ASSETS: Final[Mapping[str, str]] = {
     "icon.svg": "image/svg+xml",
     "htmx-2.0.10.min.js": "text/javascript; charset=utf-8",
     "htmx-LICENSE.txt": "text/plain; charset=utf-8",
+    "codemirror-editor.min.js": "text/javascript; charset=utf-8",
+    "codemirror-LICENSE.txt": "text/plain; charset=utf-8",
 }
 """What pages load, all of it ours or vendored with its licence."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")

@@ -198,6 +198,7 @@ def _problem_rows(problems: Sequence[Problem], texts: Mapping[str, str]) -> list
     return [
         {
             "problem": problem,
+            "here": problem.file in texts,
             "place": f"{problem.file}:{problem.line}" if problem.line else problem.file,
             "excerpt": "\n".join(excerpt_lines(problem, lines.get(problem.file, ()))),
         }
