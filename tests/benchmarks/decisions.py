@@ -18,15 +18,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from bundle_router.adapters.clock import SystemClock
 from bundle_router.adapters.redaction import SecretRedactor
 from bundle_router.adapters.run_log import DiskRunStore
+from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
 from bundle_router.core.models import Step
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.versions import EngineVersions
 from bundle_router.testing import FakeCapabilities, FakeDiagnostics, MemoryArtifacts, small_catalog
 from bundle_router.wiring import Router
 
@@ -66,7 +67,7 @@ def router_over(catalog: Catalog, runs: str) -> Router:
     engine = Engine(
         catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
     )
-    return Router(engine)
+    return Router(EngineVersions(engine))
 
 
 def step_of(n: int, run_id: str) -> Step:

@@ -27,9 +27,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bundle_router.adapters.clock import SystemClock  # noqa: E402  the path is set above
 from bundle_router.adapters.redaction import SecretRedactor  # noqa: E402
 from bundle_router.adapters.run_log import DiskRunStore  # noqa: E402
+from bundle_router.adapters.system import SystemClock  # noqa: E402  the path is set above
 from bundle_router.core.catalog import Bundle, Catalog  # noqa: E402
 from bundle_router.core.models import Step  # noqa: E402
 from bundle_router.core.search.ranking import Search  # noqa: E402
@@ -38,6 +38,7 @@ from bundle_router.core.tools.shaping import MediaFacts  # noqa: E402
 from bundle_router.engine.engine import Engine  # noqa: E402
 from bundle_router.engine.flow import EnginePorts  # noqa: E402
 from bundle_router.engine.selecting import SearchSelector  # noqa: E402
+from bundle_router.engine.versions import EngineVersions  # noqa: E402
 from bundle_router.testing import FakeCapabilities, FakeDiagnostics, FakeSessions, MemoryArtifacts, small_catalog  # noqa: E402
 from bundle_router.wiring import Router, make_search  # noqa: E402
 
@@ -98,7 +99,7 @@ def unmatched_step_us(bundles: int, count: int) -> list[float]:
         engine = Engine(
             catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
         )
-        router = Router(engine)
+        router = Router(EngineVersions(engine))
         times = []
         for n in range(count + 20):
             step = step_of(n, "bench").model_copy(

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
-from bundle_router.adapters.clock import SystemClock
 from bundle_router.adapters.media import describe
 from bundle_router.adapters.postgres import PostgresRunStore
+from bundle_router.adapters.system import SystemClock
 from bundle_router.core.records.chain import encode_record, genesis, seal_text
 
 CATALOG = "{}"

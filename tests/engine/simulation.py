@@ -12,6 +12,7 @@ from bundle_router.core.records.chain import File
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RouterError
 from bundle_router.ports import Appended, ArtifactStore, Healed, RawResult, Record, RunLog, RunStore, Writer
 from bundle_router.testing import FakeCapabilities, FakeClock, FakeDiagnostics, FakeRedactor, FakeSessions
@@ -150,7 +151,7 @@ class Worker:
             workspace="/",
             versions={"bundle_router": "test"},
         )
-        self.router = Router(engine)
+        self.router = Router(EngineVersions(engine))
 
     def on_store(
         self,

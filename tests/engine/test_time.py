@@ -8,12 +8,13 @@ import pytest
 from bundle_router import Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.artifact_files import RunArtifacts
-from bundle_router.adapters.capabilities import SystemCapabilities
 from bundle_router.adapters.media import describe
 from bundle_router.adapters.run_log import DiskRunStore
+from bundle_router.adapters.system import SystemCapabilities
 from bundle_router.core.catalog import Route
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.versions import EngineVersions
 from bundle_router.testing import (
     FakeCapabilities,
     FakeClock,
@@ -47,7 +48,7 @@ def test_records_keep_both_clocks_and_their_order_when_the_wall_clock_jumps(tmp_
     engine = Engine(
         catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
     )
-    with Router(engine) as router:
+    with Router(EngineVersions(engine)) as router:
         for number in range(6):
             router.route_sync(Step(run_id="r", workflow="w", role="r", step=str(number)))
             router.call_sync("r", "s.a", {})

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bundle_router.adapters.clock import SystemClock
 from bundle_router.adapters.llm import LiteLlm
 from bundle_router.adapters.loop import LoopThread
+from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Bundle, Catalog, ModelOptions, ModelSettings
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.models import Activation, Facts, Reply, Step

@@ -187,7 +187,7 @@ def test_every_variable_that_holds_a_key_is_redacted(folder: Path, monkeypatch: 
 
 @pytest.mark.parametrize("change", ["names = []", 'names = ["m"]'])
 def test_nobody_is_asked_where_the_config_names_no_model_or_no_turn_for_one(folder: Path, change: str) -> None:
-    from bundle_router.adapters.clock import SystemClock
+    from bundle_router.adapters.system import SystemClock
     from bundle_router.testing import FakeDiagnostics
 
     order = '["default"]' if "m" in change.split("=")[1] else '["model", "default"]'

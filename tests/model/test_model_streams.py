@@ -12,7 +12,7 @@ import pytest
 HOST = """
 import asyncio, json, logging, threading
 logging.basicConfig(level=logging.DEBUG)
-from bundle_router.adapters.clock import SystemClock
+from bundle_router.adapters.system import SystemClock
 from bundle_router.adapters.llm import LiteLlm
 from bundle_router.adapters.loop import LoopThread
 from bundle_router.engine.asking import ModelSelector

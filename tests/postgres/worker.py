@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 import time
 
-from bundle_router.adapters.clock import SystemClock
 from bundle_router.adapters.media import describe
 from bundle_router.adapters.postgres import PostgresRunStore
+from bundle_router.adapters.system import SystemClock
 from bundle_router.errors import CorruptRun, KeyConflict, RunBusy, StorageError
 
 

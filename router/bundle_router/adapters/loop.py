@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -141,6 +142,9 @@ class Portal:
 
     def __init__(self) -> None:
         self._thread = LoopThread("bundle-router-loop")
+        self.is_forked = False
+        """Whether this is a child process, and the portal its parent's."""
+        _PORTALS.add(self)
 
     @property
     def closed(self) -> bool:
@@ -176,6 +180,17 @@ class Portal:
     def close(self) -> None:
         """Cancels what is under way, waits for it to record its end, and stops the loop. May be called again."""
         self._thread.close()
+
+
+_PORTALS: weakref.WeakSet[Portal] = weakref.WeakSet()
+
+
+def _note_fork() -> None:
+    for portal in list(_PORTALS):
+        portal.is_forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def _closed(what: str) -> RequestError:

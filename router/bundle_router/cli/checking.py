@@ -132,7 +132,7 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
 
 def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
     """Yield what the config asks for and this installation lacks."""
-    from bundle_router.adapters.capabilities import missing_modules
+    from bundle_router.adapters.system import missing_modules
 
     settings = catalog.settings
     embeddings = settings.search.embeddings

@@ -12,8 +12,10 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,10 +30,11 @@ from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.engine.flow import EnginePorts
 from bundle_router.engine.surface import RunState
-from bundle_router.errors import CorruptRun, StorageError
+from bundle_router.errors import CorruptRun, RequestError, StorageError
 from bundle_router.ports import Redactor, Scratch
 
 MAX_NAME: Final = 200
+MAX_KEY: Final = 200
 """Characters of a name, or of a reason, in a record."""
 
 
@@ -201,3 +204,44 @@ def _filled(filler: ArtifactFiller, given: Arguments, found: tuple[Handle, ...],
 
 
 __all__ = ["MAX_NAME", "Arguments", "read_arguments", "shortened", "with_artifacts", "without_payloads"]
+
+
+def check_key(redactor: Redactor, key: object) -> None:
+    """Check the key of a call. Raises RequestError for what is no key or looks like a secret: records keep it."""
+    if not isinstance(key, str) or len(key) > MAX_KEY or redactor.redact(key) != key:
+        raise RequestError(
+            f"a call's key is a text of at most {MAX_KEY} characters that does not look like a secret",
+            advice="records keep it as it is: use other words for it",
+        )
+
+
+def keyed_digest(nonce: str, arguments: Mapping[str, Any] | str, key: str | None) -> str:
+    """Return the digest of a call's arguments as they came, keyed with its run's nonce; empty for a call without a
+    key."""
+    if not key:
+        return ""
+    try:
+        text = encode(json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments))
+    except (TypeError, ValueError, RecursionError):  # refused later on, and a refused call binds no key
+        text = repr(arguments)
+    return hmac.new(nonce.encode("utf-8"), text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedArguments:
+    """What is wrong with a call's arguments, and for which tool that was checked."""
+
+    tool: str
+    problems: Sequence[str] = ()
+
+
+async def check_arguments(ports: EnginePorts, state: RunState, name: str, arguments: Arguments) -> CheckedArguments:
+    """Check the arguments against the schema of the tool that the name means now. Holds no lock: a large value may
+    take long, and a call that is refused for another reason is not checked at all."""
+    resolved = resolve(name, state.exposed(), state.surface.canonical)
+    tool = resolved.name
+    if not resolved.known or arguments.wrong is not None:
+        return CheckedArguments(tool)
+    server, _, short = tool.partition(".")
+    sessions = ports.sessions[state.catalog.servers[server].transport]
+    return CheckedArguments(tool, await sessions.check_arguments(server, short, arguments.value))

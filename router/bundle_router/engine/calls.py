@@ -19,7 +19,7 @@ begun), `_recorded` (its end), `_reused` (results used again), `_made` (the sess
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -29,16 +29,16 @@ from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Spent
 from bundle_router.core.models import Outcome, Text
 from bundle_router.core.models.folders import TOP
-from bundle_router.core.models.patterns import matches
 from bundle_router.core.records.call_records import CallFinished, CallStarted
 from bundle_router.core.records.fold import KeyedCall
 from bundle_router.core.tools.exposure import as_presented, waits
 from bundle_router.core.tools.meta_tools import Resolved, resolve, takes_nothing
-from bundle_router.core.tools.reusable_results import ReusableCall, is_read_only
+from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import Shaped, shape
 from bundle_router.core.tools.transport.pass_through import Client, fits, narrowed, passes
-from bundle_router.engine.flow import EnginePorts, on_store
-from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, RunTable
+from bundle_router.engine.arguments import CheckedArguments
+from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
+from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun
 from bundle_router.engine.results import (
     MAY_HAVE_HAPPENED,
     AdmittedCall,
@@ -56,7 +56,7 @@ from bundle_router.engine.results import (
 )
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
-from bundle_router.errors import KeyConflict, RouterError, StorageError
+from bundle_router.errors import KeyConflict, RouterError
 from bundle_router.ports import CallPlace, RawResult
 
 MAX_NAMED: Final = 20
@@ -67,32 +67,6 @@ UNKNOWN_TEXT: Final = (
     "This call began, and the process that made it ended before its end was recorded: it may have happened. "
     "It was not made again. Look at what it was to change before you decide."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CallPorts:
-    """What every part of a call works with: the engine's ports, the runs, and the run it is of."""
-
-    ports: EnginePorts
-    runs: RunTable
-    run: OpenRun
-
-    async def on_store(self, work: Callable[[float], Result]) -> Result:
-        """Do work on the store under the run's lock."""
-        return await on_store(self.runs.store, lambda wait_s: self._under_lock(work, wait_s))
-
-    def _under_lock(self, work: Callable[[float], Result], wait_s: float) -> Result:
-        with self.run.lock:
-            return work(wait_s)
-
-    async def on_disk(self) -> None:
-        """Return when what was recorded survives power loss, where the config asks for that; else at once."""
-        if self.run.durable:
-            try:
-                await asyncio.to_thread(self.run.log.sync)
-            except StorageError:
-                self.runs.discard(self.run)
-                raise
 
 
 # --- its key -------------------------------------------------------------------------------------------------------
@@ -191,26 +165,6 @@ _OF_BOTH: Final = (
 
 
 # --- judged and begun ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedArguments:
-    """What is wrong with a call's arguments, and for which tool that was checked."""
-
-    tool: str
-    problems: Sequence[str] = ()
-
-
-async def check_arguments(ports: EnginePorts, state: RunState, request: CallRequest) -> CheckedArguments:
-    """Check the arguments against the schema of the tool that the name means now. Holds no lock: a large value may
-    take long, and a call that is refused for another reason is not checked at all."""
-    resolved = resolve(recordable(request.name), state.exposed(), state.surface.canonical)
-    tool = resolved.name
-    if not resolved.known or request.arguments.wrong is not None:
-        return CheckedArguments(tool)
-    server, _, short = tool.partition(".")
-    sessions = ports.sessions[state.catalog.servers[server].transport]
-    return CheckedArguments(tool, await sessions.check_arguments(server, short, request.arguments.value))
 
 
 def admit(
@@ -313,18 +267,6 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
         return call
     at.run.release()
     return refused
-
-
-def may_repeat(catalog: Catalog, tool: str) -> bool:
-    """Whether making a call again does no harm: by the operator's word, by the reviewed definition of a trusted server
-    (`idempotentHint`), or because the tool can only read."""
-    name, _, short = tool.partition(".")
-    server = catalog.servers.get(name)
-    if server is None:
-        return False
-    card = catalog.cards.get(tool)
-    hinted = card is not None and card.idempotent
-    return hinted or any(matches(pattern, short) for pattern in server.idempotent) or is_read_only(catalog, tool)
 
 
 def _listening(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: Client | None) -> Client | None:

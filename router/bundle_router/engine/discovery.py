@@ -21,7 +21,7 @@ from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.meta_tools import resolve
 from bundle_router.core.tools.pins import Pins
 from bundle_router.engine.surface import RunState, exposed_now
-from bundle_router.engine.upstreams import Availability, Servers
+from bundle_router.engine.upstreams import Servers
 from bundle_router.ports import Scope
 
 StateNow = Callable[[], RunState]
@@ -34,11 +34,6 @@ class ServerDiscovery:
     def __init__(self, catalog: Catalog, servers: Servers | None) -> None:
         self._catalog = catalog
         self._servers = servers
-        self._everything = Availability(catalog)
-
-    def availability(self, principal: str) -> Availability:
-        """What may be used now. The same object while nothing changed."""
-        return self._servers.availability(principal) if self._servers is not None else self._everything
 
     def needs_discovery(self, state: RunState) -> bool:
         """Whether `discover` would ask anybody."""
@@ -55,11 +50,11 @@ class ServerDiscovery:
         if self._servers is None:
             return
         state = state_now()
-        hidden = self._hidden(state, name)
+        hidden = self._hidden(self._servers, state, name)
         if hidden:
             await self._servers.discover(hidden, state.scope)
         verified: set[str] = set()
-        while todo := self._meant(state_now(), name) - verified:
+        while todo := self._meant(self._servers, state_now(), name) - verified:
             first = min(todo)
             await self._verified(self._servers, first, state.scope)
             verified.add(first)
@@ -91,7 +86,7 @@ class ServerDiscovery:
         """The servers that the decision holds tools of."""
         return {server for bundle in _shown(self._catalog, state) for server in bundle.servers}
 
-    def _meant(self, state: RunState, name: str) -> set[str]:
+    def _meant(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
         """The servers elsewhere of the tools that the name means: as things are known, and as a new list may say."""
         surface, servers = state.surface, self._catalog.servers
         exact = servers.get(surface.canonical.get(name, name).partition(".")[0])
@@ -99,23 +94,18 @@ class ServerDiscovery:
             return set()
         resolved = (
             resolve(name, exposed_now(state, facts, surface.catalog), surface.canonical)
-            for facts in (state.facts, self._hopeful(state))
+            for facts in (state.facts, _hopeful(upstreams, state))
         )
         found = {one.name.partition(".")[0] for one in resolved if one.known}
         return {server for server in found if servers[server].traits.is_remote}
 
-    def _hopeful(self, state: RunState) -> Facts:
-        """The facts, if asking every server anew came out well."""
-        now = self.availability(state.step.principal)
-        return replace(state.facts, unavailable=now.closed, drifted=now.unpinned)
-
-    def _hidden(self, state: RunState, name: str) -> set[str]:
+    def _hidden(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
         """The servers that have yet to be asked what a glob of the decision covers, where the name may be among that
         and would be permitted: who calls without having been shown tools has nobody else to ask them."""
         surface = state.surface
         if name in surface.catalog.cards or name in surface.canonical:
             return set()
-        hopeful, found = self._hopeful(state), set()
+        hopeful, found = _hopeful(upstreams, state), set()
         for bundle in _shown(surface.catalog, state):
             for pattern in bundle.patterns:
                 server = surface.catalog.servers[pattern.partition(".")[0]]
@@ -128,6 +118,12 @@ class ServerDiscovery:
                 if tool in exposed_now(state, hopeful, catalog):
                     found.add(server.name)
         return found
+
+
+def _hopeful(servers: Servers, state: RunState) -> Facts:
+    """The facts, if asking every server anew came out well."""
+    now = servers.availability(state.step.principal)
+    return replace(state.facts, unavailable=now.closed, drifted=now.unpinned)
 
 
 def _shown(catalog: Catalog, state: RunState) -> Iterator[Bundle]:

@@ -10,12 +10,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bundle_router.core.tools.meta_tools import Finder
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.engine.reuse import ResultReuse
-from bundle_router.errors import RunBusy
+from bundle_router.errors import RunBusy, StorageError
 from bundle_router.ports import (
     Clock,
     Diagnostics,
@@ -27,6 +27,9 @@ from bundle_router.ports import (
     Sessions,
     ToolSearch,
 )
+
+if TYPE_CHECKING:
+    from bundle_router.engine.open_runs import OpenRun, RunTable
 
 T = TypeVar("T")
 
@@ -65,6 +68,32 @@ class EnginePorts:
     scratch: Callable[[], Scratch] | None = None
     programs: Programs | None = None
     queries: Callable[[str, Any], Any] = no_queries
+
+
+@dataclass(frozen=True, slots=True)
+class CallPorts:
+    """What every part of a call works with: the engine's ports, the runs, and the run it is of."""
+
+    ports: EnginePorts
+    runs: RunTable
+    run: OpenRun
+
+    async def on_store(self, work: Callable[[float], T]) -> T:
+        """Do work on the store under the run's lock."""
+        return await on_store(self.runs.store, lambda wait_s: self._under_lock(work, wait_s))
+
+    def _under_lock(self, work: Callable[[float], T], wait_s: float) -> T:
+        with self.run.lock:
+            return work(wait_s)
+
+    async def on_disk(self) -> None:
+        """Return when what was recorded survives power loss, where the config asks for that; else at once."""
+        if self.run.durable:
+            try:
+                await asyncio.to_thread(self.run.log.sync)
+            except StorageError:
+                self.runs.discard(self.run)
+                raise
 
 
 @dataclass(frozen=True, slots=True)

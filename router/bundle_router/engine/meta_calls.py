@@ -47,8 +47,9 @@ from bundle_router.core.tools.meta_tools import (
     text_of,
 )
 from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.engine.calls import CallPorts, over_budget, refuse
-from bundle_router.engine.flow import EnginePorts, on_store
+from bundle_router.engine.arguments import Arguments
+from bundle_router.engine.calls import over_budget, refuse
+from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
 from bundle_router.engine.results import (
     AdmittedCall,
     CallRequest,
@@ -56,6 +57,7 @@ from bundle_router.engine.results import (
     Result,
     finish_call,
     joined_after,
+    recordable,
     shape_blocks,
     store,
 )
@@ -150,6 +152,22 @@ async def answer(
             return replace(result, artifacts=(*found.media, *result.artifacts))
 
     result = await on_store(at.runs.store, end)
+    await at.on_disk()
+    return result
+
+
+async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
+    """Record that a framework refused a tool by itself, and return why the tool is not there."""
+    resolved = resolve(recordable(name), state.exposed(), state.surface.canonical)
+    code, detail = why_not(state, resolved.name)
+    text = f"{recordable(name)!r} is not available at this step ({code}: {detail})."
+    request = CallRequest(name, Arguments({}, "{}"), at.ports.clock.monotonic_ns(), via="missed")
+
+    def record(wait_s: float) -> Result:
+        at.run.read_on()
+        return record_missed(at, request, state, MissedTool(resolved.name, code, text), wait_s)
+
+    result = await at.on_store(record)
     await at.on_disk()
     return result
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from bundle_router.core.catalog import Bundle
 from bundle_router.core.decide.budgets import Spent
 from bundle_router.core.decide.ceiling import may_call_untrusted_in_code
 from bundle_router.core.models import Data, Text
@@ -27,8 +28,8 @@ from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.meta_tools import EXECUTE, META_SERVER
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.stubs import MAX_PROGRAM, called_and_undefined, functions, stubs
-from bundle_router.engine.calls import CallPorts, over_budget, refuse
-from bundle_router.engine.flow import on_store
+from bundle_router.engine.calls import over_budget, refuse
+from bundle_router.engine.flow import CallPorts, on_store
 from bundle_router.engine.meta_calls import MissedTool, record_missed
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, finish_call, shape_blocks, store
 from bundle_router.engine.reuse import CallOutcome
@@ -42,15 +43,20 @@ FORM: Final = (
 )
 
 
+def bundles_in_code(state: RunState) -> list[Bundle]:
+    """Return the shown bundles whose tools are called by programs."""
+    catalog, modes = state.catalog, state.modes
+    shown = [bundle for id_ in state.bundle_ids if (bundle := catalog.bundle(id_)) is not None]
+    return [bundle for bundle in shown if (modes.get(bundle.id) or bundle.mode) == "code"]
+
+
 def callable_in_code(state: RunState) -> dict[str, str]:
     """Return the tools that a program of this step may call (rule 1), each with its exposed name."""
-    exposed, catalog, modes = state.exposed(), state.catalog, state.modes
-    shown = [bundle for id_ in state.bundle_ids if (bundle := catalog.bundle(id_)) is not None]
-    in_code = [bundle for bundle in shown if (modes.get(bundle.id) or bundle.mode) == "code"]
+    exposed, catalog = state.exposed(), state.catalog
     step = state.step
     address = (step.workflow, step.role, step.step)
     strangers = may_call_untrusted_in_code(catalog, address, state.facts.grants)
-    found = dict.fromkeys(tool for bundle in in_code for tool in bundle.tools if tool in exposed)
+    found = dict.fromkeys(tool for bundle in bundles_in_code(state) for tool in bundle.tools if tool in exposed)
     return {
         tool: state.surface.exposed.get(tool, tool)
         for tool in found

@@ -39,8 +39,8 @@ from bundle_router.core.tools.transport.pass_through import (
     passes,
 )
 from bundle_router.core.tools.transport.templates import fits_template
-from bundle_router.engine.calls import CallPorts, over_budget
-from bundle_router.engine.flow import on_store
+from bundle_router.engine.calls import over_budget
+from bundle_router.engine.flow import CallPorts, on_store
 from bundle_router.engine.results import ended_by, shape_blocks, store
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import ToolFailure

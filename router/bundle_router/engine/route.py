@@ -13,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,14 +21,18 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.replies import admitted
+from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply, Step
+from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest
 from bundle_router.core.records.fold import DecidedStep
 from bundle_router.core.records.replayed import conclude
 from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
 from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, RunTable, recorded_decision
 from bundle_router.errors import KeyConflict, RequestError, StorageError
+from bundle_router.ports import Redactor
 
+Messages = Sequence[Mapping[str, Any]]
 _NOT_COMPARED = frozenset(("run_id", "key", "parent_run_id", "workspace"))
 
 
@@ -45,6 +49,88 @@ class RouteRequest:
     derived: Activation | None
     root: str
     started_ns: int
+
+
+def accepted(catalog: Catalog, redactor: Redactor, asked: Step) -> Step:
+    """Return the step as it may be recorded. Raises RequestError for what can't be understood, before anything is
+    done."""
+    if not isinstance(asked, Step):
+        advice = "from bundle_router import Step; Step(run_id=..., workflow=..., role=..., step=...)"
+        raise RequestError(f"route() takes a Step, not {type(asked).__name__}", advice=advice)
+    step = _redacted(redactor, asked)
+    if step.policy is not None:
+        refuse_unknown(catalog, step.policy)
+    return step
+
+
+def _redacted(redactor: Redactor, step: Step) -> Step:
+    """Return the step without secrets. Raises RequestError for one where a secret can't be taken out without changing
+    what the step means, and what a replay would read. A principal is such: results, sessions and tokens are kept
+    apart by it, and two that are redacted to the same text would share them."""
+    policy = step.policy
+    fixed = [step.run_id, step.parent_run_id or "", step.workspace or "", step.principal, step.key, step.branch]
+    fixed.append(step.parent_decision_id or "")
+    if policy is not None:
+        fixed += [*(policy.allow or ()), *policy.deny]
+    names = sorted(step.labels)
+    texts = [step.workflow, step.role, step.step, step.goal, *step.constraints, *names]
+    texts += [step.labels[name] for name in names]
+    free = len(texts)
+    texts += fixed
+    clean = redactor.redact_many(texts)
+    if clean is texts:
+        return step
+    if list(clean[free:]) != fixed:
+        raise RequestError(
+            "the step's run id, parent, workspace, principal, key, branch or policy holds what looks like a secret",
+            advice="records keep these as they are: use other words for them (for a principal: a name)",
+        )
+    workflow, role, at, goal = clean[:4]
+    middle, end = 4 + len(step.constraints), 4 + len(step.constraints) + len(names)
+    return step.model_copy(
+        update={
+            "workflow": workflow,
+            "role": role,
+            "step": at,
+            "goal": goal,
+            "constraints": tuple(clean[4:middle]),
+            "labels": dict(zip(clean[middle:end], clean[end:free], strict=True)),
+        }
+    )
+
+
+def prepare(
+    catalog: Catalog,
+    runs: RunTable,
+    run: OpenRun,
+    asked: Step,
+    facts_for: Callable[[str], Facts],
+    messages: Messages | None,
+    started_ns: int,
+) -> RouteRequest:
+    """Return the step as it is decided on and recorded, and what it is decided with."""
+    runs.check_parent(run, asked)
+    with run.lock:
+        is_own = bool(asked.parent_decision_id) and run.fold.branch_of(asked.parent_decision_id or "") is not None
+    limits = runs.limits(run.parent_id, None if is_own else asked.parent_decision_id)
+    facts = facts_for(asked.principal)
+    changes: dict[str, Any] = {}
+    if run.parent_id is not None:
+        facts = replace(facts, grants=limits.grants)
+        changes["parent_run_id"] = run.parent_id
+    folder = runs.folder(asked, limits)
+    if asked.workspace is not None or folder != TOP:
+        changes["workspace"] = folder
+    return RouteRequest(
+        catalog=catalog,
+        asked=asked,
+        step=asked.model_copy(update=changes) if changes else asked,
+        facts=facts,
+        inherited=sticky_set.inherit(limits.activation) if asked.inherit else Activation(),
+        derived=None if messages is None else sticky_set.from_messages(messages, catalog),
+        root=runs.workspace,
+        started_ns=started_ns,
+    )
 
 
 def route(ports: EnginePorts, runs: RunTable, run: OpenRun, request: RouteRequest) -> Flow[Decision]:
@@ -199,8 +285,3 @@ def _record(
         root=request.root if request.root != workspace else "",
         fixed_list=step.fixed_list,
     )
-
-
-def inherited_by(step: Step, parent: Activation) -> Activation:
-    """Return what a sub-agent's first step starts from."""
-    return sticky_set.inherit(parent) if step.inherit else Activation()

@@ -21,6 +21,7 @@ from bundle_router.core.models.folders import relative_folder
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.records.fold import DecidedStep
 from bundle_router.core.tools.exposure import (
+    FORMATS,
     ActiveTool,
     DeferredTool,
     Format,
@@ -184,6 +185,14 @@ class SurfaceForm:
     form: Format
     native: bool = False
     fixed: bool = False
+
+
+def surface_form(form: str, *, native: bool = False, fixed: bool = False) -> SurfaceForm:
+    """Return the form that a list is asked for in. Raises RequestError for one that is not known."""
+    for known in FORMATS:
+        if known == form:
+            return SurfaceForm(known, native, fixed)
+    raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
 
 
 class Surface:

@@ -22,7 +22,6 @@ from typing import Final
 from bundle_router.core.tools.pins import Pins
 from bundle_router.engine.engine import Engine
 from bundle_router.errors import CorruptPins
-from bundle_router.ports import Clock
 
 LOOK_S: Final = 1.0
 Renew = Callable[[], tuple[Engine, Mapping[str, Pins]] | None]
@@ -33,12 +32,12 @@ and blocks for that long. Raises CorruptPins."""
 class EngineVersions:
     """`renew=None`: there is nothing that could change. For many threads and tasks at once."""
 
-    def __init__(self, engine: Engine, clock: Clock, renew: Renew | None = None) -> None:
+    def __init__(self, engine: Engine, renew: Renew | None = None) -> None:
         self._engines: tuple[Engine, ...] = (engine,)
         self._first: dict[Engine, Engine] = {engine: engine}
         """For each engine the first one over the same ports, which closes them."""
         self._secrets: dict[str, str] = {}
-        self._clock = clock
+        self._clock = engine.ports.clock
         self._renew = renew
         self._next_look_ns = 0
         self._lock = threading.Lock()
@@ -59,7 +58,7 @@ class EngineVersions:
         self._look_at_pins()
         if len(self._engines) > 1:
             for engine in self._engines[1:]:
-                if engine.has_open(run_id):
+                if engine.runs.uses(run_id):
                     return engine
         return self._engines[0]
 
@@ -67,7 +66,7 @@ class EngineVersions:
         """As `of`; a run of an older engine with nothing under way is taken from it."""
         engine = self.of(run_id)
         newest = self._engines[0]
-        return newest if engine is newest or engine.close_idle(run_id) else engine
+        return newest if engine is newest or engine.runs.close_idle(run_id) else engine
 
     def _look_at_pins(self) -> None:
         now = self._clock.monotonic_ns()
@@ -80,7 +79,7 @@ class EngineVersions:
             try:
                 renewed = self._renew()
             except CorruptPins as trouble:
-                self.newest.diagnostics.event("error", "pins.unread", error=trouble)
+                self.newest.ports.diagnostics.event("error", "pins.unread", error=trouble)
                 return
             if renewed is not None:
                 self._adopt(*renewed)
@@ -90,31 +89,31 @@ class EngineVersions:
             older.narrow(pins)
         engine.watch(self._tell)
         self._first[engine] = self._first[self.newest]
-        kept = (older for older in self._engines if older.has_open_runs)
+        kept = (older for older in self._engines if older.runs.any_used)
         self._engines = (engine, *kept)
-        engine.diagnostics.event("info", "pins.adopted", servers=sorted(pins), revision=engine.catalog.revision)
+        engine.ports.diagnostics.event("info", "pins.adopted", servers=sorted(pins), revision=engine.catalog.revision)
 
     def supersede(self, newer: EngineVersions) -> None:
         """Have later steps decided by the engine of a router that was opened over an edited config."""
         engine = newer.newest
         for name, value in self._secrets.items():
-            engine.redactor.keep(name, value)
+            engine.ports.redactor.keep(name, value)
         with self._lock:
             engine.watch(self._tell)
             self._first[engine] = engine
             self._renew = newer._renew
-            self._engines = (engine, *(older for older in self._engines if older.has_open_runs))
+            self._engines = (engine, *(older for older in self._engines if older.runs.any_used))
 
     def keep_secret(self, name: str, value: str) -> None:
         """See `EndpointAccess.keep_secret`."""
         self._secrets[name] = value
-        self.newest.redactor.keep(name, value)
+        self.newest.ports.redactor.keep(name, value)
 
     async def retire(self) -> list[Engine]:
         """Close the engines of former configs that have no run any more. Return the first of each config's."""
         with self._lock:
             newest = self._first[self._engines[0]]
-            self._engines = (self._engines[0], *(older for older in self._engines[1:] if older.has_open_runs))
+            self._engines = (self._engines[0], *(older for older in self._engines[1:] if older.runs.any_used))
             used = {newest, *(self._first[engine] for engine in self._engines)}
             gone = [first for first in dict.fromkeys(self._first.values()) if first not in used]
             self._first = {engine: first for engine, first in self._first.items() if first in used}
@@ -141,7 +140,7 @@ class EngineVersions:
         try:
             for older in self._first:
                 if older not in firsts:
-                    older.end_runs()
+                    older.runs.close_all()
         finally:
             for first in firsts:
                 await first.close()

@@ -27,6 +27,7 @@ from bundle_router.core.models.spelling import Suggester
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError
 from bundle_router.ports import EVERYONE, NOWHERE, CallPlace, RawResult, Scope, Selector
 from bundle_router.testing.memory_store import MemoryArtifacts, MemoryRun, MemoryRunLog, MemoryRuns, MemoryRunStore
@@ -271,7 +272,7 @@ def fake_router(
         workspace=str(workspace),
         versions={"bundle_router": "test"},
     )
-    router = FakeRouter(engine)
+    router = FakeRouter(EngineVersions(engine))
     router.fakes = fakes
     return router
 

@@ -10,8 +10,8 @@ from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Facts
 from bundle_router.core.tools.exposure import Toolset
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
-from bundle_router.engine.engine import surface_form
 from bundle_router.engine.results import Result
+from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
 
 
@@ -100,14 +100,16 @@ class EndpointAccess:
         """Passes a request of an agent's client on: `resources/list`, `resources/templates/list`, `resources/read`,
         `prompts/list`, `prompts/get` or `completion/complete`, in MCP's words. What came of it is in the answer, and
         recorded, lists excepted. Raises UnknownRun, StorageError."""
-        return await self._engines.of(run_id).ask(run_id, method, params, client, decision)
+        async with self._engines.of(run_id).relayed(run_id, client, decision) as request:
+            return await request.carry_out(method, params)
 
     async def follow(
         self, run_id: str, uri: str, updated: Callable[[], None], decision: str | None = None
     ) -> Callable[[], None] | ServerReply:
         """Has `updated` called, from any thread, when a resource that is passed on to the run's agent changes. Gives
         what ends that, or an answer that says why it can't be. Ends with the run. Raises UnknownRun, StorageError."""
-        return await self._engines.of(run_id).follow(run_id, uri, updated, decision)
+        async with self._engines.of(run_id).relayed(run_id, Client(), decision) as request:
+            return await request.follow(uri, updated)
 
     def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
         """Calls `heard` with the run's id after each decision, on the thread that took it; it must neither block nor
@@ -116,7 +118,7 @@ class EndpointAccess:
 
     def report(self, level: str, event: str, **fields: object) -> None:
         """An event in the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
-        self._engines.newest.diagnostics.event(level, event, **fields)
+        self._engines.newest.ports.diagnostics.event(level, event, **fields)
 
     def keep_secret(self, name: str, value: str) -> None:
         """Has a token that the caller made redacted from now on, wherever it turns up in a record or in diagnostics:

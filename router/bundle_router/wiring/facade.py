@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import weakref
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
 
 from bundle_router.adapters.loop import Portal, refuse_running_loop
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Decision, Step
 from bundle_router.core.tools.exposure import Toolset
-from bundle_router.engine.engine import Engine, surface_form
-from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.engine import Engine
 from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
-from bundle_router.engine.versions import EngineVersions, Renew
+from bundle_router.engine.surface import surface_form
+from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, WrongContext
 from bundle_router.ports import Selector
-from bundle_router.wiring.catalogs import (
-    LocalServers,
-    declared_files,
-    local_cards,
-    open_pins,
-    project_folder,
-    read_unpinned,
-    warn_of_unused_tools,
-    with_learned,
-    with_skills,
-)
-from bundle_router.wiring.effects import open_diagnostics, open_redactor, open_results, open_store, package_version
+from bundle_router.wiring.catalogs import LocalServers
 from bundle_router.wiring.endpoint_access import EndpointAccess
-from bundle_router.wiring.logins import token_folder
-from bundle_router.wiring.repinning import PinnedFrom
-from bundle_router.wiring.searching import open_selector, open_tool_search
-from bundle_router.wiring.toolservers import REMOTE, PinnedServers
+from bundle_router.wiring.opening import Opening, open_engines
+from bundle_router.wiring.toolservers import Development
 
 if TYPE_CHECKING:
-    from bundle_router.core.tools.pins import Pins
     from bundle_router.engine.selecting import StagedSelector
     from bundle_router.review.explanation import Explanation
 
 T = TypeVar("T")
-MAX_KEY: Final = 200
+
+
+class ListForm(TypedDict, total=False):
+    """How a list is asked for: see `Router.tools`."""
+
+    format: str
+    native: bool
+    decision: str | None
 
 
 class Router:
@@ -60,21 +49,13 @@ class Router:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        selector: StagedSelector | None = None,
-        renew: Renew | None = None,
-        again: Callable[[], Router] | None = None,
-        config: str | Path | None = None,
+        self, engines: EngineVersions, selector: StagedSelector | None = None, opening: Opening | None = None
     ) -> None:
-        self._versions = EngineVersions(engine, engine.clock, renew)
+        self._versions = engines
         self._selector = selector
         self._older: dict[Engine, StagedSelector | None] = {}
-        self._again = again
-        self._config = config
+        self._opening = opening
         self._portal = Portal()
-        self._forked = False
-        _OPEN.add(self)
 
     @classmethod
     def open(
@@ -84,7 +65,7 @@ class Router:
         runs: str | Path = "runs",
         store: str | None = None,
         workspace: str | Path | None = None,
-        development: bool | Literal["unpinned"] = False,
+        development: Development = False,
         local: LocalServers | None = None,
         selector: Selector | None = None,
     ) -> Self:
@@ -99,81 +80,9 @@ class Router:
         far as its pins go (`bundles/pins` beside the config, written by `bundle-router pin`).
         Raises ConfigError, RequestError, CorruptPins.
         """
-        from bundle_router.adapters.capabilities import SystemCapabilities
-        from bundle_router.adapters.clock import SystemClock
-        from bundle_router.adapters.handed_files import ScratchFolder
-        from bundle_router.adapters.json_query import query_json
-        from bundle_router.adapters.linear_patterns import compile_pattern
-        from bundle_router.adapters.local import LocalSessions
-        from bundle_router.adapters.media import describe
-        from bundle_router.adapters.monty import MontyPrograms
-
-        if development not in (False, True, "unpinned"):
-            raise RequestError(f"development={development!r} is not known", advice="use True or 'unpinned'")
-        tools, cards = local_cards(local)
-        pinned = PinnedFrom(open_pins(config), read_unpinned(config, cards, declared_files(local)))
-        catalog, memories = with_learned(config, with_skills(config, pinned.catalog()))
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
-        if not root.is_dir():
-            raise RequestError(f"the workspace {str(root)!r} is not a folder", advice="name one that exists")
-        if root.is_relative_to(Path(runs).resolve()):
-            advice = "keep the runs elsewhere: what they left behind is hidden from tools"
-            raise RequestError(f"the workspace {str(root)!r} lies in the folder of the runs", advice=advice)
-        clock = SystemClock()
-        redactor = open_redactor(catalog)
-        diagnostics = open_diagnostics(catalog, redactor)
-        warn_of_unused_tools(local, catalog, diagnostics)
-        # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
-        # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among
-        # it, is not for them to read, nor are the tokens of tool servers. What stdio servers run is run outside.
-        content = project_folder(config) / "bundles"
-        skills = sorted({content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
-        words = [word for server in catalog.servers.values() for word in (server.command or "", *server.args)]
-        programs = [root / word for word in words if os.path.isfile(root / word)]  # noqa: PTH113  # any text is no error
-        places = (runs, token_folder(), config or "config", content / "pins", *skills, *programs)
-        protected = [str(Path(place).resolve()) for place in places]
-        servers = PinnedServers(catalog, clock, diagnostics, redactor, development=development, workspace=root)
-        sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:2])
-        own = open_selector(catalog, runs, clock, diagnostics, memories) if selector is None else None
-        ports = EnginePorts(
-            clock=clock,
-            redactor=redactor,
-            diagnostics=diagnostics,
-            sessions={"local": sessions, **dict.fromkeys(REMOTE, servers.sessions)},
-            describe=describe,
-            patterns=compile_pattern,
-            selector=selector or own,
-            tools=open_tool_search(own, diagnostics),
-            results=open_results(catalog, clock),
-            scratch=ScratchFolder,
-            programs=MontyPrograms(),
-            queries=query_json,
-        )
-        kept = open_store(runs, catalog, clock, redactor, store)
-        capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)
-
-        def engine_over(catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Engine:
-            return Engine(
-                catalog=catalog,
-                ports=ports,
-                store=kept,
-                capabilities=capabilities,
-                workspace=str(root),
-                servers=servers.behind(catalog, pins, approved),
-                versions={"bundle_router": package_version()},
-            )
-
-        again = partial(
-            cls.open,
-            config,
-            runs=runs,
-            store=store,
-            workspace=root,
-            development=development,
-            local=local,
-            selector=selector,
-        )
-        return cls(engine_over(catalog, pinned.pins), own, lambda: pinned.renew(catalog, engine_over), again, config)
+        opening = Opening(config, runs, store, root, development, local, selector)
+        return cls(*open_engines(opening), opening)
 
     def reload(self) -> bool:
         """Read the config anew, and return whether it is another one than before.
@@ -183,20 +92,21 @@ class Router:
 
         What was opened over the former config is closed by `retire`, once no run needs it any more.
         """
-        if self._again is None:
+        if self._opening is None:
             raise RequestError("this router was not opened from files", advice="open it with Router.open(...)")
-        newer = self._again()  # has contacted nobody and opened nothing yet
-        if newer.catalog.revision == self.catalog.revision:
+        newer, selector = open_engines(self._opening)  # has contacted nobody and opened nothing yet
+        if newer.newest.catalog.revision == self.catalog.revision:
             return False
-        self._older[self._engines.first], self._selector = self._selector, newer._selector
-        self._engines.supersede(newer._versions)
+        self._older[self._engines.first], self._selector = self._selector, selector
+        self._engines.supersede(newer)
         return True
 
     def config_stamp(self) -> object:
         """What tells, by being another than before, that the config's files may have changed."""
         from bundle_router.adapters.config_files import stamp_of
 
-        return stamp_of(self._config) if self._config is not None else ()
+        config = self._opening.config if self._opening is not None else None
+        return stamp_of(config) if config is not None else ()
 
     async def retire(self) -> None:
         """Close what was opened over former configs and has no run any more. `close` does it, too."""
@@ -209,7 +119,7 @@ class Router:
     def _engines(self) -> EngineVersions:
         """The engines, for every entry point. Raises RequestError in a process that was forked from the one that opened
         this router: what it holds (locks, threads, connections) belongs to the parent."""
-        if self._forked:
+        if self._portal.is_forked:
             raise RequestError(
                 "this router was opened before the process was forked, and belongs to the parent",
                 advice="open a router of its own in the child: Router.open(...)",
@@ -302,26 +212,10 @@ class Router:
     # --- tools -----------------------------------------------------------------------------------------------------
 
     @overload
-    async def tools(
-        self,
-        run_id: str,
-        *,
-        format: str = ...,
-        native: bool = ...,
-        decision: str | None = ...,
-        if_changed: None = ...,
-    ) -> Toolset: ...
+    async def tools(self, run_id: str, *, if_changed: None = ..., **form: Unpack[ListForm]) -> Toolset: ...
 
     @overload
-    async def tools(
-        self,
-        run_id: str,
-        *,
-        format: str = ...,
-        native: bool = ...,
-        decision: str | None = ...,
-        if_changed: str,
-    ) -> Toolset | None: ...
+    async def tools(self, run_id: str, *, if_changed: str, **form: Unpack[ListForm]) -> Toolset | None: ...
 
     async def tools(
         self,
@@ -345,26 +239,10 @@ class Router:
         return None if if_changed is not None and toolset.digest == if_changed else toolset
 
     @overload
-    def tools_sync(
-        self,
-        run_id: str,
-        *,
-        format: str = ...,
-        native: bool = ...,
-        decision: str | None = ...,
-        if_changed: None = ...,
-    ) -> Toolset: ...
+    def tools_sync(self, run_id: str, *, if_changed: None = ..., **form: Unpack[ListForm]) -> Toolset: ...
 
     @overload
-    def tools_sync(
-        self,
-        run_id: str,
-        *,
-        format: str = ...,
-        native: bool = ...,
-        decision: str | None = ...,
-        if_changed: str,
-    ) -> Toolset | None: ...
+    def tools_sync(self, run_id: str, *, if_changed: str, **form: Unpack[ListForm]) -> Toolset | None: ...
 
     def tools_sync(
         self,
@@ -406,8 +284,7 @@ class Router:
 
         Raises UnknownRun, RequestError, KeyConflict, RunBusy and StorageError (the call's record could not be written).
         """
-        engine = self._on_loop.of(run_id)
-        return await engine.call(run_id, name, arguments, decision, key=_key(engine, key), whole=whole)
+        return await self._on_loop.of(run_id).call(run_id, name, arguments, decision, key=key, whole=whole)
 
     def call_sync(
         self,
@@ -486,7 +363,7 @@ class Router:
 
     async def close(self) -> None:
         """Ends every run and lets go of everything. The router can't be used afterwards."""
-        if self._forked:
+        if self._portal.is_forked:
             return  # what it holds is the parent's
         await self._end()
         self._portal.close()
@@ -500,47 +377,22 @@ class Router:
     def close_sync(self) -> None:
         """As `close`, for engines without an event loop."""
         refuse_running_loop("close_sync()", "await router.close(...)")
-        if not self._forked and not self._portal.closed:
+        if not self._portal.is_forked and not self._portal.closed:
             self._portal.run(self._end())
             self._portal.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await self.close()
 
     def __enter__(self) -> Self:
         refuse_running_loop("with Router.open(...)", "async with Router.open(...)")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close_sync()
-
-
-_OPEN: weakref.WeakSet[Router] = weakref.WeakSet()
-
-
-def _note_fork() -> None:
-    for router in list(_OPEN):
-        router._forked = True
-
-
-os.register_at_fork(after_in_child=_note_fork)
-
-
-def _key(engine: Engine, key: str) -> str:
-    """The key of a call, which records keep as it is. Raises RequestError for what looks like a secret or is no key."""
-    if not isinstance(key, str) or len(key) > MAX_KEY or engine.redactor.redact(key) != key:
-        raise RequestError(
-            f"a call's key is a text of at most {MAX_KEY} characters that does not look like a secret",
-            advice="records keep it as it is: use other words for it",
-        )
-    return key
 
 
 def _run_id(step: object) -> str:

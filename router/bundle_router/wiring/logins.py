@@ -38,10 +38,10 @@ def log_in(
 ) -> LoggedIn:
     """Has a person authorize a server: `show` is handed the address for their browser, which comes back to `port` of
     127.0.0.1 (0: any free one). Raises ToolFailure when it came to nothing in `timeout_s`, and RequestError."""
-    from bundle_router.adapters.clock import SystemClock
     from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.adapters.mcp.receiver import Receiver
+    from bundle_router.adapters.system import SystemClock
     from bundle_router.core.tools.transport.bounds import bounds_for
     from bundle_router.ports import Scope
 

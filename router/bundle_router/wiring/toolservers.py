@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from bundle_router.core.tools.pins import Pins, PinSetting
     from bundle_router.engine.upstreams import Servers
 
+Development = bool | Literal["unpinned"]
+"""What a config file can't grant itself: servers that are processes; trusted servers that nobody has pinned."""
 REMOTE: Final = tuple(name for name, traits in TRANSPORTS.items() if traits.is_remote)
 
 
@@ -31,7 +33,7 @@ class PinnedServers:
         diagnostics: Diagnostics,
         redactor: Redactor,
         *,
-        development: bool | Literal["unpinned"],
+        development: Development,
         workspace: Path,
     ) -> None:
         from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
@@ -86,9 +88,9 @@ def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bo
     """What each of the servers lists now, asked all at once, its tokens counted where that is possible; or why there is
     nothing. Starts processes (stdio) only with `development`, and ends them."""
 
-    from bundle_router.adapters.clock import SystemClock
     from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
     from bundle_router.adapters.mcp.authorization import Authorization
+    from bundle_router.adapters.system import SystemClock
     from bundle_router.adapters.tokens import token_counter
     from bundle_router.core.tools.admission import admit
     from bundle_router.core.tools.transport.bounds import bounds_for

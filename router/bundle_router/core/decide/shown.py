@@ -34,13 +34,13 @@ class Shown:
         behind search alone, whatever its mode is."""
         if verdict.id in self.ids:
             return
-        if not verdict.permitted:
+        if verdict.code is not None:
             self.leave_out(verdict.as_left_out())
             return
         bundle = self._catalog.bundle(verdict.id)
         assert bundle is not None, "a permitted bundle exists"  # noqa: S101 - a caller's bug, not input
         mode = offered_mode(self._catalog, bundle) if offered else None
-        presented = as_presented(bundle, mode)
+        presented = as_presented(bundle, mode) if mode is not None else bundle
         wanted, tools, tokens = _in_array(self._catalog, presented, verdict.tools)
         fresh = wanted if self._wanted.isdisjoint(wanted) else tuple(t for t in wanted if t not in self._wanted)
         if fresh is not wanted:

@@ -56,6 +56,18 @@ class KeptResult:
         return len(self.shaped.text) + sum(len(blob.data) for blob in self.shaped.blobs)
 
 
+def may_repeat(catalog: Catalog, tool: str) -> bool:
+    """Whether making a call again does no harm: by the operator's word, by the reviewed definition of a trusted server
+    (`idempotentHint`), or because the tool can only read."""
+    name, _, short = tool.partition(".")
+    server = catalog.servers.get(name)
+    if server is None:
+        return False
+    card = catalog.cards.get(tool)
+    hinted = card is not None and card.idempotent
+    return hinted or any(matches(pattern, short) for pattern in server.idempotent) or is_read_only(catalog, tool)
+
+
 def is_read_only(catalog: Catalog, tool: str) -> bool:
     """Whether the tool can do nothing but read. A tool has only the effects that every bundle that holds it declares;
     one that no bundle holds is taken to change things."""

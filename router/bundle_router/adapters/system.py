@@ -1,14 +1,26 @@
-"""Looks up what this machine has: environment variables and programs on the path."""
+"""What this machine says: the time, its environment variables, the programs on its path, the installed modules."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import threading
+import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib.util import find_spec
 
 from bundle_router.ports import Clock
+
+
+class SystemClock:
+    """Wall time for records, monotonic time for durations and lifetimes."""
+
+    def now(self) -> str:
+        return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
 
 
 class SystemCapabilities:

@@ -1,0 +1,124 @@
+"""`open_engines`: the one place where the engine and the adapters are brought together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.engine.engine import Engine
+from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.versions import EngineVersions
+from bundle_router.errors import RequestError
+from bundle_router.ports import Selector
+from bundle_router.wiring.catalogs import (
+    LocalServers,
+    declared_files,
+    local_cards,
+    open_pins,
+    project_folder,
+    read_unpinned,
+    warn_of_unused_tools,
+    with_learned,
+    with_skills,
+)
+from bundle_router.wiring.effects import open_diagnostics, open_redactor, open_results, open_store, package_version
+from bundle_router.wiring.logins import token_folder
+from bundle_router.wiring.repinning import PinnedFrom
+from bundle_router.wiring.searching import open_selector, open_tool_search
+from bundle_router.wiring.toolservers import REMOTE, Development, PinnedServers
+
+if TYPE_CHECKING:
+    from bundle_router.core.tools.pins import Pins
+    from bundle_router.engine.selecting import StagedSelector
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a router is opened: the parameters of `Router.open`. Raises RequestError for what can't be."""
+
+    config: str | Path | None
+    runs: str | Path
+    store: str | None
+    workspace: Path
+    development: Development
+    local: LocalServers | None
+    selector: Selector | None
+
+    def __post_init__(self) -> None:
+        if self.development not in (False, True, "unpinned"):
+            raise RequestError(f"development={self.development!r} is not known", advice="use True or 'unpinned'")
+        if not self.workspace.is_dir():
+            raise RequestError(f"the workspace {str(self.workspace)!r} is not a folder", advice="name one that exists")
+        if self.workspace.is_relative_to(Path(self.runs).resolve()):
+            advice = "keep the runs elsewhere: what they left behind is hidden from tools"
+            raise RequestError(f"the workspace {str(self.workspace)!r} lies in the folder of the runs", advice=advice)
+
+
+def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
+    """Return the engines of a router, and what searches for them (None where the caller selects). Contacts nobody and
+    writes nothing. Raises ConfigError, RequestError, CorruptPins."""
+    from bundle_router.adapters.handed_files import ScratchFolder
+    from bundle_router.adapters.json_query import query_json
+    from bundle_router.adapters.linear_patterns import compile_pattern
+    from bundle_router.adapters.local import LocalSessions
+    from bundle_router.adapters.media import describe
+    from bundle_router.adapters.monty import MontyPrograms
+    from bundle_router.adapters.system import SystemCapabilities, SystemClock
+
+    tools, cards = local_cards(how.local)
+    pinned = PinnedFrom(open_pins(how.config), read_unpinned(how.config, cards, declared_files(how.local)))
+    catalog, memories = with_learned(how.config, with_skills(how.config, pinned.catalog()))
+    clock = SystemClock()
+    redactor = open_redactor(catalog)
+    diagnostics = open_diagnostics(catalog, redactor)
+    warn_of_unused_tools(how.local, catalog, diagnostics)
+    protected = _protected(catalog, how)
+    servers = PinnedServers(catalog, clock, diagnostics, redactor, development=how.development, workspace=how.workspace)
+    sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:2])
+    own = open_selector(catalog, how.runs, clock, diagnostics, memories) if how.selector is None else None
+    ports = EnginePorts(
+        clock=clock,
+        redactor=redactor,
+        diagnostics=diagnostics,
+        sessions={"local": sessions, **dict.fromkeys(REMOTE, servers.sessions)},
+        describe=describe,
+        patterns=compile_pattern,
+        selector=how.selector or own,
+        tools=open_tool_search(own, diagnostics),
+        results=open_results(catalog, clock),
+        scratch=ScratchFolder,
+        programs=MontyPrograms(),
+        queries=query_json,
+    )
+    kept = open_store(how.runs, catalog, clock, redactor, how.store)
+    capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)
+
+    def engine_over(catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Engine:
+        return Engine(
+            catalog=catalog,
+            ports=ports,
+            store=kept,
+            capabilities=capabilities,
+            workspace=str(how.workspace),
+            servers=servers.behind(catalog, pins, approved),
+            versions={"bundle_router": package_version()},
+        )
+
+    return EngineVersions(engine_over(catalog, pinned.pins), lambda: pinned.renew(catalog, engine_over)), own
+
+
+def _protected(catalog: Catalog, how: Opening) -> list[str]:
+    """Return the places that no tool may write to; of the first two none may read."""
+    # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
+    # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among
+    # it, is not for them to read, nor are the tokens of tool servers. What stdio servers run is run outside.
+    content = project_folder(how.config) / "bundles"
+    skills = sorted({content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
+    words = [word for server in catalog.servers.values() for word in (server.command or "", *server.args)]
+    programs = [how.workspace / word for word in words if os.path.isfile(how.workspace / word)]  # noqa: PTH113  # any text is no error
+    places = (how.runs, token_folder(), how.config or "config", content / "pins", *skills, *programs)
+    return [str(Path(place).resolve()) for place in places]
