@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
 
-from bundle_router.cli.attempts import EachRun
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import heading, print_json, progress, say, say_whole, table
 from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.replayed import Replayed
-from bundle_router.errors import RequestError
+from bundle_router.core.tools.shaping import visible
+from bundle_router.errors import CorruptRun, RequestError
 from bundle_router.review.behaviour import Behaviour, CauseGroup, ChangeKind, edited_words
 from bundle_router.review.edit_places import Places
 from bundle_router.review.replaying import ReplayOutcome, RunReplays
+
+T = TypeVar("T")
+
+
+class EachRun:
+    """`status` is 0 as long as every run could be read to its end, else that of a broken run."""
+
+    def __init__(self) -> None:
+        self.status = 0
+
+    def all(self, items: Iterable[T]) -> Iterator[T]:
+        """The items of one run, or none of them: a run that is broken anywhere contributes nothing."""
+        try:
+            whole = list(items)
+        except CorruptRun as error:
+            self.status = error.exit_code
+            sys.stderr.write(visible(f"bundle-router: passed over: {error.message}") + "\n")
+            return
+        yield from whole
+
 
 MAX_ROWS: Final = 50
 """Differing decisions that are printed."""

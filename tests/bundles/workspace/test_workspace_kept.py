@@ -18,10 +18,9 @@ from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.sandbox.plan import FACILITIES, Place, SandboxPlan
 from bundle_router.tools.workspace import confine
 from bundle_router.tools.workspace.binary import opened
-from bundle_router.tools.workspace.execution import ExecArguments, execute
+from bundle_router.tools.workspace.execution import ExecArguments, execute, private_folder
 from bundle_router.tools.workspace.process import Finished
 from bundle_router.tools.workspace.process import run as run_plan
-from bundle_router.tools.workspace.scratch import private_folder
 from bundle_router.tools.workspace.writing import WriteFileArguments, write_file
 
 NO_MOUNTS = tuple(name for name in FACILITIES if name != "mounts")

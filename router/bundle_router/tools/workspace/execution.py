@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -23,8 +25,32 @@ from bundle_router.tools.workspace.cgroups import ControlGroup, control_groups
 from bundle_router.tools.workspace.environment import environment
 from bundle_router.tools.workspace.keeping import KeptPlaces, kept_places, move_aside
 from bundle_router.tools.workspace.process import Finished, run
-from bundle_router.tools.workspace.scratch import private_folder
 from bundle_router.tools.workspace.survey import MAX_ENTRIES
+
+
+@contextmanager
+def private_folder() -> Iterator[str]:
+    """A fresh folder (mode 0700) with `home`, `tmp` and `var-tmp` in it. Its real path, without symlinks."""
+    folder = Path(tempfile.mkdtemp(prefix="bundle-router-exec-")).resolve()
+    try:
+        for name in ("home", "tmp", "var-tmp"):
+            (folder / name).mkdir()
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            _make_removable(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_removable(folder: Path) -> None:
+    """A program may have taken its own folders' permissions away. Nothing of it runs any more, so nothing moves."""
+    folder.chmod(0o700)
+    for parent, folders, _ in os.walk(folder):
+        for name in folders:
+            if not (path := Path(parent, name)).is_symlink():
+                path.chmod(0o700)
+
 
 MAX_STDIN: Final = 1 << 20
 _RESERVE_S: Final = 2.0
