@@ -5,9 +5,9 @@ Rules:
 2. "No memory" is one of the candidates, so the chosen one never replays worse than none.
 3. A gain must be more than luck, and more than one id's doing (see `trials`).
 4. Nor may it lose where tomorrow's ids are new: steps are also replayed with what was learned from steps that needed
-   none of their ids ("held out"), and may not be ranked worse by more than luck. What is new keeps as much of its
-   lexical score (`novelty`) as that takes; where nothing of `NOVELTIES` suffices, a more careful `trust` is taken, or
-   no memory.
+   none of their ids ("held out"), and it must be clear that they are not ranked worse: a standard error below what was
+   seen, they lose at most `MOST_LOST`. What is new keeps as much of its lexical score (`novelty`) as that takes; where
+   nothing of `NOVELTIES` suffices, a more careful `trust` is taken, or no memory.
 5. Recalling past steps by meaning is chosen after all that, only where it gains by rule 3 over what was chosen without
    it, be that a memory of words or none. So where it can't be asked, what is left is what was chosen by itself.
 """
@@ -38,6 +38,8 @@ TRUSTS: Final = (0.35, 0.6, 1.0, 2.0, 4.0)
 FOLDS: Final = 4
 MIN_LABELS: Final = 20
 NOVELTIES: Final = (0.25, 0.5, 1.0)
+MOST_LOST: Final = 0.01
+"""Of quality, where ids are new, with one standard error against it."""
 MAX_REPLAYED: Final = 1_200
 """Steps that are replayed to choose `trust`; the memory itself learns from all of them."""
 
@@ -138,7 +140,7 @@ def _fit_words(
                 break
             new = difference([step.keeping(novelty).quality() for step in held], none, witnesses)
             lost = new.mean
-            if lost >= -MIN_SIGMAS * new.sigma:
+            if lost - MIN_SIGMAS * new.sigma >= -MOST_LOST:
                 memory = learn(examples, rarity, trust=trial.trust, novelty=novelty)
                 return Fit(memory, before, mean(got), trials, len(kept), new=lost), fair
     alone = Memory()
