@@ -47,7 +47,7 @@ def test_the_prompt_changes_only_with_its_version() -> None:
     example = system_part([Bundle("a.b", "D", (), avoid="A", examples=("E",))], 3) + user_part(
         step(goal="g", constraints=("c",)), (RecentStep("r", "s", "g", ("a.b",)),)
     )
-    known = {"router-prompt/2": "sha256:6559e5896eeff86cd77ccbb43947a83805bd38b781367ad8f17981dbd2c99331"}
+    known = {"router-prompt/3": "sha256:155afbf748ecda4718305961940b6bd31383ba758051a78843c8cb4cc7ea0b63"}
     assert digest(example) == known[PROMPT_VERSION], "the prompt changed: give it a new version and a new line here"
 
 
@@ -92,7 +92,11 @@ def test_ids_times_and_labels_are_not_sent() -> None:
 def test_bundles_stand_in_the_order_of_the_candidates_one_a_line() -> None:
     bundles = [Bundle(id_, "d", ()) for id_ in ("c", "a", "b")]
     lines = system_part(bundles, 3).removeprefix(RUBRIC.format(max_picks=3)).splitlines()
-    assert [json.loads(line)["id"] for line in lines] == ["c", "a", "b"]
+    assert [(json.loads(line)["id"], json.loads(line)["name"]) for line in lines] == [
+        ("1", "c"),
+        ("2", "a"),
+        ("3", "b"),
+    ]
 
 
 def test_an_example_of_the_operators_is_worked_out() -> None:
@@ -100,7 +104,23 @@ def test_an_example_of_the_operators_is_worked_out() -> None:
     text = system_part(bundles, 3).removeprefix(RUBRIC.format(max_picks=3))
     said, answer = text.splitlines()[-2:]
     assert said == 'For a step with the goal "say \\"hi\\"\\u2028" the answer is:'
-    assert picked(shape_for(("a", "b")).model_validate_json(answer), ("a", "b"), 3) is not None
+    choice_made = picked(shape_for(("a", "b")).model_validate_json(answer), ("a", "b"), 3)
+    assert choice_made is not None
+    assert choice_made.ids == ("b",)
+
+
+def test_a_bundle_is_named_by_its_place_or_its_id_and_counts_once(opened: Opened, ask: Ask, question: Put) -> None:
+    with ScriptedServer([says(choice("2", "b.two", "a.one"))]) as server:
+        asked = question()
+        reply = ask(opened(server.base_url), asked)
+        listed = [json.loads(line) for line in server.requests[0].message("system").splitlines() if '"name"' in line]
+        assert [row["name"] for row in listed] == list(asked.candidates)
+        allowed = server.requests[0].json["response_format"]["json_schema"]["schema"]["$defs"]["Pick"]["properties"][
+            "id"
+        ]
+        assert allowed["enum"] == ["1", "2", "3", "4", "5", *sorted(asked.candidates)]
+    assert reply.answer is not None
+    assert reply.answer.ids == ("b.two", "a.one")
 
 
 def test_a_strict_schema_has_no_default() -> None:
@@ -110,7 +130,12 @@ def test_a_strict_schema_has_no_default() -> None:
 def test_examples_are_bounded_and_empty_keys_left_out() -> None:
     examples = tuple(f"do {i}" for i in range(50))
     line = system(Bundle("a", "d", ("srv.x",), examples=examples))[0]
-    assert json.loads(line) == {"id": "a", "description": "d", "examples": list(examples[:MAX_EXAMPLES])}
+    assert json.loads(line) == {
+        "id": "1",
+        "name": "a",
+        "description": "d",
+        "examples": list(examples[:MAX_EXAMPLES]),
+    }
 
 
 def test_a_long_step_is_cut_and_says_so() -> None:

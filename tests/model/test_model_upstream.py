@@ -92,7 +92,8 @@ def test_the_request_is_strict_bounded_and_constant(opened: Opened, ask: Ask) ->
     schema = form["json_schema"]["schema"]
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["rationale", "picks", "missing"]
-    assert schema["$defs"]["Pick"]["properties"]["id"]["enum"] == ["a.one", "b.two", "c.three", "d.four", "e.five"]
+    ids = ["a.one", "b.two", "c.three", "d.four", "e.five"]
+    assert schema["$defs"]["Pick"]["properties"]["id"]["enum"] == [*"12345", *ids]
     assert (sent["max_tokens"], sent["temperature"]) == (1_000, 0.0)
     assert [m["role"] for m in sent["messages"]] == ["system", "user"]
     assert not {"user", "metadata", "store"} & sent.keys()

@@ -33,9 +33,9 @@ def server() -> ScriptedServer:
 def _pick(exchange: Exchange) -> None:
     """Picks from the bundles it is offered, as a model would."""
     lines = exchange.request.message("system").splitlines()
-    offered = [json.loads(line)["id"] for line in lines if line.startswith('{"id":')]
-    picked = WANTED if WANTED in offered else offered[0]
-    exchange.reply(completion(choice(picked, rationale="the answer stands in the code")))
+    offered = {row["name"]: row["id"] for line in lines if line.startswith('{"id":') and (row := json.loads(line))}
+    place = offered.get(WANTED, next(iter(offered.values())))
+    exchange.reply(completion(choice(place, rationale="the answer stands in the code")))
 
 
 def config_with_model(config: Path | None, into: Path, base_url: str | None) -> Path:

@@ -1,8 +1,9 @@
 """The shape a model has to answer in, and what its answer comes to.
 
 Rules:
-1. The shape names the permitted ids, so a provider that constrains its output can't produce another. Reading checks it
-   again, and the core once more: an id that is no candidate is dropped whoever sent it.
+1. The shape names the places of the candidates in the question ("1", "2" …) and their ids, so a provider that
+   constrains its output can't produce another. Reading checks it again, and the core once more: an id that is no
+   candidate is dropped whoever sent it.
 2. One class per tuple of ids, kept: instructor holds on to every class it has seen, so their number is bounded. Beyond
    the bound, and for more ids than providers accept in an enumeration, ids are plain text and are checked in code.
 3. Asking is strict (every key required, no other allowed, as constrained output wants it); reading is not: a key too
@@ -21,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, create_model
 from bundle_router.core.models import Code
 
 MAX_SHAPES: Final = 256
-MAX_ENUMERATED: Final = 250
-"""Ids in one enumeration; the large providers take 250 to 1,000."""
+MAX_ENUMERATED: Final = 125
+"""Candidates in one enumeration, each by two names; the large providers take 250 to 1,000."""
 MAX_JUSTIFICATION: Final = 400
 
 _FENCED: Final = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.DOTALL)
@@ -58,7 +59,8 @@ def shape_for(ids: Sequence[str]) -> type[BaseModel]:
         return known
     if len(key) > MAX_ENUMERATED or not key or len(_shapes) >= MAX_SHAPES:
         return _any_ids
-    return _shapes.setdefault(key, _shape(Literal[key]))  # two threads may make one; one of them is kept
+    places = tuple(str(place) for place in range(1, len(key) + 1))
+    return _shapes.setdefault(key, _shape(Literal[(*places, *key)]))  # two threads may make one; one of them is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,13 @@ class Picked:
 
 
 def picked(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> Picked | None:
-    """Without duplicates, required first, at most `max_picks`. None when it named ids and none of them is permitted."""
+    """Without duplicates, required first, at most `max_picks`; a bundle may be named by its place. None when it named
+    ids and none of them is permitted."""
     said = answer.model_dump()
     permitted = set(candidates)
     rows = sorted(said["picks"], key=lambda row: row["need"] != "required")  # stable: the model's order within each
-    ids = [id_ for id_ in dict.fromkeys(row["id"] for row in rows) if id_ in permitted]
+    by_place = {str(place): id_ for place, id_ in enumerate(candidates, start=1)}
+    ids = [id_ for id_ in dict.fromkeys(by_place.get(row["id"], row["id"]) for row in rows) if id_ in permitted]
     if said["picks"] and not ids:
         return None
     return Picked(
