@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from bundle_router.adapters.embeddings import VectorStore, vectors_for
+from bundle_router.adapters.embeddings import VectorStore, vectors_in_stages
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models import Failure
 from bundle_router.core.search.corpus import texts_of
@@ -68,10 +68,10 @@ class Rig:
         self.release.set()
         kept = store or VectorStore(None, "toy/1")
 
-        def make(catalog: Catalog) -> Vectors | Embedding:
+        def make(catalog: Catalog) -> Iterator[Vectors | Embedding]:
             assert self.release.wait(10)
             texts = texts_of(catalog)
-            return vectors_for(passages_of(texts.bundles, texts.tools), self.embedder, kept)
+            return vectors_in_stages(passages_of(texts.bundles, texts.tools), self.embedder, kept)
 
         clock: Clock = self.clock
         self.meanings = Meanings(self.embedder, make, clock, self.diagnostics, deadline_s=1.0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.embeddings import VectorStore
+from bundle_router.adapters.embeddings import VectorStore, embed_texts
 from bundle_router.core.models import Failure, Reply
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import search_json
@@ -134,6 +135,48 @@ def test_until_the_catalog_is_embedded_words_rank_and_nobody_waits() -> None:
     assert heard(ready(rig)).search.embeddings == "used"  # type: ignore[union-attr]  # search was asked
 
 
+def test_bundles_are_compared_while_their_tools_are_still_embedded() -> None:
+    rig = Rig(catalog())
+    names = {bundle.id for bundle in BUNDLES}
+    tools_asked, go_on = threading.Event(), threading.Event()
+
+    def slow(texts: Sequence[str]) -> Embedding:
+        if texts[0] != GOAL and texts[0].partition(":")[0] not in names:
+            tools_asked.set()
+            assert go_on.wait(10)
+        return Embedding(tuple(about(text) for text in texts))
+
+    rig.embedder.then = slow
+    heard(rig)
+    assert tools_asked.wait(10)
+    early = heard(rig)
+    assert early.search is not None
+    assert early.search.embeddings == "used"
+    assert without_note(early) != without_note(by_words())
+    go_on.set()
+    late = heard(ready(rig))
+    assert without_note(late) != without_note(early)
+    assert len(rig.embedder.seen) == len({*rig.embedder.seen}), "what was embedded is not embedded again"
+
+
+def test_a_machine_too_busy_for_a_whole_part_is_given_less_of_it(tmp_path: Path) -> None:
+    texts = [f"docs {number}" for number in range(70)]
+    parts: list[int] = []
+
+    def busy(part: Sequence[str]) -> Embedding:
+        parts.append(len(part))
+        return Embedding(failure="timeout") if len(part) > 8 else Embedding(tuple(about(text) for text in part))
+
+    embedder = Embedder()
+    embedder.then = busy
+    made = embed_texts(texts, embedder, VectorStore(tmp_path / "kept", "toy/1"))
+    assert isinstance(made, dict)
+    assert list(made) == texts
+    assert parts[:2] == [32, 8]
+    embedder.then = "upstream_error"
+    assert isinstance(embed_texts(texts, embedder, VectorStore(tmp_path / "kept", "toy/1")), dict), "all were kept"
+
+
 def test_an_embedder_that_is_down_is_left_alone_for_a_while() -> None:
     rig = ready(Rig(catalog()))
     rig.embedder.then = "timeout"
@@ -236,7 +279,8 @@ def test_a_damaged_store_is_as_good_as_none_and_whole_again_after_that(
     folder = tmp_path / "embeddings"
     warmed(folder)
     spoil(next(folder.glob("*.sqlite")))
-    assert len(warmed(folder)) == len(BUNDLES) + len(TEXTS) - 1
+    anew = len(BUNDLES) if spoil in (poison, shorten) else len(BUNDLES) + len(TEXTS) - 1
+    assert len(warmed(folder)) == anew, "one unsound vector costs those of its stage"
     assert warmed(folder) == []
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog import Catalog, ModelSettings, Settings
 from bundle_router.ports import Clock, Diagnostics, Embedder, Embedding, ToolSearch, Vectors
 from bundle_router.wiring.effects import open_diagnostics, open_redactor
 
@@ -138,11 +138,15 @@ def make_vectors(catalog: Catalog, embedder: Embedder, remembered: Iterable[Pass
     """The vectors of a catalog's texts and of remembered steps, from the user's cache where a text is unchanged.
     Blocks, for minutes when thousands of texts are new."""
     from bundle_router.adapters.embeddings import vectors_for
+
+    return vectors_for(_passages(catalog, remembered), embedder, _vector_store(embedder))
+
+
+def _passages(catalog: Catalog, remembered: Iterable[Passage]) -> tuple[Passage, ...]:
     from bundle_router.core.search.meaning import passages_of
 
     texts = _searched(catalog)
-    passages = (*passages_of(texts.bundles, texts.tools), *remembered)
-    return vectors_for(passages, embedder, _vector_store(embedder))
+    return (*passages_of(texts.bundles, texts.tools), *remembered)
 
 
 def _remembered(memory: Memory | None, embedder: Embedder, diagnostics: Diagnostics) -> tuple[Passage, ...]:
@@ -215,8 +219,11 @@ def open_meanings(
         return None
     from bundle_router.engine.selecting import Meanings
 
-    def make(of: Catalog) -> Vectors | Embedding:
-        return make_vectors(of, embedder, _remembered(memory, embedder, diagnostics))
+    def make(of: Catalog) -> Iterator[Vectors | Embedding]:
+        from bundle_router.adapters.embeddings import vectors_in_stages
+
+        passages = _passages(of, _remembered(memory, embedder, diagnostics))
+        return vectors_in_stages(passages, embedder, _vector_store(embedder))
 
     return Meanings(embedder, make, clock, diagnostics, deadline_s=chosen.deadline_s)
 
@@ -226,6 +233,13 @@ def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Di
     settings = catalog.settings
     if not settings.model.names or "model" not in settings.fallback.order:
         return None
+    return open_models(settings, [settings.model], runs, clock, diagnostics)[0]
+
+
+def open_models(
+    settings: Settings, models: Sequence[ModelSettings], runs: str | Path, clock: Clock, diagnostics: Diagnostics
+) -> list[ModelSelector]:
+    """What asks each of `models`, over one client: to close one of them closes all. Loads nothing yet."""
     from bundle_router.adapters.answer_store import SqlAnswers
     from bundle_router.adapters.llm import LiteLlm
     from bundle_router.adapters.loop import CLEAN_UP_S, LoopThread
@@ -234,5 +248,8 @@ def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Di
     store = SqlAnswers(runs, diagnostics) if settings.cache.answers == "index" else None
     ttl_s = settings.cache.answers_ttl_s
     loop = LoopThread("bundle-router-model", abandon_after_s=CLEAN_UP_S + 1)
-    client = LiteLlm(settings.model.choices)
-    return ModelSelector(settings.model, client, clock, diagnostics, loop=loop, answers_ttl_s=ttl_s, store=store)
+    client = LiteLlm([choice for model in models for choice in model.choices])
+    return [
+        ModelSelector(model, client, clock, diagnostics, loop=loop, answers_ttl_s=ttl_s, store=store)
+        for model in models
+    ]

@@ -6,6 +6,6 @@ A model elsewhere is reached through litellm: see `bundle_router.adapters.llm.em
 from bundle_router.adapters.embeddings.kept import VectorStore
 from bundle_router.adapters.embeddings.nearest import DenseVectors
 from bundle_router.adapters.embeddings.onnx import LocalEmbedder
-from bundle_router.adapters.embeddings.vectors import embed_texts, vectors_for
+from bundle_router.adapters.embeddings.vectors import embed_texts, vectors_for, vectors_in_stages
 
-__all__ = ["DenseVectors", "LocalEmbedder", "VectorStore", "embed_texts", "vectors_for"]
+__all__ = ["DenseVectors", "LocalEmbedder", "VectorStore", "embed_texts", "vectors_for", "vectors_in_stages"]

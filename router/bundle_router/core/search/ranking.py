@@ -240,7 +240,7 @@ class Search:
         near_pinned = self.vectors.nearest("pinned", vector, k=depth, within=scope.tools) if tools else ()
         by_tool = best_of_tools((*near_tools, *near_pinned), self._bundles_of)
         by_text = dict(self.vectors.nearest("bundles", vector, k=depth, within=scope.bundles))
-        share = self.weights.text_share
+        share = self.weights.text_share if near_tools else 1.0  # tools that are not embedded (yet) say nothing
         both = {
             id_: share * by_text.get(id_, 0.0) + (1.0 - share) * by_tool.get(id_, 0.0)
             for id_ in by_text.keys() | by_tool.keys()

@@ -3,8 +3,8 @@
 Rules:
 1. Optional at every moment. What is not there in time, or is not sound, is not used: the step is ranked by words alone,
    and the reply says why.
-2. A catalog's vectors are made once, in a daemon thread that the first question begins; until then embedders are
-   `not_ready`. `warm_up` waits for them.
+2. A catalog's vectors are made once, in a daemon thread that the first question begins: of bundles first, which are
+   used while those of tools are made. Until then embedders are `not_ready`. `warm_up` waits for all of them.
 3. A step waits no longer than the deadline. A breaker keeps steps from waiting for an embedder that is down.
 4. Only successes are remembered, the last `KEPT_GOALS` of them.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +29,7 @@ TERMS: Final = BreakerTerms(errors_in_a_row=3, base_s=30.0, growth=2.0, max_open
 _GRAVE: Final[frozenset[Failure]] = frozenset(("timeout", "rate_limited", "auth"))
 _BLAMELESS: Final[frozenset[Failure]] = frozenset(("not_ready", "bad_request", "context_window"))
 
-MakeVectors = Callable[[Catalog], Vectors | Embedding]
+MakeVectors = Callable[[Catalog], Iterable[Vectors | Embedding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,19 @@ class Understood:
 
 @dataclass
 class _Making:
-    """The vectors of one catalog: being made until `done` is set. `made` is None while they are, or could not be."""
+    """The vectors of one catalog: being made until `done` is set. `made` is what there is of them until now, `whole`
+    whether that is all."""
 
-    done: threading.Event = field(default_factory=threading.Event)
     made: Vectors | None = None
+    whole: bool = False
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 class Meanings:
     """Asks one embedder. May be used from many threads at once.
 
-    `make` gives the vectors of a catalog, or the failure in place of them; it blocks for as long as that takes.
+    `make` gives the vectors of a catalog, more of them each time, or the failure in place of them; it blocks for as
+    long as that takes.
     """
 
     def __init__(
@@ -74,22 +77,21 @@ class Meanings:
 
         text = passage(goal)
         making = self._begun(catalog)
-        if not making.done.is_set():
-            return Understood("not_ready")
-        if making.made is None:
-            return Understood("circuit_open")
+        vectors = making.made
+        if vectors is None:
+            return Understood("circuit_open" if making.done.is_set() else "not_ready")
         with self._lock:
             known = self._goals.get(text)
             if known is not None:
                 self._goals.move_to_end(text)
-                return Understood("used", known, making.made)
-        return self._asked(text, making.made)
+                return Understood("used", known, vectors)
+        return self._asked(text, vectors)
 
     def warm_up(self, catalog: Catalog) -> bool:
-        """Waits until the catalog's vectors are made, or could not be. Says whether they are."""
+        """Waits until the catalog's vectors are made, or could not be. Says whether all of them are."""
         making = self._begun(catalog)
         making.done.wait()
-        return making.made is not None
+        return making.whole
 
     def close(self) -> None:
         """Lets go of the embedder. Blocks for a moment; idempotent."""
@@ -129,7 +131,7 @@ class Meanings:
         """The catalog's vectors, begun if need be; begun anew when the breaker lets a failed one try again."""
         with self._lock:
             known = self._catalogs.get(catalog.revision)
-            if known is not None and (not known.done.is_set() or known.made is not None):
+            if known is not None and (not known.done.is_set() or known.whole):
                 return known
         ticket = self._admitted()
         with self._lock:
@@ -138,7 +140,7 @@ class Meanings:
                 if ticket is not None:
                     self._breaker = self._breaker.release(ticket)
                 return current  # another thread began it
-            making = _Making()
+            making = _Making(known.made if known is not None else None)
             if ticket is None:
                 making.done.set()
                 return known or making
@@ -151,8 +153,10 @@ class Meanings:
         return making
 
     def _fill(self, making: _Making, catalog: Catalog, ticket: Ticket) -> None:
+        made: Vectors | Embedding = Embedding(failure="internal")
         try:
-            made = self._make(catalog)
+            for made in self._make(catalog):
+                making.made = making.made if isinstance(made, Embedding) else made
         except Exception as error:  # noqa: BLE001 - as in _safely; nobody waits here for an exception
             self._diagnostics.event("error", "embedding.broke", error=error)
             made = Embedding(failure="internal")
@@ -162,7 +166,7 @@ class Meanings:
             # Whatever it was, the same texts would fail again: no new attempt before the breaker's time.
             self._settle(ticket, Embedding(failure=failure, retry_after_s=made.retry_after_s), end="grave")
         else:
-            making.made = made
+            making.whole = True
             self._settle(ticket, Embedding())
         making.done.set()
 
