@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Catalog, OfferSettings, Route
-from bundle_router.review.unrouted import unpickable_line
+from bundle_router.review.unrouted import unpickable_line, unrouted_line
 
 from tests.selecting.catalogs import BUNDLES, catalog
 
@@ -39,3 +39,18 @@ def with_route(of: Catalog) -> Catalog:
 )
 def test_what_only_a_route_can_pick_is_said_in_one_line(settings: dict[str, Any], line: str) -> None:
     assert unpickable_line(with_route(catalog(**settings))) == line
+
+
+@pytest.mark.parametrize(
+    ("sources", "line"),
+    [
+        ({}, ""),
+        ({"mapping": 7}, ""),
+        (
+            {"mapping": 6, "shortlist": 2, "search": 1, "none": 0},
+            "3 of 9 steps (33%) were settled by no route: search 1, shortlist 2",
+        ),
+    ],
+)
+def test_the_share_of_steps_without_a_route_is_said_in_one_line(sources: dict[str, int], line: str) -> None:
+    assert unrouted_line(sources) == line

@@ -17,6 +17,7 @@ from bundle_router.cli.shared_arguments import archive_of
 from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery, RunRow, Sort, Tally
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import RequestError
+from bundle_router.review.unrouted import unrouted_line
 from bundle_router.serving.pages.rendering import took
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def list_some(arguments: argparse.Namespace) -> int:
     query = query_of(arguments)
     with index_of(arguments) as index:
         page = index.runs(query, facets=arguments.json)
+        sources: Sequence[Tally] = [] if arguments.json else index.stats(query).tables.get("decisions by source", [])
     if arguments.json:
         facets = [{"facet": f, "values": [asdict(v) for v in values]} for f, values in page.facets.items()]
         print_json({"total": page.total, "runs": [run.to_json() for run in page.runs], "facets": facets})
@@ -149,6 +151,8 @@ def list_some(arguments: argparse.Namespace) -> int:
         table(columns, [_cells(run) for run in page.runs])
         if page.total > len(page.runs):
             say(f"{len(page.runs)} of {page.total:,} runs; --limit shows more")
+        if line := unrouted_line({row.name: row.count for row in sources}):
+            say(line)
     return 0
 
 

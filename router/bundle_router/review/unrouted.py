@@ -1,6 +1,8 @@
-"""What no route, search or model can bring in, in one line for `check` and `pin`."""
+"""What no route, search or model can bring in, and how many steps no route covers: a line each for the command line."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.models.patterns import first_match
@@ -38,3 +40,14 @@ def unpickable_line(catalog: Catalog) -> str:
 def _is_part(catalog: Catalog, bundle: Bundle, routed: set[str]) -> bool:
     """Whether a routed bundle is made of this one."""
     return any(first_match(catalog.bundles[id_].bundles, bundle.id) for id_ in routed if id_ in catalog.bundles)
+
+
+def unrouted_line(by_source: Mapping[str, int]) -> str:
+    """Say how many decisions no route settled, and what did; empty where a route settled every one."""
+    total = sum(by_source.values())
+    others = {source: number for source, number in sorted(by_source.items()) if source != "mapping" and number}
+    if not others:
+        return ""
+    unrouted = sum(others.values())
+    by = ", ".join(f"{source} {number:,}" for source, number in others.items())
+    return f"{unrouted:,} of {total:,} steps ({unrouted / total:.0%}) were settled by no route: {by}"
