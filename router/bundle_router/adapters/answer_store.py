@@ -93,8 +93,13 @@ class SqlAnswers:
                     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_MS}"):
                         connection.execute(f"PRAGMA {pragma}")
 
+                from sqlalchemy.schema import CreateIndex, CreateTable
+
                 table = _table()
-                table.create(engine, checkfirst=True)
+                with engine.begin() as connection:  # `create(checkfirst=True)` fails where another makes it just now
+                    connection.execute(CreateTable(table, if_not_exists=True))
+                    for index in table.indexes:
+                        connection.execute(CreateIndex(index, if_not_exists=True))
                 self._opened = engine, table
             return self._opened
 
@@ -106,19 +111,21 @@ class SqlAnswers:
 
 
 _TABLE: list[Any] = []
+_DECLARING: Final = Lock()
 
 
 def _table() -> Any:
-    """The SQLModel table, declared once in a process."""
-    if not _TABLE:
-        from sqlmodel import Field, SQLModel
+    """The SQLModel table, declared once in a process, however many stores and threads want it at once."""
+    with _DECLARING:
+        if not _TABLE:
+            from sqlmodel import Field, SQLModel
 
-        class KeptAnswer(SQLModel, table=True):
-            __tablename__ = "answers_1"
-            key: str = Field(primary_key=True)
-            text: str
-            made: float
-            until: float = Field(index=True)
+            class KeptAnswer(SQLModel, table=True):
+                __tablename__ = "answers_1"
+                key: str = Field(primary_key=True)
+                text: str
+                made: float
+                until: float = Field(index=True)
 
-        _TABLE.append(KeptAnswer.__table__)  # type: ignore[attr-defined]  # put there by SQLAlchemy
-    return _TABLE[0]
+            _TABLE.append(KeptAnswer.__table__)  # type: ignore[attr-defined]  # put there by SQLAlchemy
+        return _TABLE[0]

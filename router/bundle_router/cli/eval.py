@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.cli.local import local_servers
+from bundle_router.cli.model_eval import compare_models
 from bundle_router.cli.output import print_json, say, table
-from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
+from bundle_router.cli.shared_arguments import add_config, add_json, add_runs, config_folder
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import ConfigFile, from_bytes
 from bundle_router.errors import RequestError
@@ -35,6 +36,8 @@ a labelled set, *.jsonl: what was asked for, and the bundles (and tools) needed
   {"goal": "why does slugify drop emoji", "bundles": ["repo.readonly"]}
   {"goal": "what the docs say", "bundles": ["docs.fetch"], "tools": ["docs.fetch"]}
 
+With --model its steps are routed for real, and answers are kept in --runs: the same run again is free.
+
 Exit: 0 all cases hold, 1 some do not. A labelled set has figures and no verdict.
 """
 MAX_LABELLED_BYTES: Final = 256 * 1024 * 1024
@@ -49,6 +52,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="error when the surest share of steps is answered unasked; may be given several times (default: 0.5, 0.8)",
     )
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="NAME",
+        help="route labelled sets for real with this model, beside none; may be given several times",
+    )
+    parser.add_argument(
+        "--max-cost", type=float, metavar="USD", help="end before the models' questions cost more than this"
+    )
+    add_runs(parser)
     add_config(parser)
     add_json(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -86,6 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("a --share lies between 0 and 1", advice="write e.g. --share 0.5")
     catalog, memories = load_remembering(config_folder(arguments), local=local_servers(arguments))
     sets = [(path, load_labelled(path)) for path in arguments.files if path.suffix == LABELLED]
+    if arguments.model:
+        return compare_models(arguments, sets, catalog, memories)
+    if arguments.max_cost is not None:
+        raise RequestError("--max-cost bounds what models cost, and none is asked", advice="name one with --model")
     files = [load_file(path) for path in arguments.files if path.suffix != LABELLED]
     results = [
         (file, number, case, run_case(case, catalog)) for file in files for number, case in enumerate(read_cases(file))

@@ -146,6 +146,7 @@ class ModelSelector:
         self._turns = Turns(self._models, clock, diagnostics)
         self._systems: OrderedDict[tuple[str, tuple[str, ...]], str] = OrderedDict()
         self._warming: Future[Readiness] | None = None
+        self._storing: set[asyncio.Future[None]] = set()
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         """See `Selector`. At least two candidates: with fewer the core does not ask."""
@@ -162,6 +163,15 @@ class ModelSelector:
         """Loads what calls need, and waits for it (seconds). Contacts nobody."""
         return await asyncio.shield(asyncio.wrap_future(self._begin_warm_up()))
 
+    async def stored(self) -> None:
+        """Waits until the answers that were given are in the store."""
+        if self._warming is not None:
+            await asyncio.wrap_future(self._loop.submit(self._wait_for_store()))
+
+    async def _wait_for_store(self) -> None:
+        if self._storing:
+            await asyncio.wait({*self._storing})
+
     async def close(self) -> None:
         """Gives up what is under way and lets go of connections and the thread."""
         if self._warming is not None:
@@ -171,6 +181,7 @@ class ModelSelector:
 
     def _close(self) -> None:
         try:
+            self._loop.submit(self._wait_for_store()).result(timeout=CLOSE_S)
             self._loop.submit(self._client.close()).result(timeout=CLOSE_S)
         except TimeoutError:
             self._diagnostics.event("warning", "model.close_timed_out")
@@ -206,7 +217,7 @@ class ModelSelector:
         key = (catalog.revision, candidates)
         known = self._systems.get(key)
         if known is None:
-            bundles = [bundle for id_ in candidates if (bundle := catalog.bundle(id_)) is not None]
+            bundles = [catalog.bundles[id_] for id_ in candidates]  # each at its place: answers name it by that
             known = self._systems[key] = system_part(bundles, self._settings.max_picks)
             while len(self._systems) > _MAX_SYSTEMS:
                 self._systems.popitem(last=False)
@@ -288,7 +299,9 @@ class ModelSelector:
         self._memory.put(put.key, kept)
         if self._memory.has_store:
             # Nobody waits for it: an answer that is not kept is asked for again.
-            asyncio.get_running_loop().run_in_executor(None, self._memory.store, put.key, kept)
+            storing = asyncio.get_running_loop().run_in_executor(None, self._memory.store, put.key, kept)
+            self._storing.add(storing)
+            storing.add_done_callback(self._storing.discard)
         answer = Answer(
             choice.ids, "model", "model", choice.justification, model=replace(use, failure=None), dropped=choice.dropped
         )

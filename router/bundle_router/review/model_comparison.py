@@ -1,0 +1,153 @@
+"""What models are worth on labelled steps: each step routed for real with one model or none, and the figures of all.
+
+Rules:
+1. A step is right where the first bundle that was decided on (by a route, search or the model) is one it needs, or
+   where it needs nothing and nothing was decided; wrong where the first is another; abstained where it needs something
+   and nobody decided. A shortlist decides nothing.
+2. Needed shown: all that it needs is shown or offered behind search.
+3. Intervals hold 95 %, and the rows of a `group` count as one. Those of shares are Wilson's.
+4. Tokens, cost and time are of questions that were asked now. An answer from an earlier run costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from bundle_router.core.catalog import Catalog, Policy
+from bundle_router.core.models import Decision, Reason
+from bundle_router.review.evaluation import LabelledRow
+
+Z: Final = 1.959964
+DECIDED: Final[frozenset[Reason]] = frozenset(("mapped", "search", "union", "model", "model_cached"))
+Outcome = Literal["right", "wrong", "abstained"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRow:
+    """What became of one labelled step. `needed_shown` is None where it needs nothing, `failure` that of the model."""
+
+    group: str
+    outcome: Outcome
+    needed_shown: bool | None
+    asked: bool = False
+    cached: bool = False
+    failure: str | None = None
+    tokens: int = 0
+    cost_usd: float = 0.0
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value and the interval it lies in with 95 %. Of no rows all three are None."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFigures:
+    """The figures of one model, or of none (`model` is None). `tokens`, `cost_usd` and `ms`: of one question asked now;
+    `spent_usd` of all of them. `failures` counts what questions failed with."""
+
+    model: str | None
+    rows: int
+    right: Estimate
+    wrong: Estimate
+    abstained: Estimate
+    needed_shown: Estimate
+    asked: int
+    cached: int
+    failures: tuple[tuple[str, int], ...]
+    tokens: Estimate
+    cost_usd: Estimate
+    ms: Estimate
+    spent_usd: float
+
+
+def catalog_for(row: LabelledRow, catalog: Catalog) -> Catalog:
+    """The catalog under which a row is routed. One that has no place is under no route, and may use every bundle."""
+    return catalog if row.is_placed else replace(catalog, routes=(), policies=(Policy("eval", allow=("*",)),))
+
+
+def routed(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float) -> RoutedRow:
+    """Judge what was decided for a row."""
+    needed = frozenset(bundle.id if (bundle := catalog.bundle(id_)) is not None else id_ for id_ in row.bundles)
+    decided = [chosen.id for chosen in decision.bundles if chosen.reason in DECIDED]
+    outcome: Outcome = "abstained" if needed and not decided else "right"
+    if decided and decided[0] not in needed:
+        outcome = "wrong"
+    shown = needed <= {*decision.bundle_ids} if needed else None
+    use = decision.model
+    if use is None:
+        return RoutedRow(row.group, outcome, shown)
+    tokens = use.input_tokens + use.output_tokens
+    return RoutedRow(row.group, outcome, shown, True, use.cached, use.failure, tokens, use.cost_usd, ms)
+
+
+def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
+    """The figures of one model over the rows that were routed with it."""
+    asked = [row for row in rows if row.asked]
+    fresh = [row for row in asked if not row.cached]
+    kinds = [row.failure for row in asked if row.failure is not None]
+    failures = tuple((kind, kinds.count(kind)) for kind in sorted({*kinds}))
+
+    def shared(outcome: Outcome) -> Estimate:
+        return share(rows, lambda row: row.outcome == outcome)
+
+    return ModelFigures(
+        model,
+        len(rows),
+        shared("right"),
+        shared("wrong"),
+        shared("abstained"),
+        share([row for row in rows if row.needed_shown is not None], lambda row: bool(row.needed_shown)),
+        len(asked),
+        len(asked) - len(fresh),
+        failures,
+        average(fresh, lambda row: row.tokens),
+        average(fresh, lambda row: row.cost_usd),
+        middle([row.ms for row in fresh]),
+        math.fsum(row.cost_usd for row in fresh),
+    )
+
+
+def share(rows: Sequence[RoutedRow], holds: Callable[[RoutedRow], bool]) -> Estimate:
+    """The share of the rows for which it holds, with Wilson's interval for as many witnesses as there are groups."""
+    if not rows:
+        return Estimate()
+    p, n = sum(map(holds, rows)) / len(rows), len({*_groups(rows)})
+    centre, half = p + Z * Z / (2 * n), Z * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
+    low, high = ((centre + side * half) / (1 + Z * Z / n) for side in (-1, 1))
+    return Estimate(p, max(0.0, min(p, low)), min(1.0, max(p, high)))
+
+
+def average(rows: Sequence[RoutedRow], value: Callable[[RoutedRow], float]) -> Estimate:
+    """The mean over the rows, with an interval by how far whole groups lie from it."""
+    if not rows:
+        return Estimate()
+    mean = math.fsum(map(value, rows)) / len(rows)
+    off: dict[str, float] = {}
+    for row, group in zip(rows, _groups(rows), strict=True):
+        off[group] = off.get(group, 0.0) + value(row) - mean
+    half = Z * math.sqrt(math.fsum(one * one for one in off.values())) / len(rows)
+    return Estimate(mean, max(0.0, mean - half), mean + half)
+
+
+def middle(values: Iterable[float]) -> Estimate:
+    """The median, with the interval that its order gives."""
+    ordered = sorted(values)
+    if not ordered:
+        return Estimate()
+    n, reach = len(ordered), Z * math.sqrt(len(ordered)) / 2
+    low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach))
+    return Estimate(statistics.median(ordered), ordered[low], ordered[high])
+
+
+def _groups(rows: Sequence[RoutedRow]) -> list[str]:
+    return [row.group or f"\0{at}" for at, row in enumerate(rows)]

@@ -1,0 +1,139 @@
+"""Routes labelled steps for real, once with each model and once with none, and keeps the models' answers.
+
+Rules:
+1. Step by step, each with all models: whatever ends it, all models were measured on the same steps.
+2. `max_cost_usd` is never passed by more than the first step: one whose questions may cost more than is left, going by
+   the dearest so far, is not begun. A model whose price nobody knows can't be bounded so, and ends it.
+3. What is sent is redacted first, as a router does. Answers are kept beside the runs for a year, failures are not:
+   what is asked again costs nothing, and what failed is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bundle_router.adapters.clock import SystemClock
+from bundle_router.core.catalog import Catalog, FallbackStage
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.models import Activation, Facts, Reply
+from bundle_router.core.records.replayed import conclude
+from bundle_router.errors import NotInstalled, RequestError
+from bundle_router.review.model_comparison import ModelFigures, RoutedRow, catalog_for, figures_of, routed
+from bundle_router.wiring.effects import open_diagnostics, open_redactor
+from bundle_router.wiring.searching import SearchMaker, open_meanings, open_models
+
+if TYPE_CHECKING:
+    from bundle_router.core.search.ranking import Memories
+    from bundle_router.engine.selecting import StagedSelector
+    from bundle_router.review.evaluation import LabelledRow
+
+YEAR_S: Final = 31_536_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelComparison:
+    """The figures, none's first. `ended` says why not all rows were routed; empty where they were."""
+
+    figures: tuple[ModelFigures, ...]
+    rows: int
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTrials:
+    """What is compared: the models by litellm's names, under this config, with what was learned."""
+
+    catalog: Catalog
+    names: tuple[str, ...]
+    memories: Memories | None = None
+    runs: str | Path = "runs"
+    max_cost_usd: float | None = None
+
+    async def run(self, rows: Sequence[LabelledRow], done: Callable[[int], None] = lambda _: None) -> ModelComparison:
+        """Route every row with none and with each model. Raises NotInstalled without the models' library, RequestError
+        for a bound on a model of unknown price."""
+        found: list[list[RoutedRow]] = [[] for _ in (None, *self.names)]
+        ended = ""
+        redact = open_redactor(self._asking).redact
+        async with AsyncExitStack() as stack:
+            selectors = await self._open(stack)
+            for number, row in enumerate(rows):
+                if self.max_cost_usd is not None and (ended := self._too_dear(found, number, len(rows))):
+                    break
+                clean = {"goal": redact(row.goal), "constraints": tuple(map(redact, row.constraints))}
+                for kept, one in zip(found, await self._row(row.model_copy(update=clean), selectors), strict=True):
+                    kept.append(one)
+                done(number + 1)
+        pairs = zip((None, *self.names), found, strict=True)
+        return ModelComparison(tuple(figures_of(name, kept) for name, kept in pairs), len(rows), ended)
+
+    @property
+    def _asking(self) -> Catalog:
+        """The catalog as one that names these models, whose keys are then known, and redacted."""
+        settings = self.catalog.settings
+        return replace(self.catalog, settings=replace(settings, model=replace(settings.model, names=self.names)))
+
+    async def _open(self, stack: AsyncExitStack) -> list[StagedSelector]:
+        """A selector for none and for each model, over one search."""
+        from bundle_router.engine.selecting import SearchSelector, StagedSelector
+
+        settings = self.catalog.settings
+        clock, diagnostics = SystemClock(), open_diagnostics(self.catalog, open_redactor(self._asking))
+        memory = self.memories.bundles if self.memories is not None else None
+        meanings = open_meanings(self.catalog, clock, diagnostics, memory)
+        search = SearchSelector(SearchMaker(), diagnostics, self.memories, meanings=meanings)
+        stack.callback(search.close)
+        order = _asking(settings.fallback.order)
+        settings = replace(settings, cache=replace(settings.cache, answers="index", answers_ttl_s=YEAR_S))
+        chosen = [replace(settings.model, names=(name,)) for name in self.names]
+        models = open_models(settings, chosen, self.runs, clock, diagnostics)
+        stack.push_async_callback(models[0].close)
+        for model in models:
+            stack.push_async_callback(model.stored)
+            if await model.warm_up() == "missing":
+                raise NotInstalled("asking a model needs litellm and instructor", advice="install bundle-router[model]")
+        return [StagedSelector(order, search=search, model=model) for model in (None, *models)]
+
+    async def _row(self, row: LabelledRow, selectors: Sequence[StagedSelector]) -> list[RoutedRow]:
+        catalog = catalog_for(row, self.catalog)
+        facts = Facts(capabilities=frozenset(row.capabilities))
+        decision = decide(catalog, facts, Activation(), row.as_step())
+        if not isinstance(decision, Question):
+            return [routed(row, catalog, decision, 0.0)] * len(selectors)
+        asked = decision
+
+        async def one(selector: StagedSelector) -> RoutedRow:
+            started = time.perf_counter()
+            reply: Reply = await selector.select(asked, row.as_request().recent)
+            return routed(row, catalog, conclude(asked, reply), (time.perf_counter() - started) * 1e3)
+
+        return list(await asyncio.gather(*map(one, selectors)))
+
+    def _too_dear(self, found: Sequence[Sequence[RoutedRow]], number: int, rows: int) -> str:
+        """Why the next row is not begun; empty where it is."""
+        assert self.max_cost_usd is not None  # noqa: S101 - asked only where there is a bound
+        for name, kept in zip(self.names, found[1:], strict=True):
+            if any(row.tokens and not row.cost_usd for row in kept):
+                raise RequestError(
+                    f"nobody knows what {name} costs, so --max-cost can't bound it",
+                    advice="leave --max-cost out for a model that costs nothing",
+                )
+        spent = sum(row.cost_usd for kept in found for row in kept)
+        dearest = sum(max((row.cost_usd for row in kept), default=0.0) for kept in found)
+        if spent + dearest <= self.max_cost_usd:
+            return ""
+        return f"ended after {number} of {rows} steps: ${spent:.4f} are spent of ${self.max_cost_usd:.4f}"
+
+
+def _asking(order: Sequence[FallbackStage]) -> tuple[FallbackStage, ...]:
+    """The order of fallbacks with a turn for a model: the config's, or after search."""
+    if "model" in order:
+        return tuple(order)
+    at = order.index("search") + 1 if "search" in order else 0
+    return (*order[:at], "model", *order[at:])
