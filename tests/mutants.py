@@ -22,11 +22,14 @@ Rules:
 """
 
 from __future__ import annotations
+import __future__
 
 import argparse
 import ast
+import builtins
 import copy
 import gc
+import importlib
 import os
 import pickle
 import re
@@ -37,11 +40,13 @@ import threading
 import time
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 import pytest
@@ -50,7 +55,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 HOME: Final = ROOT / "router" / "bundle_router"
 ARGUED: Final = ROOT / "tests" / "data" / "mutants.toml"
 SECONDS: Final = 3.0
-"""CPU seconds, lines followed, of the tests that one mutant is tried with."""
+"""CPU seconds of the tests that one mutant is tried with."""
 WORD: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
@@ -70,7 +75,7 @@ AREAS: Final = {
         ("core/decide/decide.py", "core/decide/plans.py", "core/decide/shown.py", "core/decide/mapping.py",
          "core/decide/replies.py", "core/decide/history.py", "core/decide/budgets.py"),
         ("tests/core", "tests/exposure/test_history.py", "tests/selecting/test_shortlist.py",
-         "tests/learning/test_recalled_steps.py"),
+         "--deselect=tests/core/test_decide_properties.py::test_the_generated_cases_reach_what_they_are_about"),
     ),
     "policy": Area(
         ("core/decide/policy.py", "core/decide/step_policy.py", "core/decide/ceiling.py", "core/models/patterns.py"),
@@ -88,7 +93,8 @@ AREAS: Final = {
     ),
     "admission": Area(
         ("core/tools/admission/*.py",),
-        ("tests/cards/test_admission.py", "tests/cards/test_pins.py", "tests/mcp/test_transport_core.py"),
+        ("tests/cards/test_admission.py", "tests/cards/test_pins.py", "tests/cards/test_exposed_names.py",
+         "tests/mcp/test_json_schema.py"),
     ),
     "redaction": Area(("adapters/redaction/*.py",), ("tests/redaction",)),
 }  # fmt: skip
@@ -110,7 +116,8 @@ class Mutant:
     number: int
     node: int
     variant: int
-    lines: tuple[int, int]
+    line: int
+    """Where the statement begins that is changed, or whose part is."""
     constant: str
     """The module's constant whose value is changed; empty: a function is."""
 
@@ -151,7 +158,7 @@ def variants(node: ast.AST, parent: ast.AST) -> list[Make]:
             return [with_(op=COUNTED[type(op)]())]
         case ast.Constant(value=bool() as value):
             return [with_(value=not value)]
-        case ast.Constant(value=int() | float() as value):
+        case ast.Constant(value=int() | float() as value) if value + 1 != value:
             return [with_(value=value + 1)]
         case ast.Constant(value=str() as value) if WORD.match(value) and not isinstance(parent, ast.JoinedStr):
             return [with_(value="not_" + value)]
@@ -236,17 +243,24 @@ def _is_left_alone(node: ast.AST) -> bool:
 def _constant(node: ast.AST) -> str:
     match node:
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
-            return name
+            return "" if name == "__all__" else name
     return ""
+
+
+@cache
+def parsed(path: Path) -> tuple[ast.Module, list[Site]]:
+    """Return a module and its sites, parsed once: each mutant changes them in a process of its own."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tree, list(walked(tree))
 
 
 def mutants_of(path: Path) -> list[Mutant]:
     """Return every mutant of a module, in the order of its text."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree, sites = parsed(path)
     within = _within_functions(tree)
     made: list[Mutant] = []
     seen: Counter[tuple[str, str]] = Counter()
-    for number, site in enumerate(walked(tree)):
+    for number, site in enumerate(sites):
         in_function = id(site.node) in within
         if not in_function and (site.scope or not site.constant):
             continue
@@ -258,20 +272,9 @@ def mutants_of(path: Path) -> list[Mutant]:
             times = seen[where, change]
             constant = "" if in_function else site.constant
             again = times if times > 1 else 0
-            made.append(Mutant(path, where, change, again, number, variant, _lines(site), constant))
+            assert site.stmt is not None, "every node stands in a statement"
+            made.append(Mutant(path, where, change, again, number, variant, site.stmt.lineno, constant))
     return made
-
-
-def _lines(site: Site) -> tuple[int, int]:
-    """Return the lines of which one is entered when the node is: those of its statement, without what that holds."""
-    stmt = site.stmt
-    assert stmt is not None, "every node stands in a statement"
-    first: int = getattr(site.node, "lineno", stmt.lineno)
-    last: int = getattr(site.node, "end_lineno", stmt.end_lineno) or first
-    body = getattr(stmt, "body", None)
-    if site.node is stmt and body:
-        return first, body[0].lineno - 1
-    return (first if body else min(first, stmt.lineno)), last
 
 
 def _within_functions(tree: ast.Module) -> set[int]:
@@ -292,22 +295,28 @@ def _text(node: ast.AST | None) -> str:
     return " ".join(ast.unparse(ast.fix_missing_locations(copy.deepcopy(node))).split())
 
 
-def code_of(mutant: Mutant) -> tuple[ast.Module, CodeType]:
-    """Return the module with the change made, parsed and compiled."""
-    tree = ast.parse(mutant.path.read_text(encoding="utf-8"))
-    site = next(islice(walked(tree), mutant.node, None))
+def changed(mutant: Mutant) -> ast.stmt:
+    """Return the statement of the module that holds the change, with the change made. For a forked process."""
+    tree, sites = parsed(mutant.path)
+    site = sites[mutant.node]
     node, parent, name = site.node, site.parent, site.name
     new = variants(node, parent)[mutant.variant]()
     assert new is not None
     if isinstance(node, ast.expr | ast.stmt):
         ast.copy_location(new, node)
+    top = next(stmt for stmt in reversed(tree.body) if stmt.lineno <= mutant.line)
     held = getattr(parent, name)
     if isinstance(held, list):
         held[next(at for at, one in enumerate(held) if one is node)] = new
     else:
         setattr(parent, name, new)
-    ast.fix_missing_locations(tree)
-    return tree, compile(tree, str(mutant.path), "exec", dont_inherit=True)
+    return ast.fix_missing_locations(top)
+
+
+def compiled(statements: list[ast.stmt], path: Path) -> CodeType:
+    flags = __future__.annotations.compiler_flag
+    code: CodeType = compile(ast.Module(statements, []), str(path), "exec", flags, dont_inherit=True)
+    return code
 
 
 # --- putting it into the functions that exist ------------------------------------------------------------------------
@@ -318,10 +327,12 @@ Live = dict[str, dict[tuple[str, int], list[FunctionType]]]
 def live_functions() -> Live:
     """Return the functions that exist, by file and by name and line."""
     gc.unfreeze()
+    gc.collect()
     found: Live = defaultdict(lambda: defaultdict(list))
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(str(HOME)):
             found[thing.__code__.co_filename][thing.__code__.co_qualname, thing.__code__.co_firstlineno].append(thing)
+    gc.freeze()  # a child that looked through all of it would copy it
     return found
 
 
@@ -334,22 +345,30 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 def put(mutant: Mutant, live: Live) -> bool:
     """Put a mutant in place of the original, in this process. False: it changes nothing that exists."""
-    tree, compiled = code_of(mutant)
+    statement = changed(mutant)
     if mutant.constant:
-        return _put_constant(mutant, tree)
-    changed = False
-    for code in codes(compiled):
-        for function in live[str(mutant.path)][code.co_qualname, code.co_firstlineno]:
+        return _put_constant(mutant, statement)
+    return put_code(compiled([statement], mutant.path), live[str(mutant.path)])
+
+
+def put_code(module: CodeType, live: Mapping[tuple[str, int], Sequence[FunctionType]]) -> bool:
+    """Put a module's code into the functions that exist; whether that changes one."""
+    is_changed = False
+    for code in codes(module):
+        for function in live.get((code.co_qualname, code.co_firstlineno), ()):
             if function.__code__ != code and len(function.__code__.co_freevars) == len(code.co_freevars):
                 function.__code__ = code
-                changed = True
-    return changed
+                is_changed = True
+    return is_changed
 
 
-def _put_constant(mutant: Mutant, tree: ast.Module) -> bool:
-    parts = mutant.path.relative_to(ROOT / "router").with_suffix("").parts
-    module = sys.modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)]
-    statement = next(one for one in tree.body if _constant(one) == mutant.constant)
+def module_of(path: Path) -> ModuleType:
+    parts = path.relative_to(ROOT / "router").with_suffix("").parts
+    return importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+
+
+def _put_constant(mutant: Mutant, statement: ast.stmt) -> bool:
+    module = module_of(mutant.path)
     value = statement.value  # type: ignore[attr-defined] # `_constant` knows those that have one
     old = module.__dict__[mutant.constant]
     new = eval(compile(ast.Expression(value), str(mutant.path), "eval"), module.__dict__)
@@ -365,9 +384,9 @@ def _put_constant(mutant: Mutant, tree: ast.Module) -> bool:
 
 @dataclass
 class Entered:
-    """What one test entered: lines by file, and the CPU seconds it took."""
+    """What one test entered: statements by file and line, and the CPU seconds it took."""
 
-    lines: dict[str, set[int]]
+    statements: frozenset[tuple[str, int]]
     seconds: float
     failed: bool
 
@@ -379,28 +398,53 @@ def run_item(item: pytest.Item, following: pytest.Item | None) -> bool:
     return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
 
 
-def traced(items: Sequence[pytest.Item], files: frozenset[str]) -> list[Entered]:
-    """Run each test, and see which lines of the files it enters. For a forked process."""
-    entered: dict[str, set[int]] = {}
-
-    def line(frame: FrameType, event: str, _argument: Any) -> Any:
-        entered.setdefault(frame.f_code.co_filename, set()).add(frame.f_lineno)
-        return line
-
-    def call(frame: FrameType, event: str, argument: Any) -> Any:
-        return line(frame, event, argument) if frame.f_code.co_filename in files else None
-
+def observed(items: Sequence[pytest.Item], live: Live, paths: Sequence[Path]) -> tuple[list[Entered], list[str]]:
+    """Run each test, and see which statements of the files it enters, and which modules they import in the end. For a
+    forked process."""
+    entered: set[tuple[str, int]] = set()
+    setattr(builtins, NOTE, lambda file, line: entered.add((file, line)))
+    for path in paths:
+        tree = ast.fix_missing_locations(Noting(str(path)).visit(parsed(path)[0]))
+        put_code(compiled(tree.body, path), live[str(path)])
     found = []
     for item, following in zip(items, [*items[1:], None], strict=True):
-        entered = {}
+        entered.clear()
         begin = time.process_time()
-        threading.settrace(call)
-        sys.settrace(call)
         passed = run_item(item, following)
-        sys.settrace(None)
-        threading.settrace(None)
-        found.append(Entered(entered, time.process_time() - begin, not passed))
-    return found
+        found.append(Entered(frozenset(entered), time.process_time() - begin, not passed))
+    return found, list(sys.modules)
+
+
+NOTE: Final = "__entered__"
+
+
+class Noting(ast.NodeTransformer):
+    """Has each statement of a function say that it is entered."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.depth = 0
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.depth += 1
+        self.generic_visit(node)
+        self.depth -= 1
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self.visit_FunctionDef(node)  # type: ignore[arg-type] # the same fields
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for name in ("body", "orelse", "finalbody") if self.depth else ():
+            held = getattr(node, name, None)
+            if isinstance(held, list):
+                setattr(node, name, [one for stmt in held for one in (self._note(stmt), stmt)])
+        return node
+
+    def _note(self, stmt: ast.stmt) -> ast.stmt:
+        where: list[ast.expr] = [ast.Constant(self.file), ast.Constant(stmt.lineno)]
+        return ast.copy_location(ast.Expr(ast.Call(ast.Name(NOTE, ast.Load()), where, [])), stmt)
 
 
 def in_child(work: Callable[[], bytes], cpu: float) -> tuple[int, bytes]:
@@ -446,29 +490,45 @@ class Runner:
 
     def __init__(self, area: Area, mutants: Sequence[Mutant]) -> None:
         self.mutants = mutants
-        self.files = frozenset(map(str, area.paths()))
+        self.paths = area.paths()
         self.survivors: list[Mutant] = []
+        self.is_mutant = False
         self.error = "pytest ran nothing"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_load_initial_conftests(self) -> None:
         from hypothesis import Phase, settings  # not before: pytest wants to be the first to import it
 
-        settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), database=None, derandomize=True)
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", phases=phases, database=None, derandomize=True, report_multiple_bugs=False)
         settings.load_profile("mutants")  # tests/profiles.py makes its own of this one
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """End the child at the first failure, before it is told in words."""
+        if self.is_mutant and call.excinfo and not call.excinfo.errisinstance(pytest.skip.Exception):
+            os._exit(1)
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for path in self.paths:
+            module_of(path)
         live, items, self.error = live_functions(), session.items, ""
-        status, said = in_child(lambda: pickle.dumps(traced(items, self.files)), 3600)
+        status, said = in_child(lambda: pickle.dumps(observed(items, live, self.paths)), 3600)
         if status:
             self.error = "the tests did not come to their end without a change"
             return True
-        entered: list[Entered] = pickle.loads(said)
+        entered: list[Entered]
+        entered, names = pickle.loads(said)
         failed = [item.nodeid for item, one in zip(items, entered, strict=True) if one.failed]
         if failed:
             self.error = f"these tests fail without a change: {', '.join(failed)}"
             return True
+        for name in names:  # so that no child has to
+            if name not in sys.modules:
+                with suppress(ImportError):
+                    importlib.import_module(name)
+        live = live_functions()
         order = sorted(range(len(items)), key=lambda at: entered[at].seconds)
         for at, mutant in enumerate(self.mutants):
             chosen = _within_seconds([one for one in order if _enters(entered[one], mutant)], entered)
@@ -486,6 +546,7 @@ class Runner:
             return "unseen"
 
         def work() -> bytes:
+            self.is_mutant = True
             if not put(mutant, live):
                 return b"unseen"
             for item, following in zip(items, [*items[1:], None], strict=True):
@@ -504,9 +565,8 @@ def _within_seconds(order: Sequence[int], entered: Sequence[Entered]) -> list[in
 
 
 def _enters(entered: Entered, mutant: Mutant) -> bool:
-    """Whether a test enters the lines; what looks at a constant may enter none of its module."""
-    lines = entered.lines.get(str(mutant.path), set())
-    return bool(mutant.constant) or any(mutant.lines[0] <= line <= mutant.lines[1] for line in lines)
+    """Whether a test enters the statement; what looks at a constant may enter none of its module."""
+    return bool(mutant.constant) or (str(mutant.path), mutant.line) in entered.statements
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -558,7 +618,16 @@ def tried(name: str, area: Area, mutants: Sequence[Mutant], why: dict[tuple[str,
     """Try mutants of one area; how many of them are wrong."""
     runner = Runner(area, mutants)
     pytest.main(
-        ["-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", *area.tests],
+        [
+            "-p",
+            "no:terminal",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "addopts=--import-mode=importlib",
+            "--assert=plain",
+            *area.tests,
+        ],
         plugins=[runner],
     )
     if runner.error:
