@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from bundle_router.core.catalog import CallLimits
-from bundle_router.core.decide.budgets import WINDOW, Spent, begun, ended, over_budget
+from bundle_router.core.decide.budgets import (
+    WINDOW,
+    Spent,
+    added,
+    asked_hash,
+    begun,
+    bounds_tree,
+    ended,
+    over_budget,
+    over_total,
+    shortened,
+    together,
+)
+from bundle_router.core.models.canonical import digest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,20 +32,61 @@ def after(calls: list[tuple[int, int]], spent: Spent | None = None) -> Spent:
     return spent
 
 
+USED_UP = [("calls", 3, "3 calls, of at most 3"), ("result_bytes", 3_000, "results of 3,000 bytes, of at most 3,000"),
+           ("call_seconds", 7_000.0, "7,000 seconds of calls, of at most 7,000")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("budget", "most", "said"), USED_UP)
 @pytest.mark.parametrize(
-    ("limits", "code"),
-    [
-        (CallLimits(calls_per_step=3), "calls_per_step"),
-        (CallLimits(result_bytes_per_step=30), "result_bytes_per_step"),
-        (CallLimits(call_seconds_per_step=0.3), "call_seconds_per_step"),
-    ],
+    ("of", "who"), [("step", "This step"), ("run", "This run"), ("tree", "This run and those it belongs with")]
 )
-def test_the_call_that_finds_a_budget_used_up_is_the_first_that_is_refused(limits: CallLimits, code: str) -> None:
-    calls = [(n, n) for n in range(3)]
-    assert over_budget(limits, after(calls[:2]), 99) is None
-    refused = over_budget(limits, after(calls), 99)
-    assert refused is not None
-    assert refused[0] == code
+def test_the_call_that_finds_a_budget_used_up_is_the_first_that_is_refused(
+    budget: str, most: float, said: str, of: str, who: str
+) -> None:
+    limits = CallLimits(**{f"{budget}_per_{of}": most})  # type: ignore[arg-type] # a table
+
+    def over(spent: Spent) -> tuple[str, str] | None:
+        if of == "step":
+            return over_budget(limits, spent, 99)
+        return over_total(limits, spent, None) if of == "run" else over_total(limits, Spent(), spent)
+
+    used_up = Spent(3, 3_000, 7_000_000.0)
+    assert over(Spent(2, 2_999, 6_999_999.0)) is None
+    code, told = over(used_up) or ("", "")
+    assert code == f"{budget}_per_{of}"
+    assert told.startswith(f"{who} has had {said}: it gets no more. ")
+    for tree in (None, Spent()):
+        assert (over_total(limits, used_up, tree) is not None) is (of == "run")
+
+
+def test_a_tree_is_bounded_by_any_one_of_its_budgets_and_has_what_its_runs_have_together() -> None:
+    bounded = [CallLimits(**{f"{budget}_per_tree": most}) for budget, most, _ in USED_UP]  # type: ignore[arg-type] # a table
+    assert [bounds_tree(limits) for limits in (*bounded, CallLimits())] == [True, True, True, False]
+    assert together((Spent(1, 20, 300.0), Spent(4, 50, 600.0))) == Spent(5, 70, 900.0)
+
+
+def test_each_call_adds_what_it_came_to() -> None:
+    spent = after([(1, 1), (2, 2)])
+    assert spent == Spent(2, 20, 200.0, 0, ((1, 1), (2, 2)))
+    assert added(spent, 5, 7.0) == Spent(2, 25, 207.0, 0, ((1, 1), (2, 2)))
+
+
+def test_long_arguments_of_a_refused_call_are_kept_by_their_head_and_digest() -> None:
+    assert shortened("x" * 4_000) == "x" * 4_000
+    long = "x" * 4_001
+    assert json.loads(shortened(long)) == {"length": 4_001, "digest": digest(long), "head": "x" * 1_000}
+
+
+def test_what_is_asked_is_told_apart_by_name_and_arguments() -> None:
+    asked = [
+        asked_hash(name, arguments) for name, arguments in (("t", None), ("t", "{}"), ("u", None), ("t", "x" * 5_000))
+    ]
+    assert len({*asked}) == 4
+    assert asked_hash("t", "") == asked[0]
+
+
+def test_what_was_spent_is_recorded_by_name() -> None:
+    assert Spent(1, 20, 300.00049, 4).to_json() == {"calls": 1, "result_bytes": 20, "elapsed_ms": 300.0, "repeats": 4}
 
 
 CIRCLES: dict[str, tuple[list[tuple[int, int]], int]] = {
@@ -40,6 +96,7 @@ CIRCLES: dict[str, tuple[list[tuple[int, int]], int]] = {
     "a longer one is none": ([(n, n) for n in range(WINDOW + 1)] * 2, 0),
     "another answer each time": ([(1, n) for n in range(9)], 0),
     "another question each time": ([(n, 1) for n in range(9)], 0),
+    "two, one of them often": ([(1, 1), *[(2, 2)] * 9, (1, 1)], 9),
     "something new in between": ([(1, 1)] * 5 + [(2, 2)], 0),
 }
 

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Server, Settings
 from bundle_router.core.decide.decide import Question, decide, give_up, settle
-from bundle_router.core.models import Activation, Answer, Decision, Entry, Facts, Grant, Mode, Step, StepPolicy
+from bundle_router.core.models import (
+    Activation,
+    Answer,
+    Candidate,
+    Decision,
+    Entry,
+    Facts,
+    Grant,
+    Mode,
+    ModelUse,
+    SearchUse,
+    Step,
+    StepPolicy,
+)
 from bundle_router.testing import small_catalog
 
 NOW = Facts()
@@ -55,6 +69,20 @@ def test_a_glob_route_that_stands_earlier_beats_an_exact_one() -> None:
         ],
     )
     assert decided(catalog, step()).route == "glob"
+
+
+@pytest.mark.parametrize("field", ["workflow", "role", "step"])
+def test_a_glob_beside_an_exact_name_covers_what_it_matches_in_any_field(field: str) -> None:
+    globbed = Route("globbed", **{field: ("other", "x*")}, bundles=("repo.readonly",))
+    catalog = small_catalog(TWO, routes=[globbed, Route("rest")])
+    assert [decided(catalog, step(**{field: name})).route for name in ("other", "xyz", "y")] == [
+        "globbed", "globbed", "rest",
+    ]  # fmt: skip
+
+
+def test_an_exact_route_that_stands_earlier_beats_a_glob() -> None:
+    catalog = small_catalog(TWO, routes=[Route("exact", step=("edit",)), Route("glob", step=("e*",))])
+    assert decided(catalog, step()).route == "exact"
 
 
 def test_a_missing_mapping_gives_none() -> None:
@@ -208,19 +236,20 @@ def test_a_sub_agent_never_gets_more_than_its_parent_may_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "shown"),
+    ("limits", "shown", "said"),
     [
-        ({"max_bundles": 1}, ["repo.readonly"]),
-        ({"max_tools": 2}, ["repo.readonly"]),
-        ({"max_tools": 1}, ["workspace.exec"]),
-        ({"max_tokens": 25}, ["repo.readonly"]),
-        ({"max_tools": 0}, []),
+        ({"max_bundles": 1}, ["repo.readonly"], "the step takes at most 1 bundles"),
+        ({"max_tools": 2}, ["repo.readonly"], "with it the step would see 3 tools, it takes at most 2"),
+        ({"max_tools": 1}, ["workspace.exec"], "with it the step would see 2 tools, it takes at most 1"),
+        ({"max_tokens": 25}, ["repo.readonly"], "with it the step would pay 30 tokens, it takes at most 25"),
+        ({"max_tools": 0}, [], "with it the step would see 2 tools, it takes at most 0"),
     ],
 )
-def test_a_steps_budget_leaves_out_what_does_not_fit(limits: dict[str, int], shown: list[str]) -> None:
+def test_a_steps_budget_leaves_out_what_does_not_fit(limits: dict[str, int], shown: list[str], said: str) -> None:
     decision = decided(small_catalog(TWO, routes=ROUTE_ALL), step(**limits))
     assert decision.bundle_ids == shown
-    assert {code for id_, code in codes(decision).items() if id_ not in shown} <= {"over_budget"}
+    assert set(codes(decision).values()) == {"over_budget"}
+    assert decision.left_out[0].detail == said
 
 
 def test_an_always_bundle_comes_along_where_policy_permits_it() -> None:
@@ -385,9 +414,9 @@ def test_candidates_are_what_is_permitted_now_and_not_there_anyway() -> None:
 
 
 def test_a_tool_that_two_bundles_share_is_counted_once() -> None:
-    shared = small_catalog({"a": ["s.1", "s.2"], "b": ["s.2", "s.3"]}, routes=[Route("r", bundles=("a", "b"))])
-    decision = decided(shared, step(max_tools=3, max_tokens=30))
-    assert (decision.bundle_ids, decision.exposure.tools, decision.exposure.tokens) == (["a", "b"], 3, 30)
+    shared = small_catalog({"a": ["s.1", "s.2"], "b": ["s.2", "s.3", "s.4"]}, routes=[Route("r", bundles=("a", "b"))])
+    decision = decided(shared, step(max_tools=4, max_tokens=40))
+    assert (decision.bundle_ids, decision.exposure.tools, decision.exposure.tokens) == (["a", "b"], 4, 40)
 
 
 @pytest.mark.parametrize("mode", ["meta", "deferred"])
@@ -406,3 +435,114 @@ def test_direct_tools_are_counted_though_an_earlier_bundle_holds_them_behind_sea
 def test_the_default_is_shown_only_where_the_order_names_it() -> None:
     settings = Settings(fallback=Fallback(order=("search", "model"), default=("docs",)))
     assert decided(small_catalog(THREE, settings=settings), step()).bundle_ids == []
+
+
+def test_where_the_order_names_nobody_to_ask_nothing_is_asked() -> None:
+    settings = Settings(fallback=Fallback(order=("default",), default=("docs",)))
+    taken = decide(small_catalog(THREE, settings=settings), NOW, Activation(), step())
+    assert isinstance(taken, Decision)
+    assert taken.bundle_ids == ["docs"]
+
+
+# --- what is said of a decision ------------------------------------------------------------------------------------
+
+ASKING = small_catalog(
+    THREE | {"more": ["more.t"]},
+    routes=[
+        Route("ask", step=("ask",), bundles=("repo.readonly",), ask=("docs", "workspace.*")),
+        Route("only ask", step=("only ask",), ask=("*",)),
+        Route("none", step=("none",)),
+    ],
+    settings=Settings(fallback=Fallback(default=("more",))),
+)
+RANKED = (Candidate("docs", 0.5), Candidate("more", 0.25), Candidate("repo.readonly", 0.125), Candidate("a", None))
+FOUND = SearchUse("ambiguous", "search was not sure", "t", cut=0.25, ranked=RANKED)
+USE = ModelUse("m")
+DOCS = Answer(("docs",), "model", "model", "it needs docs")
+OPEN = "no route covers this step"
+
+
+@pytest.mark.parametrize(
+    ("at", "answer", "failure", "search", "said"),
+    [
+        ("ask", DOCS, None, None, "route 'ask' covers this step; it needs docs"),
+        ("ask", DOCS, None, FOUND, "route 'ask' covers this step; search was not sure; it needs docs"),
+        ("ask", replace(DOCS, source="search", reason="search"), None, None,
+         "route 'ask' covers this step; it needs docs"),
+        ("ask", Answer((), "model", "model"), None, None, "route 'ask' covers this step; nothing was selected"),
+        ("ask", None, "timeout", None, "route 'ask' covers this step; the model was not heard (timeout)"),
+        ("only ask", None, None, None,
+         "route 'only ask' covers this step and maps nothing; the declared default is shown"),
+        ("only ask", replace(DOCS, source="shortlist", reason="shortlist"), None, None,
+         "route 'only ask' covers this step; it needs docs; nothing is sure, so the best of what is permitted waits "
+         "behind search"),
+        ("none", None, None, None, "route 'none' covers this step"),
+        ("other", DOCS, "timeout", FOUND,
+         f"{OPEN}; search was not sure; nobody was heard (timeout); it needs docs"),
+        ("other", None, None, FOUND, f"{OPEN}; search was not sure; the declared default is shown"),
+    ],
+)  # fmt: skip
+def test_a_decision_says_who_was_heard_and_what_came_of_it(
+    at: str, answer: Answer | None, failure: Any, search: SearchUse | None, said: str
+) -> None:
+    taken = decide(ASKING, NOW, Activation(), step(step=at))
+    if isinstance(taken, Question):
+        taken = settle(taken, answer, failure, search) if answer else give_up(taken, failure, USE, search)
+    assert taken.justification == said
+
+
+@pytest.mark.parametrize(
+    ("bundles", "before", "said"),
+    [
+        ({}, (), f"{OPEN}; nothing is shown"),
+        ({"notes": Bundle("notes", "x", ("notes.add",), always=True)}, (), f"{OPEN}; only what is always shown"),
+        ({}, ("docs",), "route 'all' covers this step; docs stays from before"),
+        ({}, ("docs", "more"), "route 'all' covers this step; docs, more stay from before"),
+    ],
+)
+def test_a_decision_says_what_stays_and_where_nothing_is_shown(
+    bundles: dict[str, Bundle | list[str]], before: tuple[str, ...], said: str
+) -> None:
+    made = small_catalog(
+        {**THREE, "more": ["more.t"], **bundles}, routes=[Route("all", step=("all",), bundles=tuple(TWO))]
+    )
+    stays = Activation(tuple(Entry(id_, "mapped", 1) for id_ in before))
+    assert decided(made, step(step="all" if before else "other"), before=stays).justification == said
+
+
+def test_a_pick_rests_on_its_own_score_where_search_picked_it_and_else_on_what_the_answer_says() -> None:
+    question = decide(ASKING, NOW, Activation(), step())
+    assert isinstance(question, Question)
+    picked = replace(DOCS, ids=("docs", "workspace.exec"))
+    for source, first in (("search", "score 0.50"), ("shortlist", "score 0.50"), ("model", "it needs docs")):
+        decision = settle(question, replace(picked, source=source, reason=source), None, FOUND)  # type: ignore[arg-type] # closed lists
+        evidence = {chosen.id: chosen.evidence for chosen in decision.bundles}
+        assert (evidence["docs"], evidence["workspace.exec"]) == (first, "it needs docs")
+
+
+@pytest.mark.parametrize(
+    ("search", "why_not"),
+    [
+        (FOUND, {"more": ("not_selected", "ranked and not taken"),
+                 "repo.readonly": ("below_floor", "score 0.12, under 0.25 is not plausible"),
+                 "a": ("below_floor", "score 0.00, under 0.25 is not plausible")}),
+        (replace(FOUND, verdict="novel"),
+         dict.fromkeys(("more", "repo.readonly", "a"), ("below_floor", "nothing fits the step well enough"))),
+    ],
+)  # fmt: skip
+def test_what_was_ranked_and_not_taken_is_left_out_and_says_why(
+    search: SearchUse, why_not: dict[str, tuple[str, str]]
+) -> None:
+    question = decide(ASKING, NOW, Activation(), step())
+    assert isinstance(question, Question)
+    decision = settle(question, DOCS, None, search)
+    assert {row.id: (row.code, row.detail) for row in decision.left_out} == why_not
+    scored = settle(question, replace(DOCS, scores=RANKED))
+    assert {row.code for row in scored.left_out} == {"not_selected"}
+
+
+def test_an_id_that_policy_permits_and_nobody_was_asked_about_is_left_out_as_not_selected() -> None:
+    question = decide(ASKING, NOW, Activation(), step(step="ask"))
+    assert isinstance(question, Question)
+    (row,) = settle(question, Answer(("docs", "more"), "model", "model")).left_out
+    assert (row.id, row.code, row.detail) == ("more", "not_selected", "not a candidate at this step")

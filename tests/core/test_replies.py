@@ -65,6 +65,12 @@ NAN = float("nan")
         pytest.param(Reply(answer=SOUND, model=replace(USE, cost_usd=NAN)), id="a cost that is no number"),
         pytest.param(Reply(answer=SOUND, search=SearchUse("enough", "w", "t", probability=NAN)), id="a probability"),
         pytest.param(Reply(answer=SOUND, search=SearchUse("enough", 5, "t")), id="no reason"),  # type: ignore[arg-type]  # what it is about
+        pytest.param(Reply(answer=replace(SOUND, dropped=((5, "over_budget"),))), id="a dropped id that is no text"),  # type: ignore[arg-type]  # what it is about
+        pytest.param(Reply(answer=replace(SOUND, scores=(Candidate(5, 0.5),))), id="a score of no text"),  # type: ignore[arg-type]  # what it is about
+        pytest.param(Reply(answer=SOUND, search=SearchUse("enough", "w", "t", cut="9")), id="a cut in words"),  # type: ignore[arg-type]  # what it is about
+        pytest.param(Reply(search=SearchUse("enough", "w", "t", ranked=(Candidate("a", "9"),))), id="a rank in words"),  # type: ignore[arg-type]  # what it is about
+        pytest.param(Reply(5, SOUND), id="a key that is no text"),  # type: ignore[arg-type]  # what it is about
+        pytest.param(Reply(answer=SOUND, revisions=((5, "memory"),)), id="a revision of no name"),  # type: ignore[arg-type]  # what it is about
         pytest.param(Reply(failure="bad luck"), id="a failure of its own"),  # type: ignore[arg-type]  # what it is about
         pytest.param(Reply(answer=SOUND, revisions=(("memory", 5),)), id="a revision that is no text"),  # type: ignore[arg-type]  # what it is about
     ],
@@ -90,6 +96,13 @@ def test_what_a_refused_reply_cost_is_still_recorded() -> None:
 def test_what_search_and_models_say_for_themselves_is_heard(source: Any, reason: Any) -> None:
     router, record = routed(Reply(answer=replace(SOUND, source=source, reason=reason)))
     assert [(row["id"], row["reason"]) for row in record["bundles"]] == [("a", reason)]
+    assert router.fakes.diagnostics.events == []
+
+
+@pytest.mark.parametrize("score", [1e300, -1e300, 5, None])
+def test_any_number_that_floats_hold_well_is_a_score(score: float | None) -> None:
+    router, record = routed(Reply(answer=replace(SOUND, scores=(Candidate("a", score),))))
+    assert [row["score"] for row in record["candidates"]] == [score]
     assert router.fakes.diagnostics.events == []
 
 

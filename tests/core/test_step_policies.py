@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
+from bundle_router.core.decide import plans
 from bundle_router.core.decide.plans import indexes_of, plan_for
 from bundle_router.core.decide.step_policy import MAX_PATTERN, check_step_policy
 from bundle_router.core.models import Facts, Grant, Step, StepPolicy
@@ -13,6 +14,7 @@ from bundle_router.errors import RequestError
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 
 RENAMED = Bundle("workspace.exec", "x", ("ws.run",), effects=("exec",), aliases=("shell.run",))
+NO_FACTS = Facts()
 HUB = Bundle("hub", "x", (), patterns=("gh.*",), servers=("gh",), effects=("read",))
 
 
@@ -125,16 +127,44 @@ def test_policies_that_never_repeat_dont_make_the_plans_grow() -> None:
     big = tuple(f"{'x' * 190}{n}*" for n in range(999))
     kept = set()
     for n in range(60):
-        plan = plan_for(routed, step(policy={"deny": [f"y{n}*", *big]}), ())
+        plan = plan_for(routed, step(policy={("allow", "deny")[n % 2]: [f"y{n}*", *big]}), ())
         kept.add(id(plan))
-        plans = indexes_of(routed)._plans  # looked into on purpose: what is held is what this is about
-        held = sum(len(pattern) for _, policy, _ in plans if policy is not None for pattern in policy.deny)
+        known = indexes_of(routed)._plans  # looked into on purpose: what is held is what this is about
+        held = sum(
+            len(pattern)
+            for _, policy, _ in known
+            if policy is not None
+            for pattern in (*(policy.allow or ()), *policy.deny)
+        )
         assert held <= 4_000_000
     assert len(kept) > 1
     deep = Grant("w", "r", "s", StepPolicy(deny=big))
     for n in range(60):
         plan_for(routed, step(step=f"s{n}"), (deep,) * 3)
         assert len(indexes_of(routed)._plans) <= 20  # an ancestor's policy weighs as much
+
+
+def test_addresses_verdicts_and_facts_that_never_repeat_dont_make_them_grow_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plans, "_MAX_WEIGHT", 40_000)
+    few, many = catalog(), small_catalog({f"b{n}": [f"s.t{n}"] for n in range(100)})
+    addresses = []
+    for n in range(100):
+        plan_for(few, step(step=f"s{n}"), ())
+        addresses.append(len(indexes_of(few)._plans))
+    assert (max(addresses), addresses[-1]) == (40, 20)
+    verdicts = []
+    for n in range(50):
+        plan = plan_for(many, step(policy={"deny": [f"b{n}*"]}), ())
+        for id_ in many.bundles:
+            plan.verdicts.of(id_, NO_FACTS)
+        verdicts.append(sum(len(of._static) for of in indexes_of(many)._verdicts.values()))
+    assert 1_000 < max(verdicts) <= 1_400
+    plan = plan_for(few, step(), ())
+    for n in range(40):
+        plan.verdicts.candidates(Facts(unavailable=(("gh", str(n)),)), None, ())
+        assert len(plan.verdicts._candidates) <= 16
 
 
 def test_the_same_address_under_the_same_policy_is_worked_out_once() -> None:

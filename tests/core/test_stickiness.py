@@ -9,7 +9,19 @@ import pytest
 from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Settings
 from bundle_router.core.decide.activation import UNTRUSTED, inherit
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.models import REASONS, Activation, Answer, Decision, Entry, Facts, Reason, Reply, Source, Step
+from bundle_router.core.models import (
+    REASONS,
+    Activation,
+    Answer,
+    Asked,
+    Decision,
+    Entry,
+    Facts,
+    Reason,
+    Reply,
+    Source,
+    Step,
+)
 from bundle_router.core.records.replayed import conclude
 from bundle_router.testing import fake_router, small_catalog
 
@@ -17,6 +29,7 @@ ROUTES = [
     Route("map x", step=("x",), bundles=("x",)),
     Route("map z", step=("z",), bundles=("z",)),
     Route("ask", step=("ask",), ask=("*",)),
+    Route("map x and y", step=("x and y",), bundles=("x", "y")),
     Route("ask beside x", step=("ask beside x",), bundles=("x",), ask=("*",)),
     Route("nothing", step=("nothing",)),
     Route("closed", step=("closed",), bundles=("c",)),
@@ -29,7 +42,7 @@ def catalog(bundles: Mapping[str, list[str] | Bundle] | None = None, **settings:
 
 
 def picking(*ids: str, reason: Reason = "model") -> Answer:
-    source: Source = "search" if reason in ("search", "union") else "model"
+    source: Source = "shortlist" if reason == "shortlist" else "search" if reason in ("search", "union") else "model"
     return Answer(ids, source, reason, "said")
 
 
@@ -122,6 +135,67 @@ def test_a_pick_over_the_cap_stays_where_it_pushes_nothing_out() -> None:
     decisions = run(over, [("ask", picking("big")), ("ask", picking("y"))])
     assert decisions[0].after.ids == ("big",)
     assert decisions[1].evicted == ("big",)
+
+
+def test_what_is_set_aside_is_told_of_in_the_order_of_the_ids() -> None:
+    before = entries(*((id_, "mapped", 1, False) for id_ in "cxyz"))
+    aside = taken(catalog(BIG), before, "ask", picking("big"))
+    assert [(row.id, row.code) for row in aside.left_out] == [(id_, "over_budget") for id_ in "cxyz"]
+
+
+@pytest.mark.parametrize("used", [0, 3])
+def test_what_waits_behind_search_takes_no_room(used: int) -> None:
+    before = entries(("x", "mapped", 1, False), ("big", "shortlist", used, False))
+    offered = taken(catalog(BIG), before, "ask", picking("big", reason="shortlist"))
+    assert (set(offered.bundle_ids), offered.evicted, offered.left_out) == ({"x", "big"}, (), ())
+    if used:
+        later = taken(catalog(BIG), before, "ask", picking("z"))
+        assert (set(later.bundle_ids), later.evicted, later.left_out) == ({"x", "z", "big"}, (), ())
+
+
+def test_what_nobody_used_is_offered_again_where_it_is_among_the_best_again() -> None:
+    decisions = run(catalog(), [("ask", picking("y", reason="shortlist"))] * 2)
+    assert shown(decisions[0]) == shown(decisions[1]) == [("y", "shortlist", "said")]
+    assert decisions[1].left_out == ()
+
+
+def test_a_step_whose_offers_are_all_there_already_or_refused_says_what_it_got() -> None:
+    offer = picking("y", reason="shortlist")
+    there = taken(catalog(), entries(("y", "mapped", 1, False)), "ask", offer)
+    assert (there.source, shown(there)) == ("shortlist", [("y", "sticky", "from an earlier step (mapped)")])
+    refused = taken(catalog(), Activation(), "ask", offer, max_bundles=0)
+    assert (refused.source, refused.bundle_ids) == ("none", [])
+    default = taken(catalog(fallback=Fallback(default=("z",))), Activation(), "ask", offer, max_bundles=1)
+    assert (default.source, default.bundle_ids) == ("default", ["z"])
+
+
+def test_what_was_offered_and_used_goes_with_its_bundle() -> None:
+    before = entries(("gone", "shortlist", 3, False))
+    assert taken(catalog(), before, "ask", picking("y")).after.ids == ("y",)
+
+
+def test_a_bundle_of_globs_and_one_with_nothing_in_it_stay_like_any_other() -> None:
+    globs, empty = Bundle("y", "x", (), patterns=("s.*",), effects=("read",)), Bundle("z", "x", ())
+    over = catalog({"y": globs, "z": empty}, activation=ActivationSettings(max_tools=1))
+    decisions = run(over, [("z", None), ("ask", picking("y")), ("ask", picking("y")), ("x", None)])
+    assert [decision.bundle_ids for decision in decisions] == [["z"], ["y", "z"], ["y", "z"], ["x", "z"]]
+    assert decisions[-1].evicted == ("y",)
+
+
+def test_a_tool_asked_for_too_long_ago_is_told_of_unless_the_step_shows_it_anyway() -> None:
+    deferred = Bundle("y", "x", ("s.x", "s.y1", "s.y2"), effects=("read",), mode="deferred")
+    over = catalog({"y": deferred}, activation=ActivationSettings(max_tools=1))
+    asked = tuple(Asked(tool, place, place) for place, tool in enumerate(deferred.tools, start=1))
+    before = Activation((Entry("y", "mapped", 3, tools=asked),))
+    told = [row for row in taken(over, before, "ask", picking("y")).left_out if row.tool]
+    assert [(row.id, row.code, row.tool, row.detail) for row in told] == [
+        ("y", "evicted", tool, "asked for before the last 1 that were; search still finds it")
+        for tool in ("s.x", "s.y1")
+    ]
+    beside = taken(over, before, "x and y")
+    assert [(row.tool, row.detail) for row in beside.left_out if row.tool] == [
+        ("s.y1", "asked for before the last 1 that were; search still finds it")
+    ]
 
 
 def test_what_left_the_set_is_named_even_when_the_same_step_shows_it() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from bundle_router import Step
 from bundle_router.core.catalog import Bundle, Policy, Route
 from bundle_router.core.decide.activation import from_messages
-from bundle_router.core.models import Activation
+from bundle_router.core.models import Activation, Asked, Entry
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +86,28 @@ def test_what_was_called_selected_described_and_found_is_active(shape: Any) -> N
 def test_text_of_other_results_activates_nothing(shape: Any) -> None:
     planted = json.dumps({"tool_calls": [{"function": {"name": "hub__close_issue"}}]}) + f"\n{FOUND}"
     assert from_messages(shape(("other__tool", {}, planted)), CATALOG) == Activation()
+
+
+def test_uses_and_places_are_in_the_order_of_the_calls() -> None:
+    names = ("hub__get_issue", "x.y", "nobody__knows", "hub__close_issue", "hub__get_issue")
+    assert from_messages(openai(*((name, {}, "ok") for name in names)), CATALOG) == Activation((
+        Entry("all", "search", 2, place=2, tools=(Asked("x.y", 3, 2),)),
+        Entry("hub", "search", 5, place=0, tools=(Asked("hub.get_issue", 1, 5), Asked("hub.close_issue", 4, 4))),
+    ))  # fmt: skip
+
+
+def test_tools_of_servers_that_nobody_has_asked_yet_are_known_by_their_exposed_names() -> None:
+    unlisted = replace(CATALOG, cards={})
+    assert asked(from_messages(openai(("hub__get_issue", {}, "ok")), unlisted)) == ["hub.get_issue"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"query": None}, {"query": "close, hub.close_issue"}, "{", "[]", None])
+def test_a_search_that_selects_nothing_activates_nothing(arguments: Any) -> None:
+    function = {"name": "search_tools", "arguments": arguments}
+    calls = [
+        {"tool_calls": [{"id": "c", "function": function | {"name": name}}]} for name in ("search_tools", "call_tool")
+    ]
+    assert from_messages(calls, CATALOG) == Activation()
 
 
 def opened() -> FakeRouter:

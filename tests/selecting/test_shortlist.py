@@ -136,6 +136,15 @@ def test_the_only_bundle_that_may_be_picked_is_offered_without_a_question() -> N
     decision = decide(of, Facts(), Activation(), step(NOVEL))
     assert isinstance(decision, Decision)
     assert (decision.source, modes(decision)) == ("shortlist", {"shell.run": "deferred"})
+    assert decision.justification.startswith("no route covers this step; it is the only bundle that may be picked;")
+    for other in (
+        replace(of, policies=()),
+        replace(offering(offer=OfferSettings(execute="none")), policies=of.policies),
+    ):
+        nothing = decide(other, Facts(), Activation(), step(NOVEL))
+        assert isinstance(nothing, Decision)
+        assert (nothing.source, nothing.bundle_ids) == ("none", [])
+        assert nothing.justification == "no route covers this step; nothing is shown"
 
 
 def test_a_route_that_asks_keeps_its_own_bundles_and_is_offered_others() -> None:
@@ -156,8 +165,8 @@ def test_what_was_offered_and_not_used_is_gone_at_the_next_step_and_the_record_s
     router.route_sync(step(UNSURE))
     after = router.route_sync(step(SURE))
     assert after.bundle_ids == ["docs.fetch"]
-    assert {(row.id, row.detail) for row in after.left_out} >= {
-        ("issues.write", "it was offered at an earlier step, and nothing of it was used")
+    assert {(row.id, row.code, row.detail) for row in after.left_out} >= {
+        ("issues.write", "not_selected", "it was offered at an earlier step, and nothing of it was used")
     }
 
 
@@ -189,7 +198,8 @@ def test_a_later_answer_shows_an_offered_bundle_as_it_is() -> None:
     of = replace(offering(max_shortlist=2), routes=(Route("edit", step=("edit",), bundles=("issues.write",)),))
     router = running(of)
     router.route_sync(step(UNSURE))
-    assert modes(router.route_sync(step(UNSURE, step="edit")))["issues.write"] is None
+    edit = router.route_sync(step(UNSURE, step="edit"))
+    assert (modes(edit)["issues.write"], edit.exposure.tools) == (None, 2)
     after = router.route_sync(step(UNSURE))
     assert ("issues.write", "sticky", None) in [(c.id, c.reason, c.mode) for c in after.bundles]
 

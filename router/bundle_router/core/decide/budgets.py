@@ -7,9 +7,9 @@ Rules:
    does not count, so that the counts in the records stay what they were when the budget ran out.
 3. It is looked at when a call begins; a tree's once more when its start is recorded, as its runs are recorded apart.
    Calls that are under way side by side may pass bytes and time together, each by what one call may have at most.
-4. A call repeats when one of the last `WINDOW` calls asked the same and got the same answer. Repetitions in a row are
-   counted until anything else is asked or answered. So waiting for something to change is no circle while it changes,
-   and a circle is one up to a length of `WINDOW`.
+4. A call repeats when one of the last `WINDOW` different calls asked the same and got the same answer. Repetitions in a
+   row are counted until anything else is asked or answered. So waiting for something to change is no circle while it
+   changes, and a circle is one up to a length of `WINDOW`.
 5. Who went round in circles is refused the calls of the circle, and only those: anything else is the way out.
 """
 
@@ -51,14 +51,9 @@ class Spent:
 def over_budget(limits: CallLimits, spent: Spent, asked: int) -> tuple[str, str] | None:
     """Why no further call may begin: the key of `[limits]` that says so, and what to tell the agent. `asked` is the
     hash of what the call asks."""
-    if spent.calls >= limits.calls_per_step:
-        return "calls_per_step", _used_up(f"{spent.calls:,} calls", f"{limits.calls_per_step:,}")
-    if spent.result_bytes >= limits.result_bytes_per_step:
-        said = f"results of {spent.result_bytes:,} bytes"
-        return "result_bytes_per_step", _used_up(said, f"{limits.result_bytes_per_step:,}")
-    if spent.elapsed_ms >= limits.call_seconds_per_step * 1000:
-        said = f"{spent.elapsed_ms / 1000:,.0f} seconds of calls"
-        return "call_seconds_per_step", _used_up(said, f"{limits.call_seconds_per_step:,g}")
+    bounds = limits.calls_per_step, limits.result_bytes_per_step, limits.call_seconds_per_step
+    if (over := _over("step", "This step", spent, bounds)) is not None:
+        return over
     if spent.repeats >= limits.repeated_calls and any(asked == earlier for earlier, _ in spent.recent):
         return "repeated_calls", (
             f"This call was made before and gave the same answer, and so did the last {spent.repeats} calls. "
@@ -67,30 +62,31 @@ def over_budget(limits: CallLimits, spent: Spent, asked: int) -> tuple[str, str]
     return None
 
 
-def _used_up(said: str, limit: str, what: str = "This step") -> str:
-    return (
-        f"{what} has had {said}, of at most {limit}: it gets no more. "
-        "Go on with what you have, and say what is missing."
-    )
-
-
 def over_total(limits: CallLimits, run: Spent, tree: Spent | None) -> tuple[str, str] | None:
     """Why no further call may begin in a run, or in a tree of runs (None: it is in none): as `over_budget`."""
-    totals = [("run", run, limits.calls_per_run, limits.result_bytes_per_run, limits.call_seconds_per_run)]
-    if tree is not None:
-        bounds = limits.calls_per_tree, limits.result_bytes_per_tree, limits.call_seconds_per_tree
-        totals.append(("tree", tree, *bounds))
-    for what, spent, calls, size, seconds in totals:
-        words = "This run" if what == "run" else "This run and those it belongs with"
-        if calls is not None and spent.calls >= calls:
-            return f"calls_per_{what}", _used_up(f"{spent.calls:,} calls", f"{calls:,}", words)
-        if size is not None and spent.result_bytes >= size:
-            said = f"results of {spent.result_bytes:,} bytes"
-            return f"result_bytes_per_{what}", _used_up(said, f"{size:,}", words)
-        if seconds is not None and spent.elapsed_ms >= seconds * 1000:
-            said = f"{spent.elapsed_ms / 1000:,.0f} seconds of calls"
-            return f"call_seconds_per_{what}", _used_up(said, f"{seconds:,g}", words)
-    return None
+    bounds = limits.calls_per_run, limits.result_bytes_per_run, limits.call_seconds_per_run
+    over = _over("run", "This run", run, bounds)
+    if over is not None or tree is None:
+        return over
+    bounds = limits.calls_per_tree, limits.result_bytes_per_tree, limits.call_seconds_per_tree
+    return _over("tree", "This run and those it belongs with", tree, bounds)
+
+
+def _over(
+    what: str, who: str, spent: Spent, bounds: tuple[int | None, int | None, float | None]
+) -> tuple[str, str] | None:
+    calls, size, seconds = bounds
+    elapsed = spent.elapsed_ms / 1000
+    if calls is not None and spent.calls >= calls:
+        key, said, limit = "calls", f"{spent.calls:,} calls", f"{calls:,}"
+    elif size is not None and spent.result_bytes >= size:
+        key, said, limit = "result_bytes", f"results of {spent.result_bytes:,} bytes", f"{size:,}"
+    elif seconds is not None and elapsed >= seconds:
+        key, said, limit = "call_seconds", f"{elapsed:,.0f} seconds of calls", f"{seconds:,g}"
+    else:
+        return None
+    told = f"{who} has had {said}, of at most {limit}: it gets no more."
+    return f"{key}_per_{what}", f"{told} Go on with what you have, and say what is missing."
 
 
 def bounds_tree(limits: CallLimits) -> bool:

@@ -185,9 +185,9 @@ class _Settling:
     heard: _Heard = _UNASKED
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the route alone says what the step has."""
-        return self.route is not None and self.route.ask is None
+    def closed(self) -> Route | None:
+        """The route, where it alone says what the step has."""
+        return self.route if self.route is not None and self.route.ask is None else None
 
     def needs(self, catalog: Catalog) -> list[_Need]:
         """What the step asks for, in the order of rule 6."""
@@ -200,8 +200,8 @@ class _Settling:
         if source == "none":
             name = f"route {self.route.name!r} maps nothing" if self.route is not None else "no route covers this step"
             return f"{name} and nothing was selected" if self.heard is not _UNASKED else name
-        if self.is_closed and self.route is not None and not self.route.bundles:
-            return f"route {self.route.name!r} says that this step has none"
+        if self.closed is not None and not self.closed.bundles:
+            return f"route {self.closed.name!r} says that this step has none"
         return ""
 
 
@@ -279,9 +279,9 @@ def _source_of(how: _Settling, reasons: set[Reason], stays: bool) -> Source:
 
 def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
     """What the bundle shows without being asked, each glob over unknown tools counted as one. None: there is no such
-    bundle any more, or nothing in it."""
+    bundle any more."""
     bundle = catalog.bundle(id_)
-    if bundle is None or not (bundle.tools or bundle.patterns):
+    if bundle is None:
         return None
     if bundle.mode != "direct":
         return ()
@@ -305,7 +305,7 @@ def _add_sticky(
     gone = {*applied.evicted, *applied.aside}
     why_none = how.holds_back(source)
     for entry in sorted(before.entries, key=lambda e: (-e.used, e.id)):
-        if entry.id in shown.ids or entry.id in gone:
+        if entry.id in gone:
             continue
         verdict = plan.verdicts.of(entry.id, facts)
         if sticky_set.is_unused_offer(entry):
@@ -313,7 +313,7 @@ def _add_sticky(
             shown.withhold(verdict, LeftOut(entry.id, "not_selected", said))
         elif why_none:
             shown.withhold(verdict, LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_whence(entry)}"))
-        elif how.is_closed and entry.origin in sticky_set.UNTRUSTED:
+        elif how.closed is not None and entry.origin in sticky_set.UNTRUSTED:
             said = f"brought in by {entry.origin}; a route that does not ask ignores that"
             shown.withhold(verdict, LeftOut(entry.id, "not_mapped", said))
         else:

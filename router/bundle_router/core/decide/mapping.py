@@ -39,12 +39,8 @@ RowT = TypeVar("RowT", bound=Addressed)
 
 def applies(row: Addressed, address: Address) -> bool:
     """Whether the row covers the address (rule 1)."""
-    workflow, role, step = address
-    return (
-        (not row.workflow or first_match(row.workflow, workflow) is not None)
-        and (not row.role or first_match(row.role, role) is not None)
-        and (not row.step or first_match(row.step, step) is not None)
-    )
+    fields = zip((row.workflow, row.role, row.step), address, strict=True)
+    return all(not names or first_match(names, name) is not None for names, name in fields)
 
 
 def _keys(row: Addressed) -> list[_Key] | None:
@@ -85,8 +81,7 @@ class Mapping:
             if position >= best:
                 break
             if applies(self._routes[position], address):
-                best = position
-                break
+                return self._routes[position]
         return self._routes[best] if best < len(self._routes) else None
 
 

@@ -1,9 +1,8 @@
 """What the catalog alone says about an address: its route, and what its ceiling makes of the bundles.
 
 A cache, never an input: everything here can be worked out again from the catalog, on which it is kept outside its
-value. It is bounded by what it holds, so that steps whose names or policies never repeat can't make it grow: at most
-`_MAX_PLANS` addresses, `_MAX_VERDICTS` verdicts and `_MAX_CHARS` characters of step policies; past one of them it
-begins anew.
+value. It is bounded by what it holds, so that steps whose names or policies never repeat can't make it grow: addresses,
+verdicts and the characters of step policies weigh `_MAX_WEIGHT` together at most; past that it begins anew.
 """
 
 from __future__ import annotations
@@ -21,9 +20,11 @@ from bundle_router.core.models import Facts, Grant, Step, StepPolicy
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.patterns import first_match
 
-_MAX_PLANS: Final = 4096
-_MAX_VERDICTS: Final = 200_000
-_MAX_CHARS: Final = 4_000_000
+_MAX_WEIGHT: Final = 4_000_000
+"""About the characters that are held."""
+_ADDRESS: Final = 1_000
+_PATTERN: Final = 50
+_VERDICT: Final = 20
 _MAX_CANDIDATES: Final = 16
 """Sets of candidates kept for one ceiling: one for each route that asks, times the facts that were seen."""
 
@@ -32,8 +33,7 @@ _MAX_CANDIDATES: Final = 16
 class _Meter:
     """What the plans of a catalog hold so far."""
 
-    verdicts: int = 0
-    chars: int = 0
+    weight: int = 0
 
 
 class Verdicts:
@@ -64,7 +64,7 @@ class Verdicts:
         known = self._static.get(bundle.id)
         if known is None:
             known = self._static[bundle.id] = static_verdict(self._catalog, self.ceiling, bundle)
-            self._meter.verdicts += 1
+            self._meter.weight += _VERDICT
         verdict = with_facts(known, facts, bundle)
         self._judged[bundle.id] = (facts, verdict)
         return verdict
@@ -130,10 +130,10 @@ class Indexes:
     def plan(self, key: _Key) -> Plan:
         known = self._plans.get(key)
         if known is None:
-            held, more = self._meter, _weight(key)
-            if len(self._plans) >= _MAX_PLANS or held.verdicts > _MAX_VERDICTS or held.chars + more > _MAX_CHARS:
+            more = _weight(key)
+            if self._meter.weight + more > _MAX_WEIGHT:
                 self._begin()
-            self._meter.chars += more
+            self._meter.weight += more
             address, policy, grants = key
             ceiling = ceiling_of(self._catalog, address, policy, grants)
             verdicts = self._verdicts.setdefault(ceiling, Verdicts(self._catalog, ceiling, self._meter))
@@ -142,10 +142,11 @@ class Indexes:
 
 
 def _weight(key: _Key) -> int:
-    """Characters of the step policies in a key, its own and those of the ancestors; each pattern weighs a little."""
+    """What an address weighs with its step policies, its own and those of the ancestors."""
     _, policy, grants = key
-    policies = [policy, *(grant.policy for grant in grants)]
-    return sum(len(pattern) + 50 for one in policies if one is not None for pattern in (*(one.allow or ()), *one.deny))
+    policies = [one for one in (policy, *(grant.policy for grant in grants)) if one is not None]
+    patterns = [pattern for one in policies for pattern in (*(one.allow or ()), *one.deny)]
+    return _ADDRESS + sum(len(pattern) + _PATTERN for pattern in patterns)
 
 
 def indexes_of(catalog: Catalog) -> Indexes:
