@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import resource
 import socket
 from collections.abc import Callable
@@ -76,6 +78,27 @@ REFUSED: dict[str, tuple[Any, str]] = {
         tool({"type": "object", "properties": {"a": {"$ref": "#/default"}}, "default": {"$ref": "http://x.example"}}),
         "broken_ref",
     ),
+    "a reference into a list of names": (
+        tool({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#/required/a"}}}),
+        "broken_ref",
+    ),
+    "a reference by number into an object": (
+        tool({"type": "object", "properties": {"a": {"$ref": "#/properties/0"}}}),
+        "broken_ref",
+    ),
+    "a reference into text": (tool({"type": "object", "$ref": "#/type/0"}), "broken_ref"),
+    "a reference past the end of a list": (tool({"type": "object", "anyOf": [{"$ref": "#/anyOf/1"}]}), "broken_ref"),
+    "a reference by a word into a list": (tool({"type": "object", "anyOf": [{"$ref": "#/anyOf/x"}]}), "broken_ref"),
+    "a reference by a digit of another script": (
+        tool({"type": "object", "anyOf": [{"$ref": "#/anyOf/\u00b2"}]}),
+        "broken_ref",
+    ),
+    "a reference that is no text": (tool({"type": "object", "properties": {"a": {"$ref": True}}}), "bad_schema"),
+    "a recursive reference that is off": (
+        tool({"type": "object", "properties": {"a": {"$recursiveRef": False}}}),
+        "bad_schema",
+    ),
+    "a base address that is no text": (tool({"type": "object", "properties": {"a": {"$id": 5}}}), "remote_ref"),
     "a reference to itself": (tool({"type": "object", "$ref": "#"}), "endless_ref"),
     "a circle through anyOf": (
         tool(
@@ -91,7 +114,36 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a very long pattern": (tool({"type": "object", "properties": {"a": {"pattern": "a" * 2001}}}), "bad_pattern"),
     "a hidden property": (tool({"type": "object", "properties": {"a\u200b": {}}}), "hidden_text"),
     "a hidden enum value": (tool({"type": "object", "properties": {"a": {"enum": ["x\U000e0041"]}}}), "hidden_text"),
+    "a hidden enum value in ASCII": (
+        tool({"type": "object", "properties": {"a": {"enum": ["ok", "\x07"]}}}),
+        "hidden_text",
+    ),
+    "a letter that shows nothing": (tool({"type": "object", "properties": {"a": {"const": "\u3164"}}}), "hidden_text"),
+    "a private character": (tool({"type": "object", "properties": {"a": {"const": ["ok", "\ue000"]}}}), "hidden_text"),
+    "a hidden key in a constant": (
+        tool({"type": "object", "properties": {"a": {"const": {"ok": 1, "a\u200b": 1}}}}),
+        "hidden_text",
+    ),
+    "a hidden value in a constant": (
+        tool({"type": "object", "properties": {"a": {"const": {"ok": 1, "a": "x\u200b"}}}}),
+        "hidden_text",
+    ),
+    "a hidden keyword": (tool({"type": "object", "x\u200b": 1}), "hidden_text"),
     "a number that is none": (tool(_meta={"x": float("nan")}), "not_json"),
+    "a key that is no text": (tool() | {5: 1}, "not_json"),
+    "a value that JSON does not have": (tool(_meta={1}), "not_json"),
+}
+ON_ONE_VALUE = {
+    **dict.fromkeys(("allOf", "anyOf", "oneOf"), lambda inner: [inner]),
+    **dict.fromkeys(("else", "if", "not", "then"), lambda inner: inner),
+    **dict.fromkeys(("dependencies", "dependentSchemas"), lambda inner: {"a": inner}),
+}
+REFUSED |= {
+    f"a circle through {keyword}": (
+        tool({"type": "object", "$defs": {"a": {keyword: of({"$ref": "#/$defs/a"})}}}),
+        "endless_ref",
+    )
+    for keyword, of in ON_ONE_VALUE.items()
 }
 
 
@@ -135,6 +187,148 @@ def test_another_language_s_type_names_are_read_as_json_s_and_said_so() -> None:
     assert found.tools[0].definition == encode(definition)
 
 
+@pytest.mark.parametrize(
+    ("bad", "name", "detail"),
+    [
+        (5, "#0", "the definition is a int"),
+        ({"name": 5}, "#0", "5 is not a name: letters, digits, '_', '-' and '.', at most 128"),
+        ({"name": "r\u0430"}, "r\\u0430", "'r\\u0430' is not a name: letters, digits, '_', '-' and '.', at most 128"),
+        (tool([]), "t", "the input schema is [], not an object"),
+        (tool({"type": "object", "x\u200b": 1}), "t",
+         "/'x\\u200b' holds invisible characters where they can't be taken out"),
+        (tool({"type": "object", "properties": {"a": {"properties": {"b\u200b": {}}}}}), "t",
+         "/properties/a/properties/'b\\u200b' holds invisible characters where they can't be taken out"),
+        (tool({"type": "object", "properties": {"a": {"const": "b\u200b"}}}), "t",
+         "/properties/a/const holds invisible characters where they can't be taken out"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_tool_and_the_place(bad: Any, name: str, detail: str) -> None:
+    (row,) = admitted(bad).refused
+    assert (row.name, row.detail) == (name, detail)
+
+
+@pytest.mark.parametrize(
+    ("more", "nodes", "depth", "size"),
+    [
+        ({}, 2, 2, 11),
+        ({"x": [1, [2.5, None, True]]}, 8, 4, 57),
+        ({"\u00e9": "\u00e9\u00e9"}, 3, 2, 29),
+        ({"x": {"y": {}}}, 4, 3, 21),
+    ],
+)
+def test_a_definition_may_be_as_large_as_the_limits_and_no_larger(
+    more: dict[str, Any], nodes: int, depth: int, size: int
+) -> None:
+    definition = {"name": "t", **more}
+    for limit, most, code in (
+        ("max_nodes", nodes, "too_many_nodes"), ("max_depth", depth, "too_deep"), ("max_bytes", size, "too_large"),
+    ):  # fmt: skip
+        assert admitted(definition, limits=DefinitionLimits(**{limit: most})).refused == ()
+        (row,) = admitted(definition, limits=DefinitionLimits(**{limit: most - 1})).refused
+        assert row.code == code
+
+
+def test_a_number_may_have_a_thousand_bits() -> None:
+    assert codes(tool(x=2**1000 - 1), tool(x=2**1000) | {"name": "u"}) == ["too_large"]
+
+
+WITHIN = {
+    **dict.fromkeys(
+        ("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not",
+         "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
+        lambda inner: inner,
+    ),
+    **dict.fromkeys(
+        ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"),
+        lambda inner: {"a": inner},
+    ),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), lambda inner: [True, inner]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("keyword", WITHIN)
+def test_a_reference_is_found_in_every_place_that_a_schema_may_stand_in(keyword: str) -> None:
+    inner = WITHIN[keyword]({"$ref": "http://x.example/s"})
+    place = {dict: "/a", list: "/1"}[type(inner)] if "$ref" not in inner else ""
+    for schema in (
+        {"type": "object", keyword: inner},
+        {"type": "object", "properties": {"b": {"items": [{keyword: inner}]}}},
+    ):
+        (row,) = admitted(tool(schema)).refused
+        assert (row.code, row.detail.split(" ", 1)[1]) == (
+            "remote_ref",
+            "leads outside the schema: 'http://x.example/s'",
+        )
+        assert row.detail.split()[0].endswith(f"/{keyword}{place}/$ref")
+
+
+FORMS: list[tuple[str, list[Any], list[tuple[Any, str]]]] = [
+    ("type", ["array", "boolean", "integer", "null", "number", "object", "string", ["string", "null"]],
+     [("any", "'any', which is no type"), ([], "empty"), (["string", 5], "5, which is no type")]),
+    ("properties", [{}], [([], "[], not an object")]),
+    ("dependencies", [{"a": ["b"]}, {"a": {}}, {"a": True}],
+     [([], "[], not an object"), ({"a": ["b", 5]}, "['b', 5]")]),
+    ("dependentRequired", [{"a": ["b"]}], [([], "[], not an object"), ({"a": {}}, "{}"), ({"a": [5]}, "[5]")]),
+    *((key, [[{}]], [(value, f"{value}, not a list of schemas") for value in ([], {}, 5)])
+      for key in ("allOf", "anyOf", "oneOf", "prefixItems")),
+    ("items", [{}, [], [{}], True], []),
+    ("enum", [[], [1]], [({}, "{}, not a list")]),
+    ("required", [[], ["a"]], [("a", "'a', not a list of names"), ([5], "[5], not a list of names")]),
+    *((key, ["x"], [(5, "5, not text")]) for key in ("$schema", "description", "format", "title", "pattern")),
+    *((key, [-1, 0.5, 0], [("1", "'1', not a number that fits"), (True, "True, not a number that fits")])
+      for key in ("maximum", "minimum", "multipleOf")),
+    *((key, [0, 5], [("1", "'1', not a number that fits"), (-1, "-1, not a number that fits")])
+      for key in ("maxContains", "maxItems", "maxLength", "maxProperties", "minContains", "minItems", "minLength",
+                  "minProperties")),
+    ("title", ["x"], [({"x" * 73: 1}, ascii({"x" * 73: 1})), ({"x" * 74: 1}, ascii({"x" * 74: 1})[:77] + "...")]),
+    ("x-unknown", [5, {"type": 5}], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keyword", "fine", "wrong"), FORMS)
+def test_a_keyword_has_the_form_that_validators_take(
+    keyword: str, fine: list[Any], wrong: list[tuple[Any, str]]
+) -> None:
+    for value in fine:
+        assert admitted(tool({"type": "object", "properties": {"a~/b": {keyword: value}}})).refused == ()
+    for value, said in wrong:
+        (row,) = admitted(tool({"type": "object", "properties": {"a~/b": {keyword: value}}})).refused
+        assert row.code == "bad_schema"
+        assert re.match(rf"/properties/a~0~1b/{re.escape(keyword)} (is|has) {re.escape(said)}(,|$)", row.detail)
+
+
+def test_a_pattern_is_as_long_as_the_limit_at_most() -> None:
+    for keyword, fine, long in (("pattern", "aaa", "aaaa"), ("patternProperties", {"aaa": {}}, {"aaaa": {}})):
+        limits = DefinitionLimits(max_pattern_chars=3)
+        assert admitted(tool({"type": "object", keyword: fine}), limits=limits).refused == ()
+        (row,) = admitted(tool({"type": "object", keyword: long}), limits=limits).refused
+        assert (row.code, row.detail) == ("bad_pattern", f"/{keyword} is longer than 3 characters")
+    (row,) = admitted(tool({"type": "object", "pattern": "(a+)+"})).refused
+    assert row.detail == "/pattern repeats what already repeats, so that matching it may never end: '(a+)+'"
+
+
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        ({"properties": {"a": {}, "b": True}}, 2),
+        ({"properties": {"a": {"$ref": "#/$defs/d"}, "b": {"$ref": "#/$defs/d"}}, "$defs": {"d": {"items": {}}}}, 9),
+        ({"properties": {"a": {"$ref": "#"}}}, 3),
+        ({"properties": {"a": {"$recursiveRef": True}}}, 3),
+    ],
+)
+def test_a_schema_is_as_large_as_with_every_reference_written_out(more: dict[str, Any], size: int) -> None:
+    schema = {"type": "object", **more}
+    assert admitted(tool(schema), limits=DefinitionLimits(max_expanded_nodes=size)).refused == ()
+    (row,) = admitted(tool(schema), limits=DefinitionLimits(max_expanded_nodes=size - 1)).refused
+    assert (row.code, row.detail) == ("endless_ref", f"its references multiply to more than {size - 1} schemas")
+
+
+def test_what_leads_to_itself_is_named_by_its_place() -> None:
+    assert [row.detail for row in admitted(tool({"type": "object", "$ref": "#"})).refused] == [
+        "/ leads in a circle to itself"
+    ]
+
+
 BOMBS: dict[str, Callable[[], Any]] = {
     "10,000 alternatives": lambda: {"type": "object", "anyOf": [{"const": n} for n in range(10_000)]},
     "10,000 levels": lambda: _nested(10_000),
@@ -149,6 +343,14 @@ BOMBS: dict[str, Callable[[], Any]] = {
         "allOf": [{"$ref": "#/$defs/d0"}],
         "$defs": {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(30)}
         | {"d30": {}},
+    },
+    "30 doublings, the last first": lambda: {
+        "type": "object",
+        "$defs": {"d30": {}}
+        | {
+            f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]}
+            for n in range(29, -1, -1)
+        },
     },
     "a megabyte of text": lambda: {"type": "object", "description": "x" * 1_000_000},
     "a long chain of references": lambda: {
@@ -198,6 +400,15 @@ FINE: dict[str, Any] = {
         },
     },
     "an anchor": {"type": "object", "properties": {"a": {"$ref": "#x"}, "b": {"$anchor": "x", "type": "string"}}},
+    "an address of its own": {"$id": "http://x.example/s", "type": "object"},
+    "an anchor of an early draft": {"type": "object", "properties": {"a": {"$id": "#x"}, "b": {"$ref": "#x"}}},
+    "recursive references": {
+        "type": "object",
+        "properties": {"a": {"$recursiveRef": True}, "b": {"$recursiveRef": "#"}},
+    },
+    "a reference to what is true": {"type": "object", "properties": {"a": {"$ref": "#/$defs/t"}}, "$defs": {"t": True}},
+    "what is true or false": {"type": "object", "properties": {"a": True, "b": {"items": False}}, "not": False},
+    "constants": {"type": "object", "properties": {"a": {"const": {"b": [5, None, "\u00e9"]}}}},
     "a reference to a property": {
         "type": "object",
         "properties": {"a": {"type": "string"}, "b": {"$ref": "#/properties/a"}},
@@ -248,6 +459,116 @@ def test_text_loses_what_nobody_can_see_and_the_definition_keeps_it() -> None:
     assert kept.notes == ("invisible characters were left out of its text",)
 
 
+def test_what_hides_in_ascii_goes_too_and_letters_stay() -> None:
+    (kept,) = admitted(tool(description="Does\x1b[8m it.\x07")).tools
+    assert (kept.card.description, kept.notes) == ("Does it.", ("invisible characters were left out of its text",))
+    (kept,) = admitted(tool(description="Does \u00e9t\u3164.", title="Does\u200b")).tools
+    assert (kept.card.description, kept.title) == ("Does \u00e9t.", "Does")
+    (kept,) = admitted(tool(title="Does\u200b")).tools
+    assert kept.notes == ("invisible characters were left out of its text",)
+
+
+@pytest.mark.parametrize("key", ["title", "description", "$comment"])
+def test_what_is_only_read_is_cleaned_wherever_it_stands(key: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"items": {key: "x\u200by"}}}}
+    (kept,) = admitted(tool(schema)).tools
+    assert kept.card.input_schema()["properties"]["a"]["items"] == {key: "xy"}
+    assert json.loads(kept.definition)["inputSchema"] == schema, "the definition is as it came"
+
+
+@pytest.mark.parametrize("key", ["default", "examples", "example"])
+def test_values_that_are_only_read_are_cleaned_all_the_way_down(key: str) -> None:
+    schema = {"type": "object", "properties": {"a": {key: ["x\u200by", {"k\u200b": ["v\u200b", 5, None]}]}}}
+    (kept,) = admitted(tool(schema)).tools
+    assert kept.card.input_schema()["properties"]["a"][key] == ["xy", {"k": ["v", 5, None]}]
+
+
+def test_what_was_repaired_is_said() -> None:
+    bare, cut = tool(), tool({"type": "object"}, description="x" * 30) | {"name": "u"}
+    del bare["inputSchema"]
+    kept = admitted(bare, cut, limits=DefinitionLimits(max_description_chars=20)).tools
+    assert kept[0].notes == (
+        "it declares no input schema: taken as without arguments",
+        "its input schema did not say that it is an object",
+    )
+    assert [json.loads(one.card.schema) for one in kept] == [{"type": "object", "properties": {}}] * 2
+    assert kept[1].notes == ("its description was cut from 30 to 20 characters",)
+    assert kept[1].card.description == "x" * 20 + "\n[cut: 10 more characters]"
+    (whole,) = admitted(tool(description="x" * 20), limits=DefinitionLimits(max_description_chars=20)).tools
+    assert (whole.card.description, whole.notes) == ("x" * 20, ())
+
+
+def test_a_title_stands_in_one_of_two_places_and_is_short() -> None:
+    inner = {"annotations": {"title": "inner"}}
+    for fields, title in (({"title": "outer"} | inner, "outer"), (inner, "inner"), ({"title": 5}, ""),
+                          ({"title": "x" * 300}, "x" * 200)):  # fmt: skip
+        assert admitted(tool(**fields)).tools[0].title == title
+
+
+@pytest.mark.parametrize(
+    ("trust", "annotations", "idempotent"),
+    [
+        ("trusted", {"idempotentHint": True}, True),
+        ("untrusted", {"idempotentHint": True}, False),
+        ("trusted", {"idempotentHint": False}, False),
+        ("trusted", {"idempotentHint": 1}, False),
+        ("trusted", None, False),
+    ],
+)
+def test_only_a_trusted_server_is_believed_that_a_tool_may_be_called_again(
+    trust: Any, annotations: Any, idempotent: bool
+) -> None:
+    found = admit(Server("s", "stdio", trust, command="x"), [tool(annotations=annotations)])
+    assert found.tools[0].card.idempotent is idempotent
+
+
+GOLDEN = "sha256:8228c318e709b6b00df56d70231bc5ff0c87276b7faed80011c66975286d470b"
+
+
+def test_a_digest_that_was_pinned_earlier_is_made_again() -> None:
+    definition = tool({"type": "object", "required": ["b", "a"], "properties": {"a": {}, "b": {}}})
+    assert admitted(definition, instructions="Ask first.").tools[0].card.sha256 == GOLDEN
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"required": ["a", "b"]}, {"required": ["b", "a"]}),
+        ({"enum": [1, "a"]}, {"enum": ["a", 1]}),
+        ({"type": ["string", "null"]}, {"type": ["null", "string"]}),
+        *(({key: [{"title": "a"}, {}]}, {key: [{}, {"title": "a"}]}) for key in ("anyOf", "oneOf", "allOf")),
+    ],
+)
+def test_order_without_meaning_changes_no_digest(one: Any, other: Any) -> None:
+    digests = [
+        admitted(tool({"type": "object", "properties": {"a": inner}}), limits=DefinitionLimits()).tools[0].card.sha256
+        for inner in (one, other)
+    ]
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "changed", "same"),
+    [
+        ("/x/1", {"x": [1, 9, 3]}, True),
+        ("/x/1", {"x": [1, 2, 9]}, False),
+        ("/x/1", {"x": [1, 2]}, False),
+        ("/y/*/a", {"y": [{"a": 9, "b": 1}, {"a": 9}]}, True),
+        ("/y/*/a", {"y": [{"a": 1, "b": 9}, {"a": 2}]}, False),
+        ("/y/0/b", {"y": [{"a": 1, "b": 9}, {"a": 2}]}, True),
+        ("/y/0/b/c", {"y": [{"a": 1, "b": 9}, {"a": 2}]}, False),
+        ("/z/*", {"z": {"k": 9}}, True),
+        ("t:/x", {"x": 9}, True),
+        ("other:/x", {"x": 9}, False),
+    ],
+)
+def test_only_what_was_declared_volatile_may_change(path: str, changed: dict[str, Any], same: bool) -> None:
+    server = Server("s", "stdio", command="x", volatile=(path,))
+    before = {"x": [1, 2, 3], "y": [{"a": 1, "b": 1}, {"a": 2}], "z": {"k": 1}}
+    digests = [admit(server, [tool(**fields)]).tools[0].card.sha256 for fields in (before, before | changed)]
+    assert (digests[0] == digests[1]) is same
+
+
 def test_a_long_description_is_cut_with_a_notice() -> None:
     (kept,) = admitted(tool(description="word " * 10_000)).tools
     assert len(kept.card.description) < 16_500
@@ -264,7 +585,26 @@ def test_a_short_description_is_whole_sentences_on_one_line() -> None:
     assert len(short_description("x" * 1000)) <= 300
 
 
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("a" * 20, "a" * 20),
+        ("a" * 21, "a" * 19 + "\u2026"),
+        ("0123456789. abcdefghij", "0123456789."),
+        ("012345678. abcdefghijkl", "012345678."),
+        ("Ab. word word word word", "Ab. word word word\u2026"),
+        ("aaaa bbbb cccc ddd, eeee", "aaaa bbbb cccc\u2026"),
+        ("aaaa bbbb cccc, dddd eeee", "aaaa bbbb cccc\u2026"),
+    ],
+)
+def test_a_short_description_ends_with_a_sentence_where_half_of_it_is_one_and_else_with_a_word(
+    text: str, short: str
+) -> None:
+    assert short_description(text, 20) == short
+
+
 def test_hints_only_add_effects() -> None:
+    assert hinted_effects({"readOnlyHint": False}) == ("write",)
     assert hinted_effects({"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}) == ()
     assert hinted_effects({"readOnlyHint": True, "destructiveHint": True}) == ("write",)
     assert hinted_effects({"openWorldHint": True}) == ("network",)
@@ -279,15 +619,24 @@ def test_tools_that_the_lists_leave_out_do_not_exist() -> None:
 
 
 def test_tokens_are_counted_by_whoever_can_count() -> None:
-    assert admitted(tool(), count=lambda text: 7).tools[0].card.tokens == 7
-    estimated = admitted(tool()).tools[0].card
-    assert (estimated.counted, estimated.tokens > 10) == (False, True)
+    counted: list[str] = []
+    assert admitted(tool(), count=lambda text: counted.append(text) or 7).tools[0].card.tokens == 7  # type: ignore[func-returns-value] # noted, and counted as 7
+    assert json.loads(counted[0])["function"]["name"] == "s__t", "as OpenAI's array has it"
+    for filler in ("", "x", "xx", "xxx"):
+        counted.clear()
+        described = tool(description=filler)
+        admitted(described, count=lambda text: counted.append(text) or 7)  # type: ignore[func-returns-value] # as above
+        estimated = admitted(described).tools[0].card
+        assert (estimated.counted, estimated.tokens) == (False, math.ceil(len(counted[0]) / 4))
 
 
 def test_more_tools_than_the_limit_are_left_out_and_counted() -> None:
     found = admitted(*(tool() | {"name": f"t{n}"} for n in range(5)), limits=DefinitionLimits(max_tools=3))
     assert [kept.card.tool for kept in found.tools] == ["t0", "t1", "t2"]
-    assert found.refused[0].detail == "2 definitions after the first 3"
+    assert [(row.name, row.code, row.detail) for row in found.refused] == [
+        ("*", "too_many_tools", "2 definitions after the first 3")
+    ]
+    assert admitted(*(tool() | {"name": f"t{n}"} for n in range(3)), limits=DefinitionLimits(max_tools=3)).refused == ()
 
 
 EXPLOSIVE = [
@@ -307,6 +656,20 @@ EXPLOSIVE = [
     "^(([a-z])+.)+[A-Z]([a-z])+$",
     "(?:(?:a+)b?)*",
     "(a|b|ab)*c|(x+)+",
+    "(a{1,10})*",
+    "(a{2,}){3,}",
+    "(a{,30})+",
+    "(a+?)+?",
+    "(a+|b)*",
+    "((a)a+)*",
+    "((b|a)+b)*",
+    r"(\d+\d)*",
+    "([a-z]+[a-z])*",
+    r"([\]a]+[\]a])*",
+    "([]a]+[]a])*",
+    "(a*b{0,5})*",
+    "(a*b?)*",
+    "x)(a+)+",
 ]
 HARMLESS = [
     "(,[^,]+)*",
@@ -322,6 +685,18 @@ HARMLESS = [
     "\\",
     "a{",
     "(?P<x>a)+",
+    "(a{30}){30}",
+    "(a{30,30}){30,30}",
+    "(a{})+",
+    "(a{,})+",
+    "(a*b{1}c?)*",
+    "(aba)*",
+    "((,|;)[^,;]+)*",
+    r"(\d+\s)*",
+    r"(\(+\))*",
+    "([ab]+[cd])*",
+    r"([^\]]+\])*",
+    ")*",
 ]
 
 

@@ -13,8 +13,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-_QUANTIFIER: Final = re.compile(r"[*+?]|\{(\d{0,9})(,?)(\d{0,9})\}")
-_OPENING: Final = re.compile(r"\(\?(?:[:=!>]|<[=!]|P?<\w{1,60}>|[a-zA-Z-]{1,10}:)|\(")
+_TOKEN: Final = re.compile(r"\\.?|\[[\]^]?(?:\\.|[^\]\\])*\]?|.", re.DOTALL)
+"""One character, escape or class."""
+_QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(?!,?\})(\d{0,9})(,?)(\d{0,9})\})[?+]?")
+_OPENING: Final = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|P?<\w{1,60}>|[a-zA-Z-]{1,10}:))?")
 _TAKES_ALL: Final = frozenset((".", "\\S", "\\W", "\\D", "[\\s\\S]"))
 _MANY: Final = 10
 """A count from which on a repetition multiplies like an endless one: `(a{1,30}){1,30}`."""
@@ -26,6 +28,7 @@ class _Round:
 
     once: set[str] = field(default_factory=set)
     repeated: set[str] = field(default_factory=set)
+    pieces: set[str] = field(default_factory=set)
     openings: set[str] = field(default_factory=set)
     begun: bool = False
     loose: bool = False
@@ -40,6 +43,7 @@ class _Round:
             self.begun = True
             self.loose = self.loose or opening in self.openings
             self.openings.add(opening)
+        self.pieces |= pieces
         if endless:
             self.repeated |= pieces
         elif least > 0:
@@ -48,56 +52,38 @@ class _Round:
 
 def explosive(pattern: str) -> bool:
     """Whether the pattern has a repetition that can take the same text in exponentially many ways."""
-    groups, begins = [_Round()], [0]
+    groups, begins = [_Round()], list[int]()
     at = 0
     while at < len(pattern):
-        if pattern[at] == "(":
-            opening = _OPENING.match(pattern, at)
+        if opening := _OPENING.match(pattern, at):
             groups.append(_Round())
             begins.append(at)
-            at = opening.end() if opening else at + 1
+            at = opening.end()
             continue
-        token, at = _token(pattern, at)
+        token = _TOKEN.match(pattern, at)[0]  # type: ignore[index] # it matches any character
+        at += len(token)
         if token == "|":  # noqa: S105 - a piece of a pattern, not a password
             groups[-1].end_alternative()
-            continue
-        if token == ")" and len(groups) > 1:  # noqa: S105 - a piece of a pattern, not a password
-            inner = groups.pop()
-            text = pattern[begins.pop() : at]
-            pieces = inner.once | inner.repeated | ({text} if inner.openings else set())
-            if len(inner.openings) > 1:
-                pieces = {text}
+        elif token == ")" and begins:  # noqa: S105 - a piece of a pattern, not a password
+            inner, text = groups.pop(), pattern[begins.pop() : at]
             inner.end_alternative()
             least, endless, at = _quantifier(pattern, at)
             if endless and inner.loose:
                 return True
-            groups[-1].note(pieces, text, least, endless or inner.loose)
+            groups[-1].note(inner.pieces, text, least, endless or inner.loose)
         elif token not in ("^", "$"):
             least, endless, at = _quantifier(pattern, at)
             groups[-1].note({token}, token, least, endless)
     return False
 
 
-def _token(pattern: str, at: int) -> tuple[str, int]:
-    """One character, escape or class, and where the next begins."""
-    if pattern[at] == "\\":
-        return pattern[at : at + 2], at + 2
-    if pattern[at] != "[":
-        return pattern[at], at + 1
-    end = at + 2 if pattern[at + 1 : at + 2] in ("]", "^") else at + 1
-    while end < len(pattern) and pattern[end] != "]":
-        end += 2 if pattern[end] == "\\" else 1
-    return pattern[at : end + 1], end + 1
-
-
 def _quantifier(pattern: str, at: int) -> tuple[int, bool, int]:
     """How often at least, whether without a (small) end, and where the next token begins."""
     found = _QUANTIFIER.match(pattern, at)
-    if found is None or found[0] in ("{}", "{,}"):
+    if found is None:
         return 1, False, at
-    end = found.end() + (pattern[found.end() : found.end() + 1] in ("?", "+"))
-    if found[0] in ("*", "+", "?"):
-        return int(found[0] == "+"), found[0] != "?", end
-    least = int(found[1] or 0)
-    most = (int(found[3]) if found[3] else None) if found[2] else least
-    return least, most is None or (most >= _MANY and most != least), end
+    sign, low, comma, high = found.groups()
+    if sign:
+        return int(sign == "+"), sign != "?", found.end()
+    least = int(low or 0)
+    return least, bool(comma) and (not high or least != int(high) >= _MANY), found.end()

@@ -39,8 +39,8 @@ def beyond_bounds(value: Any, limits: DefinitionLimits) -> Fault | None:
             return fault
         else:
             size += 8
-        if size > limits.max_bytes or len(waiting) > limits.max_nodes:
-            return _too_much(size, limits)
+        if size > limits.max_bytes:
+            return "too_large", f"more than {limits.max_bytes:,} bytes"
     return None
 
 
@@ -49,17 +49,9 @@ def _length(text: str) -> int:
     return len(text) if text.isascii() else 4 * len(text)
 
 
-def _too_much(size: int, limits: DefinitionLimits) -> Fault:
-    if size > limits.max_bytes:
-        return "too_large", f"more than {limits.max_bytes:,} bytes"
-    return "too_many_nodes", f"more than {limits.max_nodes:,} values"
-
-
 def _number_fault(item: object) -> Fault | None:
-    if item is None or isinstance(item, bool):
-        return None
     if isinstance(item, int):
         return ("too_large", "a number of more than 300 digits") if item.bit_length() > 1_000 else None
     if isinstance(item, float):
         return None if math.isfinite(item) else ("not_json", f"{item} is not a JSON number")
-    return "not_json", f"holds a {type(item).__name__}"
+    return None if item is None else ("not_json", f"holds a {type(item).__name__}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.admission.identity import rewritten
 from bundle_router.core.tools.admission.schemas import Place, pointer, subschemas
 from bundle_router.core.tools.shaping.visible import invisible_in, without_invisible
@@ -63,7 +62,7 @@ def hidden_value(schema: dict[str, Any]) -> str | None:
         place, current = waiting.pop()
         inside = {where[0] for where, _ in subschemas(current)}
         for key, value in current.items():
-            if has_hidden(key) or (key not in _SHOWN and key not in inside and _any_hidden(value)):
+            if has_hidden(key) or (key not in _SHOWN and key not in inside and _hidden_inside(value)):
                 return pointer((*place, key if not has_hidden(key) else ascii(key)))
         for where, inner in subschemas(current):
             if has_hidden(str(where[-1])):
@@ -71,10 +70,6 @@ def hidden_value(schema: dict[str, Any]) -> str | None:
             if isinstance(inner, dict):
                 waiting.append(((*place, *where), inner))
     return None
-
-
-def _any_hidden(value: Any) -> bool:
-    return "\\" in encode(value) and _hidden_inside(value)
 
 
 def _hidden_inside(value: Any) -> bool:

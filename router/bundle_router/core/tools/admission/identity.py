@@ -39,9 +39,9 @@ def volatile_paths(texts: Iterable[str]) -> tuple[VolatilePath, ...]:
 
 
 def _parse(text: str) -> VolatilePath:
-    tool, colon, pointer = text.partition(":") if not text.startswith("/") else ("*", ":", text)
+    tool, _, pointer = text.partition(":") if not text.startswith("/") else ("*", ":", text)
     segments = tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
-    if not colon or not tool or not pointer.startswith("/") or not all(segments):
+    if not tool or not pointer.startswith("/") or not all(segments):
         raise VolatileError(
             f"{text[:120]!r} is not a path: write '/inputSchema/properties/since/default' or 'tool:/_meta'"
         )
@@ -58,8 +58,7 @@ def identity(definition: Mapping[str, Any], instructions: str, volatile: Sequenc
 
 def settled(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()) -> dict[str, Any]:
     """A copy of the definition without its volatile fields and with meaningless order settled."""
-    name = definition.get("name")
-    mine = [path.segments for path in volatile if isinstance(name, str) and matches(path.tool, name)]
+    mine = [path.segments for path in volatile if matches(path.tool, definition["name"])]
     copy: dict[str, Any] = _without(dict(definition), mine)
     for key in ("inputSchema", "outputSchema"):
         if key in copy:

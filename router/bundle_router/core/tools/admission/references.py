@@ -86,8 +86,8 @@ class _Schemas:
             if fault is not None:
                 code, key, what = fault
                 return code, f"{pointer((*place, key))} {what}"
-            base = schema.get("$id", schema.get("id"))
-            if place and "$id" in schema and not (isinstance(base, str) and base.startswith("#")):
+            base = schema.get("$id", "#")
+            if place and not (isinstance(base, str) and base.startswith("#")):
                 return "remote_ref", f"{pointer(place)} sets an address of its own ($id), which references would follow"
             self._places[id(schema)] = place
             self._schemas.append(schema)
@@ -116,8 +116,6 @@ class _Schemas:
     def circling(self) -> Fault | None:
         done: set[int] = set()
         for start in self._schemas:
-            if id(start) in done:
-                continue
             trail = {id(start): iter(self._on_the_same_value(start))}
             while trail:
                 current = next(reversed(trail))
