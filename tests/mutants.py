@@ -54,7 +54,7 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[1]
 HOME: Final = ROOT / "router" / "bundle_router"
 ARGUED: Final = ROOT / "tests" / "data" / "mutants.toml"
-SECONDS: Final = 3.0
+SECONDS: Final = 2.0
 """CPU seconds of the tests that one mutant is tried with."""
 WORD: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
 
@@ -488,8 +488,9 @@ def _end(pid: int) -> None:
 class Runner:
     """The plugin that takes the place of pytest's own loop."""
 
-    def __init__(self, area: Area, mutants: Sequence[Mutant]) -> None:
+    def __init__(self, area: Area, mutants: Sequence[Mutant], warm: bool = False) -> None:
         self.mutants = mutants
+        self.warm = warm
         self.paths = area.paths()
         self.survivors: list[Mutant] = []
         self.is_mutant = False
@@ -530,6 +531,10 @@ class Runner:
                     importlib.import_module(name)
         live = live_functions()
         order = sorted(range(len(items)), key=lambda at: entered[at].seconds)
+        if self.warm:
+            for one in _within_seconds(order, entered):
+                run_item(items[one], None)
+            live = live_functions()
         for at, mutant in enumerate(self.mutants):
             chosen = _within_seconds([one for one in order if _enters(entered[one], mutant)], entered)
             begin = time.monotonic()
@@ -587,6 +592,9 @@ def main() -> int:
     parser.add_argument(
         "--tests", action="append", metavar="FILE", help="tests to try them with, not all of the area's"
     )
+    parser.add_argument(
+        "--warm", action="store_true", help="with what tests made and kept before: survivors have to be tried again"
+    )
     parser.add_argument("--list", action="store_true", help="print them, and try none")
     asked = parser.parse_args()
     unknown = [name for name in asked.areas if name not in AREAS]
@@ -610,13 +618,13 @@ def main() -> int:
             print(*chosen, sep="\n")
         elif chosen:
             area = AREAS[name] if asked.tests is None else replace(AREAS[name], tests=tuple(asked.tests))
-            wrong += tried(name, area, chosen, why)
+            wrong += tried(name, area, chosen, why, asked.warm)
     return 1 if wrong else 0
 
 
-def tried(name: str, area: Area, mutants: Sequence[Mutant], why: dict[tuple[str, str], str]) -> int:
+def tried(name: str, area: Area, mutants: Sequence[Mutant], why: dict[tuple[str, str], str], warm: bool) -> int:
     """Try mutants of one area; how many of them are wrong."""
-    runner = Runner(area, mutants)
+    runner = Runner(area, mutants, warm)
     pytest.main(
         [
             "-p",

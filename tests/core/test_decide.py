@@ -498,15 +498,17 @@ def test_a_decision_says_who_was_heard_and_what_came_of_it(
         ({"notes": Bundle("notes", "x", ("notes.add",), always=True)}, (), f"{OPEN}; only what is always shown"),
         ({}, ("docs",), "route 'all' covers this step; docs stays from before"),
         ({}, ("docs", "more"), "route 'all' covers this step; docs, more stay from before"),
+        ({}, ("inherited",), "route 'all' covers this step; inherited stays from before"),
     ],
 )
 def test_a_decision_says_what_stays_and_where_nothing_is_shown(
     bundles: dict[str, Bundle | list[str]], before: tuple[str, ...], said: str
 ) -> None:
     made = small_catalog(
-        {**THREE, "more": ["more.t"], **bundles}, routes=[Route("all", step=("all",), bundles=tuple(TWO))]
+        {**THREE, "more": ["more.t"], "inherited": ["more.u"], **bundles},
+        routes=[Route("all", step=("all",), bundles=tuple(TWO))],
     )
-    stays = Activation(tuple(Entry(id_, "mapped", 1) for id_ in before))
+    stays = Activation(tuple(Entry(id_, "mapped", 1, id_ == "inherited") for id_ in before))
     assert decided(made, step(step="all" if before else "other"), before=stays).justification == said
 
 
