@@ -13,6 +13,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from bundle_router.tools.sandbox.plan import Place, SandboxPlan
+from bundle_router.tools.sandbox.seatbelt import profile
 
 from tests.test_docs import ROOT, blocks
 
@@ -31,6 +33,7 @@ for name in {LINUX_ONLY!r}:
     if hasattr(os, name):
         delattr(os, name)
 del resource.prlimit
+tempfile._O_TMPFILE_WORKS = False
 sys.platform = "darwin"
 """
 TOOLS = """
@@ -43,7 +46,7 @@ CALLS = {
     "repo.ripgrep": {"pattern": "hello"},
     "workspace.write_file": {"path": "a.txt", "content": "x"},
     "workspace.binaries": {},
-    "workspace.exec": {"binary": "python", "args": ["-m", "pytest", "--version"]},
+    "workspace.exec": {"binary": "python", "args": ["-m", "py_compile", "own.py"]},
 }
 
 async def main():
@@ -72,7 +75,32 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "work").mkdir()
     for folder in (tmp_path, tmp_path / "work"):
         (folder / "README.md").write_text("# hello\n", encoding="utf-8")
+    (tmp_path / "work" / "own.py").write_text("answer = 42\n", encoding="utf-8")
     return tmp_path
+
+
+STAND_IN = """#!/bin/sh
+printf '%s\\n' "$@" > {said}
+shift 2
+exec "$@"
+"""
+
+
+def test_a_program_is_confined_by_the_systems_own_sandbox_where_there_is_one(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("bin")
+    stand_in = elsewhere / "sandbox-exec"
+    stand_in.write_text(STAND_IN.format(said=elsewhere / "said"), encoding="utf-8")
+    stand_in.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{elsewhere}{os.pathsep}{os.environ['PATH']}")
+    ends = dict(line.split(" ", 1) for line in run_elsewhere(TOOLS, project).splitlines())
+    assert ends["workspace.exec"].split() == ["ok"]
+    said = (elsewhere / "said").read_text(encoding="utf-8").splitlines()
+    assert (said[0], said[-4:]) == ("-p", [sys.executable, "-m", "py_compile", "own.py"])
+    assert said[1:3] == ["(version 1)", "(deny default)"]
+    assert not [line for line in said if line.startswith("(allow network")]
+    assert said[said.index("(allow file-write*") + 1] == f'  (subpath "{project / "work"}")'
 
 
 def test_the_tools_work_or_refuse_with_a_sentence(project: Path) -> None:
@@ -84,8 +112,47 @@ def test_the_tools_work_or_refuse_with_a_sentence(project: Path) -> None:
     assert {end.split()[0] for end in ends.values()} == {"ok"}, ends
 
 
+@pytest.mark.parametrize(
+    "code", ["from bundle_router import Router", "import bundle_router.cli as c; c.main(['demo'])"]
+)
+def test_windows_is_refused_with_a_sentence(code: str, tmp_path: Path) -> None:
+    words = f"import sys, asyncio, subprocess; sys.modules['fcntl'] = None; sys.platform = 'win32'; {code}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert "does not run on Windows" in done.stderr.splitlines()[-2 if "cli" in code else -1]
+
+
 def test_the_readmes_snippets_run(project: Path) -> None:
     pages = [code for page, code in blocks("python") if page in ("README.md", "router/README.md")]
     first, *others = [code for code in pages if "postgresql://" not in code]
     snippet = "import asyncio\nasync def snippet():\n" + textwrap.indent(first, "    ") + "\nasyncio.run(snippet())\n"
     run_elsewhere("\n".join((snippet, *others)), project)
+
+
+def test_a_profile_says_what_a_plan_says() -> None:
+    """Golden: whoever changes a rule reads what comes of it."""
+    fields = {
+        "argv": ("python",),
+        "env": (),
+        "binary_fd": -1,
+        "cwd": "/w",
+        "cwd_fd": -1,
+        "root_fd": -1,
+        "report_fd": -1,
+    }
+    plan = SandboxPlan(
+        **fields,  # type: ignore[arg-type]  # the fields that a profile does not read
+        write=("/private/var/folders/p",),
+        read=("/opt/py thon",),
+        devices=("/dev/null",),
+        protected=(Place('/w/.git"(allow default)', 1, 1),),
+        hidden=(Place("/w/runs", 1, 2),),
+        masked=(Place("/w/.env", 1, 3),),
+        pinned=(Place("/w/sub", 1, 4),),
+    )
+    golden = Path(__file__).parent / "data" / "workspace" / "seatbelt.sb"
+    if os.environ.get("BUNDLE_ROUTER_WRITE_CASES") and not golden.exists():
+        golden.write_text(profile(plan, "/w"), encoding="utf-8")
+    assert profile(plan, "/w") == golden.read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ others: `errors`, `tool` (what a tool's author imports), `serving` (the MCP endp
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,6 +46,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"bundle_router.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'bundle_router' has no attribute {name!r}")
+    if _HOMES[name] == "bundle_router.wiring":
+        import_module("bundle_router.errors").refuse_windows(sys.platform)
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return value
 

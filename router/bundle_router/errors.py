@@ -193,6 +193,13 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
         raise NotInstalled(f"{what} needs {missing.name}, which is not installed", advice=advice) from None
 
 
+def refuse_windows(platform: str) -> None:
+    """Say in a sentence what would be a failed import. Raises RouterError."""
+    if platform == "win32":
+        message = "Bundle Router does not run on Windows, which lacks the file locks that its records need"
+        raise RouterError(message, advice="run it under WSL")
+
+
 class ToolFailure(RouterError):
     """A tool could not do what it was asked. `code` is a short machine-readable word, e.g. `not_found`."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from bundle_router.errors import RouterError
+from bundle_router.errors import RouterError, refuse_windows
 
 VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "init": ("scaffold", "write a commented config and its JSON Schemas; never overwrites"),
@@ -116,6 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print_in_any_encoding()
     verb = next((word for word in words if word in VERBS), "")
     try:
+        refuse_windows(sys.platform if verb else "")
         arguments = parser((verb,)).parse_args(words)
         status: int = arguments.handler(arguments)
         sys.stdout.flush()

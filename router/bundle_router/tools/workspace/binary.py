@@ -65,10 +65,18 @@ def _unsafe(descriptor: int, info: os.stat_result, real_path: str, workspace: st
         return "it is not executable"
     if info.st_uid not in (0, os.geteuid()) or info.st_mode & stat.S_IWOTH:
         return "others than root and the router's user may change it"
-    if str(Path(f"/proc/self/fd/{descriptor}").readlink()) != real_path:
+    if not _is_still(descriptor, info, real_path):
         return "a folder on its path was replaced while it was opened"
     if Path(real_path).is_relative_to(os.path.realpath(workspace)):
         return "it lies inside the workspace, where its content can be replaced"
     if os.pread(descriptor, 2, 0) == b"#!":
         return "it is a script; allow its interpreter, with the script's path as a fixed word"
     return ""
+
+
+def _is_still(descriptor: int, info: os.stat_result, real_path: str) -> bool:
+    """Whether what was opened lies at the path now. Where there is no /proc a hard link elsewhere passes for it."""
+    try:
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink()) == real_path
+    except OSError:
+        return os.path.realpath(real_path) == real_path and os.path.samestat(info, Path(real_path).stat())

@@ -7,9 +7,10 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,9 @@ from pydantic import Field
 
 from bundle_router.core.models import BinaryRule, Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.beneath import PATH_ONLY
 from bundle_router.tools.repo.confinement import Root, workspace
+from bundle_router.tools.repo.lineage import location
 from bundle_router.tools.sandbox.plan import FACILITIES, SandboxPlan, Statement
 from bundle_router.tools.workspace import confine, grammar
 from bundle_router.tools.workspace.binary import Binary, opened
@@ -84,8 +87,6 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
 
     `facilities` leaves parts of the isolation out, so that tests can show what holds without them.
     """
-    if sys.platform != "linux":
-        raise ToolFailure("programs are only started on Linux", code="unsupported_platform")
     rule = _rule(arguments.binary, context)
     accepted = _accepted(rule, arguments.args)
     with (
@@ -96,11 +97,12 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
         control_groups({"pids": rule.max_processes, "memory": rule.memory_bytes}) as groups,
         _opened_groups(groups) as cgroups,
     ):
+        start = _starter(root.path)
         _check_paths(root, arguments, accepted)
         kept = kept_places(root, context, confine.readable(rule, binary), protect_git=rule.protect_git)
         plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
         plan = replace(plan, cgroups=cgroups, facilities=facilities)
-        finished = run(
+        finished = start(
             plan,
             stdin=arguments.stdin,
             timeout_s=_time(rule, context),
@@ -120,6 +122,19 @@ def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOut
     text = "\n".join(lines) if lines else "No binary is allowed. An operator can add [[binaries]] to policy.toml."
     rows = [{"name": r.name, "path": r.path, "timeout_s": r.timeout_s, "forms": grammar.usage(r)} for r in rules]
     return ToolOutput((Text(text), Data({"binaries": rows})))
+
+
+def _starter(root: str) -> Callable[..., Finished]:
+    """What starts a plan's program on this system. Raises ToolFailure where nothing confines one."""
+    if sys.platform == "linux":
+        return run
+    from bundle_router.tools.workspace import macos
+
+    program = macos.sandbox_exec(root) if sys.platform == "darwin" else None
+    if program is None:
+        message = "programs are started on Linux, and on macOS where there is sandbox-exec"
+        raise ToolFailure(message, code="unsupported_platform")
+    return partial(macos.run, program, root=root)
 
 
 # --- before --------------------------------------------------------------------------------------------------------
@@ -150,7 +165,7 @@ def _refusal(rule: BinaryRule, args: tuple[str, ...], refused: grammar.Refused) 
 
 @contextmanager
 def _folder(root: Root, path: str) -> Iterator[int]:
-    descriptor = root.open_fd(path, os.O_PATH | os.O_DIRECTORY)
+    descriptor = root.open_fd(path, PATH_ONLY | os.O_DIRECTORY)
     try:
         yield descriptor
     finally:
@@ -164,7 +179,7 @@ def _check_paths(root: Root, arguments: ExecArguments, accepted: grammar.Accepte
     """
     for path in accepted.paths:
         try:
-            os.close(root.open_fd(f"{root.relative(arguments.cwd)}/{path}", os.O_PATH))
+            os.close(root.open_fd(f"{root.relative(arguments.cwd)}/{path}", PATH_ONLY))
         except ToolFailure as failure:
             if failure.code not in ("not_found", "not_a_directory", "invalid_path"):
                 raise
@@ -185,7 +200,7 @@ def _plan(
         argv=(binary.path, *arguments.args),
         env=tuple(environment(rule, private=private, outside=os.environ).items()),
         binary_fd=binary.fd,
-        cwd=str(Path(f"/proc/self/fd/{cwd_fd}").readlink()),
+        cwd=str(location(cwd_fd, root.fd, root.path)),
         cwd_fd=cwd_fd,
         root_fd=root.fd,
         report_fd=-1,
@@ -211,7 +226,7 @@ def _plan(
 def _opened_groups(groups: Sequence[ControlGroup]) -> Iterator[tuple[tuple[int, str, str], ...]]:
     """For the launcher, which sees no control groups in its own root."""
     found = [
-        (os.open(group.path, os.O_PATH | os.O_DIRECTORY), group.path.name, " ".join(group.controllers))
+        (os.open(group.path, PATH_ONLY | os.O_DIRECTORY), group.path.name, " ".join(group.controllers))
         for group in groups
     ]
     try:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from bundle_router.core.models import ToolContext
+from bundle_router.tools.repo.beneath import PATH_ONLY
 from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.sandbox.plan import Place
 from bundle_router.tools.workspace.autorun import ENVIRONMENT_MARKERS, NAMES, autorun_part
@@ -93,7 +94,7 @@ def _walk(root_fd: int, path: str, found: Callable[[int, str], str]) -> str | No
                 return "/".join((*parts[:index], found(folder, part)))
             if not stat.S_ISDIR(mode):
                 return None
-            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            below = os.open(part, PATH_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
             os.close(folder)
             folder = below
     finally:

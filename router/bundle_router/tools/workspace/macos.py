@@ -1,0 +1,101 @@
+"""One program under macOS's sandbox-exec: starts it, feeds and reads it, and ends its process group in time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from bundle_router.errors import ToolFailure
+from bundle_router.tools.repo.children import find_binary
+from bundle_router.tools.sandbox import seatbelt
+from bundle_router.tools.sandbox.plan import SandboxPlan
+from bundle_router.tools.workspace.capture import Capture
+from bundle_router.tools.workspace.process import Ended, Finished
+
+_POLL_S: Final = 0.05
+_DRAIN_S: Final = 1.0
+"""How long output is waited for once the program has ended."""
+
+
+def sandbox_exec(root: str) -> str | None:
+    """Return the path of sandbox-exec, which may not lie in the folder `root`; None where there is none."""
+    return find_binary("sandbox-exec", outside=root)
+
+
+def run(
+    program: str,
+    plan: SandboxPlan,
+    root: str,
+    *,
+    stdin: str | None,
+    timeout_s: float,
+    cancelled: Callable[[], bool],
+    max_bytes: int,
+) -> Finished:
+    """As `process.run`, by the sandbox-exec `program`. Raises ToolFailure `not_started`."""
+    real = replace(plan, read=tuple(map(os.path.realpath, plan.read)))
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as source:
+        source.write((stdin or "").encode("utf-8"))
+        source.seek(0)
+        try:
+            process = subprocess.Popen(
+                [program, "-p", seatbelt.profile(real, root), *plan.argv],
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(plan.env),
+                cwd=plan.cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolFailure(f"the program was not started: {error.strerror}", code="not_started") from error
+    with process:
+        ended, streams = _follow(process, began + timeout_s, cancelled, max_bytes)
+    status = process.returncode
+    return Finished(
+        ended="killed" if ended == "exited" and status < 0 else ended,
+        exit_code=status if status >= 0 else None,
+        signal=-status if status < 0 else None,
+        elapsed_ms=(time.monotonic() - began) * 1000,
+        stdout=streams[0].kept(),
+        stderr=streams[1].kept(),
+        statements=seatbelt.STATEMENTS,
+        leftovers=0,
+    )
+
+
+def _follow(
+    process: subprocess.Popen[bytes], deadline: float, cancelled: Callable[[], bool], max_bytes: int
+) -> tuple[Ended, list[Capture]]:
+    """Reads both streams until the program has ended, was out of time or was cancelled; then ends its group."""
+    ended: Ended | None = None
+    streams = [Capture(max_bytes), Capture(max_bytes)]
+    with selectors.DefaultSelector() as selector:
+        for pipe, capture in zip((process.stdout, process.stderr), streams, strict=True):
+            if pipe is None:
+                raise AssertionError("the program was started without pipes")
+            selector.register(pipe, selectors.EVENT_READ, capture)
+        while selector.get_map() or ended is None:
+            for key, _ in selector.select(_POLL_S):
+                data = os.read(key.fd, 65_536)
+                key.data.feed(data)
+                if not data:
+                    selector.unregister(key.fileobj)
+            now = time.monotonic()
+            if ended is None and (process.poll() is not None or now >= deadline or cancelled()):
+                ended = "exited" if process.poll() is not None else "timeout" if now >= deadline else "cancelled"
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                deadline = now + _DRAIN_S
+            elif ended is not None and now >= deadline:
+                break
+    return ended, streams
