@@ -265,7 +265,8 @@ def permitted(catalog: Catalog, facts: Facts, step: Step) -> dict[str, set[str]]
                 if row.effects is not None and not set(bundle.effects) <= set(row.effects):
                     left = set()
             layers = [(p.allow, p.deny, p.min_trust) for p in rows]
-            layers += [(own.allow, own.deny, own.trust)] if own is not None else []
+            if own is not None:
+                layers.append((own.allow and tuple(own.allow), tuple(own.deny), own.trust))
             for allow, deny, trust in layers:
                 left = {t for t in left if allow is None or allowed(allow, bundle, t)}
                 left = {t for t in left if not denied(deny, bundle, t)}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field, field_validator
 
 from bundle_router.core.models.frozen import Frozen
 from bundle_router.core.models.words import RUN_ID, Trust
+
+if TYPE_CHECKING:
+    Words = Sequence[str]
+else:
+    Words = tuple[str, ...]
+"""Any sequence may be given, and is kept as a tuple."""
 
 MAX_GOAL: Final = 32_768
 """Characters of a goal or of one constraint. Longer intents are refused: they are documents, not intents."""
@@ -27,13 +33,13 @@ class StepPolicy(Frozen):
     match nothing. At most 200 characters a pattern (see `bundle_router.core.decide.step_policy`).
     """
 
-    allow: tuple[str, ...] | None = Field(default=None, max_length=1000)
-    deny: tuple[str, ...] = Field(default=(), max_length=1000)
+    allow: Words | None = Field(default=None, max_length=1000)
+    deny: Words = Field(default=(), max_length=1000)
     trust: Trust | None = None
 
     @field_validator("allow", "deny")
     @classmethod
-    def _patterns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _patterns(cls, value: Words | None) -> Words | None:
         for pattern in value or ():
             kind, colon, rest = pattern.partition(":")
             if not pattern.strip() or (colon and (kind not in ("bundle", "tool") or not rest)):
@@ -66,7 +72,7 @@ class Step(Frozen):
     """What routes and policies match by: where in the workflow it is."""
     goal: str = Field(default="", max_length=MAX_GOAL)
     """What the step is to do, in words, for search and the model; a route that does not ask ignores it."""
-    constraints: tuple[str, ...] = Field(default=(), max_length=MAX_ITEMS)
+    constraints: Words = Field(default=(), max_length=MAX_ITEMS)
     """What the step must keep to, one sentence each; read as the goal is."""
     policy: StepPolicy | None = None
     """What this step may have at most; it only narrows what the config permits."""
@@ -104,7 +110,7 @@ class Step(Frozen):
 
     @field_validator("constraints")
     @classmethod
-    def _constraints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _constraints(cls, value: Words) -> Words:
         if any(len(item) > MAX_GOAL for item in value):
             raise ValueError(f"a constraint is longer than {MAX_GOAL} characters")
         return value
