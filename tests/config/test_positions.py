@@ -146,3 +146,25 @@ def test_what_is_not_in_the_text_gets_the_line_of_what_is_around_it() -> None:
     positions = locate("a = 1\n\n[[rows]]\nname = 'x'\n\n[[rows]]\nname = 'y'\n")
     assert positions.line(("rows", 1, "bundles", 4)) == 6
     assert positions.line(("nowhere", "at", "all")) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "k = '''\na'b''c'''",
+        "k = '''''a'''''",
+        'k = """\na"b""c"""',
+        'k = """\\""""',
+        'k = """"a\\\\"""""',
+        'k = [""" """, 1]',
+    ],
+)
+def test_a_string_of_several_lines_ends_where_the_parser_ends_it(text: str) -> None:
+    """Also on Python 3.11.2, where a possessive loop in an expression goes wrong whose body may fail half way."""
+    assert dict(locate(text).items()).keys() == all_paths(tomllib.loads(text)).keys()
+    assert guard(from_bytes("x.toml", "x.toml", text.encode(), "project")) is None
+
+
+@pytest.mark.parametrize("text", ['k = """a""', 'k = """a\\"""', "k = '''a''"])
+def test_a_string_of_several_lines_that_does_not_end_is_refused(text: str) -> None:
+    assert guard(from_bytes("x.toml", "x.toml", text.encode(), "project")) is not None

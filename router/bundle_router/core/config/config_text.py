@@ -71,8 +71,7 @@ def from_bytes(name: str, display_path: str, data: bytes, layer: Layer) -> Confi
 
 _TOKEN: Final = re.compile(
     r'''
-      (?P<multi>   """ [^"\\]*+ (?: (?: \\[\s\S] | "(?!"") ) [^"\\]*+ )*+ """ "{0,2}
-                 | \'\'\' [^']*+ (?: '(?!'') [^']*+ )*+ \'\'\' '{0,2} )
+      (?P<multi>   """ | \'\'\' )
     | (?P<string>  (?!""") " [^"\\\n]*+ (?: \\. [^"\\\n]*+ )*+ "
                  | (?!\'\'\') ' [^'\n]*+ ' )
     | (?P<comment> \# [^\n]*+ )
@@ -85,6 +84,16 @@ _TOKEN: Final = re.compile(
 _COST: Final = {"[": 60, "]": 0, "{": 40, "}": 0, ".": 60, "=": 30, ",": 15}
 
 
+_MULTI_END: Final = {'"': re.compile(r'(?:\\[\s\S])++|(?P<end>"{3,5})'), "'": re.compile(r"(?P<end>'{3,5})")}
+
+
+def multiline_end(text: str, at: int) -> int:
+    """Where the string ends that begins with three quotes at `at`; 0 when it does not. Not by one expression: before
+    Python 3.11.5 a possessive loop goes wrong whose body may fail half way."""
+    ends = (found.end() for found in _MULTI_END[text[at]].finditer(text, at + 3) if found["end"])
+    return next(ends, 0)
+
+
 def guard(file: ConfigFile) -> Problem | None:
     """The reason not to parse this file, or None. Takes time linear in the text."""
     text = file.text
@@ -95,9 +104,10 @@ def guard(file: ConfigFile) -> Problem | None:
 
     while position < len(text):
         token = _TOKEN.match(text, position)
-        if token is None:
+        end = multiline_end(text, position) if token and token["multi"] else token.end() if token else 0
+        if token is None or not end:
             return refused("a string that starts on this line does not end", "close it with the quote it began with")
-        start, position, kind = position, token.end(), token.lastgroup
+        start, position, kind = position, end, token.lastgroup
         cost += 5
         if kind == "mark":
             mark = text[start]

@@ -15,17 +15,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
+from bundle_router.core.config.config_text import multiline_end
+
 Path = tuple[str | int, ...]
 """`("routes", 3, "bundles", 0)`. A table of an array of tables is an element like any other."""
 
 _GAP: Final = re.compile(r"(?:[ \t\n\r]++|\#[^\n]*+)*+")
 _KEY: Final = re.compile(r'[ \t]*+([A-Za-z0-9_-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|\'[^\'\n]*+\')[ \t]*+')
-_STRING: Final = re.compile(
-    r'"""[^"\\]*+(?:(?:\\[\s\S]|"(?!""))[^"\\]*+)*+""""{0,2}'
-    r"|'''[^']*+(?:'(?!'')[^']*+)*+''''{0,2}"
-    r'|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"'
-    r"|'[^'\n]*+'"
-)
+_STRING: Final = re.compile(r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|\'[^\'\n]*+\'')
 _SCALAR: Final = re.compile(r"[^,\]}#\n]++")
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -154,6 +151,8 @@ class _Scanner:
             self._array(path)
         elif first == "{":
             self._inline_table(path)
+        elif self._text.startswith(("'''", '"""'), start):
+            self._at = multiline_end(self._text, start) or len(self._text)
         else:
             found = (_STRING if first in "\"'" else _SCALAR).match(self._text, self._at)
             self._at = found.end() if found is not None else len(self._text)
