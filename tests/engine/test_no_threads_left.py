@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from functools import partial
 
 import pytest
 from bundle_router import Step, load_catalog
 from bundle_router.adapters.json_schema import SchemaChecker
-from bundle_router.adapters.workers import Workers
+from bundle_router.adapters.workers import Stage, Workers, in_turn
 from bundle_router.engine.flow import in_thread
 from bundle_router.errors import ToolFailure
 from bundle_router.testing import fake_router
@@ -74,3 +75,19 @@ def test_a_router_that_is_dropped_unclosed_ends_its_threads() -> None:
     for thread in started:
         thread.join(10)
     assert not any(thread.is_alive() for thread in started)
+
+
+def test_what_is_further_on_comes_first_and_so_do_what_came_first_among_equals() -> None:
+    """Few large results are whole in memory at a time, though many wait to be read."""
+    gate = threading.Event()
+    done: list[tuple[int, str]] = []
+
+    async def main() -> None:
+        first = in_turn("read", gate.wait)
+        stages: list[Stage] = ["read", "shaped", "read", "taken_apart", "shaped"]
+        rest = [in_turn(stage, partial(done.append, (number, stage))) for number, stage in enumerate(stages)]
+        gate.set()
+        await asyncio.gather(first, *rest)
+
+    asyncio.run(main())
+    assert done == [(1, "shaped"), (4, "shaped"), (3, "taken_apart"), (0, "read"), (2, "read")]

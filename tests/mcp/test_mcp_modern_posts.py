@@ -108,8 +108,13 @@ def events(*said: bytes) -> bytes:
     return http(b"".join(b"event: message\ndata: " + one + b"\n\n" for one in said), "text/event-stream")
 
 
+def text(said: str) -> dict[str, Any]:
+    return {**OK, "content": [{"type": "text", "text": said}]}
+
+
 LOG = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
 DEEP = b'{"jsonrpc":"2.0","id":"ID","result":{"content":[],"structuredContent":' + b'{"a":' * 150 + b"1" + b"}" * 152
+MANY = {**OK, "structuredContent": {"rows": [{"n": [1.5, 2], "text": "x" * 100}] * 2_000}}
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 ANSWERS: dict[str, bytes] = {
     "a result": rpc(result=OK),
@@ -122,6 +127,12 @@ ANSWERS: dict[str, bytes] = {
     "an error as an event": events(message(error=FAILED)),
     "a nested result": http(DEEP),
     "an interim response": b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + rpc(result=OK),
+    "a large result": rpc(result=MANY),
+    "no number in a large result": http(message(result=MANY).replace(b"1.5", b"1e999")),
+    "NaN in a large result": http(message(result=MANY).replace(b"1.5", b"NaN")),
+    "a large event": events(LOG, message(result=MANY)),
+    "a large event with the word method": events(message(result=text('"method"' + "x" * 200_000))),
+    "a large event that is no message": events(b"{" + b" " * 200_000 + b"}"),
     "half a result": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{CLOSE",
     "half a chunk": CHUNKED + b"ff\r\n{CLOSE",
     "nothing": b"CLOSE",

@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from bundle_router.adapters.media import describe
 from bundle_router.core.models import Block, Data, Media, Text
 from bundle_router.core.tools.shaping import json_text, references, shape, visible
 from bundle_router.core.tools.shaping.visible import slices
+from bundle_router.core.tools.transport.blocks import blocks_of
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
@@ -182,3 +186,55 @@ def test_long_json_is_read_and_written_as_short_json_is(value: Any, indent: int 
     assert json_text.parse(text[: len(text) - cut - 1]) is None
     assert json_text.parse(text + "x" * cut) == (None if cut else value)
     assert json_text.dumped(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def calls_of_python(work: Callable[[], Any]) -> int:
+    """How many functions of Python were entered: at each of them the interpreter may pass to another thread."""
+    entered: list[str] = []
+    sys.setprofile(lambda _frame, event, _argument: entered.append(event) if event == "call" else None)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return len(entered)
+
+
+SHAPES = {
+    "objects in a list": {"rows": [{"id": n, "on": True} for n in range(20_000)]},
+    "far below": {"a": {"b": {"c": {"d": {"e": {"f": [{"id": n} for n in range(20_000)]}}}}}},
+    "lists of numbers": [[1, 2.5, 3] for _ in range(20_000)],
+    "one list of numbers": list(range(20_000)),
+    "names": {f"name {n}": n for n in range(20_000)},
+}
+
+
+@pytest.mark.parametrize("shape_of", SHAPES)
+def test_other_threads_have_their_turn_while_large_json_is_read_and_written(shape_of: str) -> None:
+    value = SHAPES[shape_of]
+    text = json.dumps(value) + " " * json_text.LARGE
+    assert calls_of_python(lambda: json_text.parse(text)) >= 20_000
+    assert json_text.parse(text) == value
+    written = list(json_text.pieces(value))
+    assert max(map(len, written)) < 64_000, "what the codec writes in one go"
+    assert json.loads("".join(written)) == value
+
+
+def test_a_value_without_payloads_is_shaped_without_being_copied() -> None:
+    value = {"rows": [{"id": 1, "text": "x " * 150, "tags": ["a", "b"]}] * 50}
+    found = references.References(describe)
+    assert found.value(value) is value
+    with_one = {"rows": ["data:image/png;base64," + base64.b64encode(PNG).decode()]}
+    assert found.value(with_one)["rows"][0].startswith("[artifact ")
+
+
+@pytest.mark.parametrize("size", [0, 10, 196_607, 196_608, 196_609, 500_000])
+def test_media_are_decoded_slice_by_slice_as_in_one_go(size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    encoded = base64.b64encode(data[:size] or b"x").decode()
+    (block,) = blocks_of({"content": [{"type": "image", "data": encoded, "mimeType": "image/png"}]}, 10)
+    assert isinstance(block, Media)
+    assert block.data == (data[:size] or b"x")
+    if size > 196_608:
+        broken = encoded[:262_143] + "=" + encoded[262_144:]
+        (block,) = blocks_of({"content": [{"type": "image", "data": broken, "mimeType": "image/png"}]}, 10)
+        assert isinstance(block, Text), "padding in the middle is no base64"

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from functools import lru_cache
+from typing import Final, Literal, TypeVar
 
 from bundle_router.errors import ToolFailure
 
 T = TypeVar("T")
+
+_LAST: Final = 100
+Stage = Literal["read", "taken_apart", "shaped"]
+_RANKS: Final[dict[Stage, int]] = {"shaped": 0, "taken_apart": 1, "read": 2}
+"""What is further on comes first, so that few large results are whole in memory at a time: each collection of garbage
+goes through all of them, and holds the interpreter meanwhile."""
 
 
 class Workers:
@@ -20,15 +29,18 @@ class Workers:
     Unlike an executor's, they are daemons: a tool that does not come back can't keep the process from ending.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, name: str = "bundle-router-tool") -> None:
         self._limit = limit
-        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._name = name
+        self._numbers = itertools.count()
+        self._waiting: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]] = queue.PriorityQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._busy = 0
 
-    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """A future of the running loop for what `work` returns. Waits its turn when all threads are busy.
+    def submit(self, work: Callable[[], T], rank: int = 0) -> asyncio.Future[T]:
+        """A future of the running loop for what `work` returns. Waits its turn when all threads are busy: the lowest
+        rank is first, and what came first among equals.
 
         Raises ToolFailure `unavailable` where there is no thread and the system has none to give; the next may come."""
         loop = asyncio.get_running_loop()
@@ -54,7 +66,7 @@ class Workers:
         with self._lock:
             self._busy += 1
             if len(self._threads) < min(self._busy, self._limit):
-                thread = threading.Thread(target=self._serve, name="bundle-router-tool", daemon=True)
+                thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
                 try:
                     thread.start()
                 except RuntimeError as error:  # the system has none to give: those there are do it in turn
@@ -63,11 +75,11 @@ class Workers:
                         raise ToolFailure(f"no thread could be started: {error}", code="unavailable") from error
                 else:
                     self._threads.append(thread)
-        self._waiting.put(job)
+        self._waiting.put((rank, next(self._numbers), job))
         return future
 
     def _serve(self) -> None:
-        while (job := self._waiting.get()) is not None:
+        while (job := self._waiting.get()[2]) is not None:
             job()
             with self._lock:
                 self._busy -= 1
@@ -77,6 +89,22 @@ class Workers:
         with self._lock:
             threads, self._threads = self._threads, []
         for _ in threads:
-            self._waiting.put(None)
+            self._waiting.put((_LAST, next(self._numbers), None))
         for thread in threads:
             thread.join(wait_s)
+
+
+@lru_cache(maxsize=1)
+def _one_at_a_time(_process: int) -> Workers:
+    return Workers(1, "large-results")  # it stays for as long as the process
+
+
+def in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:
+    """A future for what is done with a large result, by the one thread of the process that has to do with them: two
+    at it would only take the interpreter from event loops. Raises ToolFailure as `Workers.submit`."""
+    return _one_at_a_time(os.getpid()).submit(work, _RANKS[stage])
+
+
+def shaped_in_turn(work: Callable[[], T]) -> asyncio.Future[T]:
+    """The same for shaping."""
+    return in_turn("shaped", work)

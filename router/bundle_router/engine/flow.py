@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -54,7 +54,7 @@ class EnginePorts:
     """The ports the flows use. `sessions` is keyed by transport; `describe` says what bytes are; `patterns` makes a
     finder of a regular expression and `queries` asks JSON (ValueError, in words, where they can't); `tools` is None
     where there is no search, `results` where no result is used again, `scratch` where no file can be handed to a tool,
-    `programs` where no agent's program is run."""
+    `programs` where no agent's program is run; `in_thread` does what takes a while off the event loop."""
 
     clock: Clock
     redactor: Redactor
@@ -68,6 +68,7 @@ class EnginePorts:
     scratch: Callable[[], Scratch] | None = None
     programs: Programs | None = None
     queries: Callable[[str, Any], Any] = no_queries
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
 
 
 @dataclass(frozen=True, slots=True)

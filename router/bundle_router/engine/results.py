@@ -8,11 +8,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any, Final
 
 from bundle_router.core.decide import activation as sticky_set
@@ -162,18 +159,12 @@ def recordable(name: object) -> str:
     return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
 
 
-@lru_cache(maxsize=1)
-def _shaping_thread(_process: int) -> ThreadPoolExecutor:
-    """One large result at a time in a process: two threads at it would only take the interpreter from event loops."""
-    return ThreadPoolExecutor(1, "bundle-router-shaping")
-
-
 async def shape_blocks(ports: EnginePorts, max_chars: int, blocks: Sequence[Block]) -> Shaped:
     """Return what the blocks are to the model. Off the event loop where that takes a while."""
     if is_small(blocks, INLINE_CHARS):
         return shape(blocks, max_chars, ports.describe)
-    thread = _shaping_thread(os.getpid())
-    return await asyncio.get_running_loop().run_in_executor(thread, shape, blocks, max_chars, ports.describe)
+    shaped: Shaped = await ports.in_thread(lambda: shape(blocks, max_chars, ports.describe))
+    return shaped
 
 
 async def store(run: OpenRun, blobs: Sequence[Blob]) -> tuple[Stored, ...]:

@@ -109,6 +109,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     from bundle_router.adapters.media import describe
     from bundle_router.adapters.monty import MontyPrograms
     from bundle_router.adapters.system import SystemCapabilities, SystemClock
+    from bundle_router.adapters.workers import shaped_in_turn
 
     tools, cards = local_cards(how.local)
     pinned = PinnedFrom(open_pins(how.config), read_unpinned(how.config, cards, declared_files(how.local)))
@@ -134,6 +135,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
         scratch=ScratchFolder,
         programs=MontyPrograms(),
         queries=query_json,
+        in_thread=shaped_in_turn,
     )
     kept = open_store(how.runs, catalog, clock, redactor, how.store)
     capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)

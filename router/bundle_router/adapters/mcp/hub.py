@@ -33,9 +33,12 @@ from bundle_router.adapters.mcp.results import (
     told_no,
     unanswered,
 )
+from bundle_router.adapters.workers import in_turn
 from bundle_router.core.catalog import Server
+from bundle_router.core.models import Data
 from bundle_router.core.models.breaker import End
 from bundle_router.core.tools.admission import Admitted, VolatileError, admit
+from bundle_router.core.tools.shaping import is_small
 from bundle_router.core.tools.transport.pass_through import ServerReply
 from bundle_router.ports import Clock, Diagnostics, Listing, RawResult, Scope
 
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _REAP_S = 15.0
+_INLINE_CHARS = 32_768
+"""Results up to this size are taken apart on the sessions' loop; larger ones in a thread."""
 
 
 class Hub:
@@ -88,7 +93,9 @@ class Hub:
             params = {"name": tool, "arguments": dict(arguments)}
             raw = await self._twice(server, "tools/call", params, scope, deadline)
             await self._look_at(server, tool, scope, raw)
-            return answered(name, raw, self._bounds.max_blocks, scope.client)
+            if is_small((Data(raw),), _INLINE_CHARS):
+                return answered(name, raw, self._bounds.max_blocks, scope.client)
+            return await in_turn("taken_apart", lambda: answered(name, raw, self._bounds.max_blocks, scope.client))
 
         try:
             return await self._placed(server, name, work, timeout_s)

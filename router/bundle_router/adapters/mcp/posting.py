@@ -14,10 +14,12 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from bundle_router.adapters.mcp.channels import ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
+from bundle_router.adapters.workers import in_turn
+from bundle_router.core.tools.shaping.json_text import LARGE, no_number, parse_finite
 
 INVALID_REQUEST: Final = -32600
 MAX_ERROR_BYTES: Final = 64 * 1024
@@ -68,7 +70,7 @@ class ModernPosts:
         await self._pool.exchange(self._head(headers, len(body)) + body, answer)
         if b"mcp-session-id" in answer.headers:
             self._given_session()
-        return answer.result()
+        return await in_turn("read", answer.result) if answer.is_large else answer.result()
 
     def _head(self, headers: Mapping[str, str], length: int) -> bytes:
         named = {name.lower(): value for name, value in headers.items()}
@@ -90,7 +92,7 @@ class _Answer:
         self._on_change = on_change
         self._left = max_bytes
         self._decoder: Any = None
-        self._stream = False
+        self._stream = self._event = False
         self._held = bytearray()
         self._data: list[bytes] = []
         self._message: dict[str, Any] | None = None
@@ -141,6 +143,9 @@ class _Answer:
     def _hear(self, data: bytes) -> None:
         if not data or self.done:
             return
+        if len(data) >= LARGE and b'"method"' not in data:  # the answer, read when there is time for it
+            self._held, self._event, self.done = bytearray(data), True, True
+            return
         message = _object(data)
         if message is None:
             raise _garbled("the server's answer is no JSON-RPC message")
@@ -151,18 +156,22 @@ class _Answer:
 
     # --- when it is there --------------------------------------------------------------------------------------------
 
+    @property
+    def is_large(self) -> bool:
+        return len(self._held) >= LARGE
+
     def result(self) -> dict[str, Any]:
         if 300 <= self.status < 400:
             raise Elsewhere
         if self.status >= 400:
             return self._refused()
-        if self._stream:
+        if self._stream and not self._event:
             if self._message is None:
                 raise ServerFault("connection_lost", "the server ended its answer before it was whole", sent=True)
             return self._settled(self._message, self._number)
         if self.status == 202:
             raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
-        message = _object(bytes(self._held)) if self._kind() == b"application/json" else None
+        message = _object(bytes(self._held)) if self._event or self._kind() == b"application/json" else None
         if message is None:
             raise _garbled("the server's answer is no JSON-RPC message")
         return self._settled(message, self._number)
@@ -201,13 +210,9 @@ def _garbled(why: str) -> ServerFault:
 def _object(body: bytes) -> dict[str, Any] | None:
     """The JSON object that the bytes are, or None. Lone surrogates are replaced; Python's parser bounds the depth."""
     try:
-        value = json.loads(body, parse_constant=_refuse)
+        value = json.loads(body, parse_constant=no_number) if len(body) < LARGE else parse_finite(body.decode("utf-8"))
         if b"\\ud" in body or b"\\uD" in body:
             value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")

@@ -45,7 +45,9 @@ from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.hearing import hear_log, is_finer, progress_to
 from bundle_router.adapters.mcp.posting import Elsewhere, ModernPosts
 from bundle_router.adapters.mcp.tracing import traced
+from bundle_router.adapters.workers import in_turn
 from bundle_router.core.catalog import Era
+from bundle_router.core.tools.shaping.json_text import LARGE, parse_finite
 from bundle_router.core.tools.transport.pass_through import Client
 
 if TYPE_CHECKING:
@@ -241,6 +243,24 @@ def pipe() -> tuple[Any, Any, Any, Any]:
     return ours_out, theirs_in, theirs_out, ours_in
 
 
+async def read_line(line: bytes) -> SessionMessage | None:
+    """As `parse_line`; a long line is read where it holds up nobody."""
+    if len(line) < LARGE:
+        return parse_line(line)
+    return await in_turn("read", lambda: _long_message(line) or parse_line(line))
+
+
+def _long_message(line: bytes) -> SessionMessage | None:
+    """The message, where there is nothing in it to be replaced."""
+    if b"\\ud" in line or b"\\uD" in line:
+        return None
+    try:
+        value = parse_finite(line.decode("utf-8"))
+        return SessionMessage(types.jsonrpc_message_adapter.validate_python(value, by_name=False))
+    except (ValueError, RecursionError):
+        return None
+
+
 def parse_line(line: bytes) -> SessionMessage | None:
     """The message on a line, or None when it is none. Invalid UTF-8 and lone surrogates are replaced, not fatal."""
     try:
@@ -287,6 +307,6 @@ __all__ = [
     "negotiate",
     "open_http",
     "open_sse",
-    "parse_line",
     "pipe",
+    "read_line",
 ]

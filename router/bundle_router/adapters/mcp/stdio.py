@@ -69,7 +69,7 @@ class Pipes:
                 self.fault = ServerFault("too_large", f"the server sent {error}")
                 return
             for line in found:
-                message = sdk.parse_line(line)
+                message = await sdk.read_line(line)
                 if message is None:
                     self._skip(line)
                 elif not sdk.is_chatter(message):

@@ -90,10 +90,10 @@ def _large_array(value: Any) -> tuple[list[str], list[Any]] | None:
             return path, value
         if not isinstance(value, dict):
             return None
-        sizes = {key: len(dumped(item)) for key, item in value.items() if isinstance(item, list | dict)}
-        if not sizes:
+        inner = [key for key, item in value.items() if isinstance(item, list | dict)]
+        if not inner:
             return None
-        key = max(sizes, key=lambda name: sizes[name])
+        key = max(inner, key=lambda name: len(dumped(value[name]))) if len(inner) > 1 else inner[0]
         path.append(key)
         value = value[key]
     return (path, value) if isinstance(value, list) else None

@@ -15,6 +15,7 @@ import hashlib
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
+from operator import is_
 from typing import Any, Final
 
 from bundle_router.core.models import Media
@@ -23,6 +24,8 @@ from bundle_router.core.tools.shaping.shaped import Blob, Describe, MediaFacts, 
 LONG: Final = 256
 """Characters. No shorter run of base64 in running text is looked at; none as long is left if it is media."""
 VERY_LONG: Final = 4096
+_SHORTEST: Final = 64
+"""No shorter string is base64, unless the object it is in says so."""
 MAX_BLOBS: Final = 256
 """Artifacts of one result. What comes beyond is left out in words: 8 MB can hold 85,000 one-pixel images."""
 MAX_LOOKS: Final = 2_000
@@ -40,9 +43,10 @@ _BLOCK: Final = re.compile(rf"{_UNIT}{{{_STEP}}}")
 _ALPHABET: Final = string.ascii_letters + string.digits + "+/_-"
 _WINDOW: Final = 64 * 1024
 """Characters that one regular expression looks at in one go: it holds the interpreter until it is through."""
-_MORE: Final = re.compile(rf"{_UNIT}*+")
+# Loops below are not possessive: before Python 3.11.5 one goes wrong whose body may fail half way.
+_MORE: Final = re.compile(rf"{_UNIT}*")
 _WRAPPED: Final = re.compile(r"(?m)^[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n")
-_MORE_WRAPPED: Final = re.compile(r"(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n)*+")
+_MORE_WRAPPED: Final = re.compile(r"(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n)*")
 _LAST_WRAPPED: Final = re.compile(r"[ \t]{0,16}[A-Za-z0-9+/]{0,80}={0,2}")
 _DATA: Final = re.compile(r"data:", re.IGNORECASE)
 _DATA_URI: Final = re.compile(
@@ -50,7 +54,7 @@ _DATA_URI: Final = re.compile(
     r"(?=[A-Za-z0-9+/_%-])",
     re.IGNORECASE,
 )
-_PAYLOAD: Final = re.compile(r"(?:[A-Za-z0-9+/_%-]|\\/)*+")
+_PAYLOAD: Final = re.compile(r"(?:[A-Za-z0-9+/_%-]|\\/)*")
 _PLAIN_URI: Final = re.compile(r"data:(?P<type>image/svg\+xml)(?:;[a-z0-9_.=-]{1,40}){0,4},", re.IGNORECASE)
 _PLAIN: Final = re.compile(r"[^\s\"'<>`]*+")
 _STARTS: Final = re.compile(
@@ -96,7 +100,7 @@ class References:
         return _replaced(text, _runs(text), self._of_run)
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """The JSON value with its payloads replaced; the value itself is not changed."""
+        """The JSON value with its payloads replaced. What has none is given back itself, and nothing is changed."""
         if isinstance(value, str):
             return self._string(value)
         if not isinstance(value, dict | list):
@@ -104,22 +108,29 @@ class References:
         if depth >= MAX_DEPTH:
             return f"[nested deeper than {MAX_DEPTH} levels: left out]"
         if isinstance(value, list):
-            return [self.value(item, depth + 1) for item in value]
+            items = [item if _is_plain(item) else self.value(item, depth + 1) for item in value]
+            return value if all(map(is_, items, value)) else items
         payload = _payload_key(value)
-        return {
-            self.text(key): self._declared(item, value) if key == payload else self.value(item, depth + 1)
+        replaced = {
+            key if _is_plain(key) else self.text(key): self._declared(item, value)
+            if key == payload
+            else item
+            if _is_plain(item)
+            else self.value(item, depth + 1)
             for key, item in value.items()
         }
+        same = all(map(is_, replaced.values(), value.values())) and replaced.keys() == value.keys()
+        return value if same else replaced
 
     # --- where payloads stand ---
 
     def _string(self, text: str) -> str:
         whole = text.strip()
-        if _is_base64(whole, 64) and (len(whole) >= LONG or _STARTS.match(whole)):
+        if _is_base64(whole, _SHORTEST) and (len(whole) >= LONG or _STARTS.match(whole)):
             data = _decode(whole)
             if data and self._is_media(data):
                 return self._refer(data, "embedded")
-        elif len(whole) >= LONG and "\n" in whole and _is_base64(joined := "".join(whole.split()), 64):
+        elif len(whole) >= LONG and "\n" in whole and _is_base64(joined := "".join(whole.split()), _SHORTEST):
             data = _decode(joined)
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
                 return self._refer(data, "embedded")
@@ -206,6 +217,13 @@ class References:
 
     def _keep(self, data: bytes, sha256: str, role: Role, facts: MediaFacts, claimed: str = "", name: str = "") -> Blob:
         return self._blobs.setdefault(sha256, Blob(data, sha256, role, facts, claimed, name))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether there can be no payload in a value, as most are too short for one."""
+    if isinstance(value, str):
+        return len(value) < _SHORTEST and "data:" not in value and "DATA:" not in value
+    return not isinstance(value, dict | list)
 
 
 def _payload_key(value: dict[str, Any]) -> str | None:
