@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -264,7 +264,9 @@ def permitted(catalog: Catalog, facts: Facts, step: Step) -> dict[str, set[str]]
             for row in rows:
                 if row.effects is not None and not set(bundle.effects) <= set(row.effects):
                     left = set()
-            layers = [(p.allow, p.deny, p.min_trust) for p in rows]
+            layers: list[tuple[Sequence[str] | None, tuple[str, ...], str | None]] = [
+                (p.allow, p.deny, p.min_trust) for p in rows
+            ]
             if own is not None:
                 layers.append((own.allow and tuple(own.allow), tuple(own.deny), own.trust))
             for allow, deny, trust in layers:

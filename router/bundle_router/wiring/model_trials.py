@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bundle_router.adapters.clock import SystemClock
+from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Catalog, FallbackStage
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.models import Activation, Facts, Reply

@@ -17,8 +17,7 @@ from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.children import find_binary
 from bundle_router.tools.sandbox import seatbelt
 from bundle_router.tools.sandbox.plan import SandboxPlan
-from bundle_router.tools.workspace.capture import Capture
-from bundle_router.tools.workspace.process import Ended, Finished
+from bundle_router.tools.workspace.process import Capture, Ended, Finished
 
 _POLL_S: Final = 0.05
 _DRAIN_S: Final = 1.0
