@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -264,11 +264,11 @@ def permitted(catalog: Catalog, facts: Facts, step: Step) -> dict[str, set[str]]
             for row in rows:
                 if row.effects is not None and not set(bundle.effects) <= set(row.effects):
                     left = set()
-            layers: list[tuple[Sequence[str] | None, tuple[str, ...], str | None]] = [
+            layers: list[tuple[tuple[str, ...] | None, tuple[str, ...], str | None]] = [
                 (p.allow, p.deny, p.min_trust) for p in rows
             ]
             if own is not None:
-                layers.append((own.allow and tuple(own.allow), tuple(own.deny), own.trust))
+                layers.append((None if own.allow is None else tuple(own.allow), tuple(own.deny), own.trust))
             for allow, deny, trust in layers:
                 left = {t for t in left if allow is None or allowed(allow, bundle, t)}
                 left = {t for t in left if not denied(deny, bundle, t)}
