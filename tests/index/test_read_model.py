@@ -11,7 +11,9 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex, index_url
-from bundle_router.core.catalog import Route
+from bundle_router.core.catalog import Bundle, Route
+from bundle_router.core.models import MODES, Mode
+from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.read_model import RunQuery, Sort
 from bundle_router.core.records.recorded_catalog import catalog_from
 from bundle_router.errors import UnknownRun
@@ -223,6 +225,19 @@ def test_what_the_model_saw_is_what_the_router_gave(tmp_path: Path) -> None:
         view = model_view(catalog_from(archive.catalog("r-1", record.decision.catalog_revision)), record)
         assert view.tools == given.tools
         assert (view.guidance, view.tokens, view.estimated) == (given.guidance, given.tokens, False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_model_saw_is_known_whatever_the_mode(tmp_path: Path, mode: Mode) -> None:
+    bundle = Bundle("notes", "Notes.", ("s.read", "s.write"), effects=("read",), mode=mode)
+    catalog = small_catalog({"notes": bundle}, routes=[Route("all", bundles=("notes",))])
+    with fake_router(catalog) as router:
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
+        given = router.tools_sync("r")
+        record = DecisionRecord.from_json(router.fakes.records("r")[0])
+    view = model_view(catalog, record)
+    assert (view.tools, view.guidance, view.tokens) == (given.tools, given.guidance, given.tokens)
+    assert [(row.name, place) for place, row in view.placement.rows()] == [("s.read", mode), ("s.write", mode)]
 
 
 def test_a_folder_is_indexed_beside_its_runs_and_tokens_are_known_by_tool(tmp_path: Path) -> None:

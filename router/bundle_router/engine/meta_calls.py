@@ -105,8 +105,8 @@ class MetaQuestion:
     joins: bool
     signed_before: frozenset[str] = frozenset()
 
-    def shelf(self) -> VisibleTools:
-        return replace(self.state.surface.shelf(self.state, joins=self.joins), told=self.signed_before)
+    def visible_tools(self) -> VisibleTools:
+        return replace(self.state.surface.visible_tools(self.state, joins=self.joins), told=self.signed_before)
 
 
 async def answer(
@@ -186,34 +186,34 @@ def _answer(question: MetaQuestion, wanted: Wanted) -> MetaReply:
         return MetaReply(wanted.text, "invalid_arguments", "invalid_arguments")
     if isinstance(wanted, ReadArtifact | SearchArtifact):
         return _artifact(question, wanted, question.state.catalog.settings.limits.max_result_chars - MARGIN)
-    shelf = question.shelf()
+    visible = question.visible_tools()
     if isinstance(wanted, SearchTools):
-        ranked = question.state.surface.rank(wanted.query, frozenset(shelf.places), RANKED, answering=True)
-        return _with_joining(shelf, found_text(shelf, ranked, wanted.limit))
+        ranked = question.state.surface.rank(wanted.query, frozenset(visible.places), RANKED, answering=True)
+        return _with_joining(visible, found_text(visible, ranked, wanted.limit))
     if isinstance(wanted, SelectTools | GetToolDetails):
-        return _by_name(question, shelf, wanted)
+        return _by_name(question, visible, wanted)
     assert isinstance(wanted, ListTools), "call_tool is the call of another tool"  # noqa: S101 - the engine's bug
-    return _with_joining(shelf, list_bundle(shelf, wanted.id) if wanted.id else list_bundles(shelf))
+    return _with_joining(visible, list_bundle(visible, wanted.id) if wanted.id else list_bundles(visible))
 
 
-def _with_joining(shelf: VisibleTools, answered: MetaAnswer, refused: Sequence[MissedTool] = ()) -> MetaReply:
+def _with_joining(visible: VisibleTools, answered: MetaAnswer, refused: Sequence[MissedTool] = ()) -> MetaReply:
     """An answer, with what may join the array: each tool for its bundle, and the bundle's companions with it."""
-    homes = {row.name: row.bundle for row in shelf.placement.deferred}
+    homes = {row.name: row.bundle for row in visible.placement.deferred}
     groups: dict[str, dict[str, None]] = {}
     for tool in answered.tools:
-        companions = shelf.catalog.bundles[homes[tool]].companions
+        companions = visible.catalog.bundles[homes[tool]].companions
         with_it = (tool, *(other for other in companions if homes.get(other) == homes[tool]))
         groups.setdefault(homes[tool], {}).update(dict.fromkeys(with_it))
     asked = tuple((bundle, tuple(tools)) for bundle, tools in groups.items())
     return MetaReply(answered.text, asked=asked, refused=tuple(refused), signed=answered.signed)
 
 
-def _by_name(question: MetaQuestion, shelf: VisibleTools, wanted: SelectTools | GetToolDetails) -> MetaReply:
+def _by_name(question: MetaQuestion, visible: VisibleTools, wanted: SelectTools | GetToolDetails) -> MetaReply:
     names, told = (wanted.names, _told_dropped(wanted)) if isinstance(wanted, SelectTools) else ((wanted.name,), [])
     found: dict[str, None] = {}
     refused: list[MissedTool] = []
     for name in names:
-        resolved = resolve(name, shelf.places, question.state.surface.canonical)
+        resolved = resolve(name, visible.places, question.state.surface.canonical)
         if resolved.known:
             found[resolved.name] = None
         else:
@@ -222,9 +222,9 @@ def _by_name(question: MetaQuestion, shelf: VisibleTools, wanted: SelectTools | 
             refused.append(MissedTool(resolved.name, code, text))
     if found:
         if isinstance(wanted, GetToolDetails):
-            return _with_joining(shelf, describe_tool(shelf, next(iter(found))))
+            return _with_joining(visible, describe_tool(visible, next(iter(found))))
         told = [*(row.text for row in refused), *told]
-        return _with_joining(shelf, selected_text(shelf, tuple(found), told), refused)
+        return _with_joining(visible, selected_text(visible, tuple(found), told), refused)
     if not refused:
         return MetaReply("No tool was named: write select:name,other_name.", "invalid_arguments", "invalid_arguments")
     text = "\n".join((*(row.text for row in refused), *told))

@@ -22,7 +22,7 @@ from typing import Any, Final
 from bundle_router.core.catalog import Bundle
 from bundle_router.core.decide.budgets import Spent
 from bundle_router.core.decide.ceiling import may_call_untrusted_in_code
-from bundle_router.core.models import Data, Text
+from bundle_router.core.models import MODES, Data, Text
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.meta_tools import EXECUTE, META_SERVER
@@ -47,7 +47,7 @@ def bundles_in_code(state: RunState) -> list[Bundle]:
     """Return the shown bundles whose tools are called by programs."""
     catalog, modes = state.catalog, state.modes
     shown = [bundle for id_ in state.bundle_ids if (bundle := catalog.bundle(id_)) is not None]
-    return [bundle for bundle in shown if (modes.get(bundle.id) or bundle.mode) == "code"]
+    return [bundle for bundle in shown if MODES[modes.get(bundle.id) or bundle.mode].by_program]
 
 
 def callable_in_code(state: RunState) -> dict[str, str]:

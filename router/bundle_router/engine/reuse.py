@@ -71,7 +71,7 @@ class ResultReuse:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._shelf = ResultCache()
+        self._cache = ResultCache()
         self._under_way: dict[str, _CallUnderWay] = {}
         self._lock = threading.Lock()
 
@@ -82,7 +82,7 @@ class ResultReuse:
             return await self.call_fresh(catalog, asked.tool, work)
         key = key_of(catalog, asked, reuse)
         with self._lock:
-            kept = self._shelf.get(key, self._clock.monotonic_ns())
+            kept = self._cache.get(key, self._clock.monotonic_ns())
             leader = self._under_way.get(key)
             if kept is None and leader is None:
                 own = self._under_way[key] = _CallUnderWay(place_of(catalog, asked.tool), Future())
@@ -113,7 +113,7 @@ class ResultReuse:
                 if self._under_way.get(key) is leader:
                     del self._under_way[key]
                 if kept is not None and not leader.stale:
-                    self._shelf.put(key, leader.place, kept)
+                    self._cache.put(key, leader.place, kept)
             leader.done.set_result(kept)
 
     @contextmanager
@@ -127,6 +127,6 @@ class ResultReuse:
 
     def _empty(self, place: str) -> None:
         with self._lock:
-            self._shelf.empty(place)
+            self._cache.empty(place)
             for key in [key for key, leader in self._under_way.items() if leader.place == place]:
                 self._under_way.pop(key).stale = True

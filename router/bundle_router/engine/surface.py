@@ -37,12 +37,10 @@ from bundle_router.core.tools.exposure import (
 )
 from bundle_router.core.tools.exposure.provider_forms import NATIVE, with_deferred
 from bundle_router.core.tools.meta_tools import (
-    EXECUTE,
-    NAMES,
-    READERS,
     VisibleTools,
     guidance,
     meta_definitions,
+    meta_names,
     meta_tokens,
 )
 from bundle_router.engine.open_runs import AncestorLimits
@@ -222,7 +220,7 @@ class Surface:
         shown = (self.catalog.bundle(id_) for id_ in bundle_ids)
         return any(bundle is not None and bundle.max_tokens is not None for bundle in shown)
 
-    def shelf(self, state: RunState, *, joins: bool = True) -> VisibleTools:
+    def visible_tools(self, state: RunState, *, joins: bool = True) -> VisibleTools:
         """Where the tools of the decision are. Blocks where search has to be asked (rule 3)."""
         exposed = state.exposed()
         verdicts = plan_for(self.catalog, state.step, state.facts.grants).verdicts
@@ -256,13 +254,13 @@ class Surface:
         """See `Router.tools`."""
         form, native = how.form, how.native
         fixed = how.fixed or state.decided.fixed_list
-        shelf = self.shelf(replace(state, activation=state.decided.decision.after) if fixed else state)
-        placement, cards = shelf.placement, self.catalog.cards
+        visible = self.visible_tools(replace(state, activation=state.decided.decision.after) if fixed else state)
+        placement, cards = visible.placement, self.catalog.cards
         by_provider = native and form in NATIVE
         ours = replace(placement, deferred=(), activated=frozenset(), reading_from=None) if by_provider else placement
-        own, at = ((*NAMES, EXECUTE) if ours.code else NAMES, 0) if fixed else _meta_names(ours)
+        own, at = meta_names(ours, fixed=fixed)
         direct = [cards[row.name] for row in placement.direct]
-        evicted = [tool for tool in state.decided.decision.evicted_tools if tool in shelf.places]
+        evicted = [tool for tool in state.decided.decision.evicted_tools if tool in visible.places]
         listed = listing(direct, self.exposed, form)
         tools = (*listed[:at], *meta_definitions(own, form), *listed[at:])
         if by_provider:
@@ -276,7 +274,7 @@ class Surface:
             all_tokens=state.decided.decision.exposure.all_tokens,
             deferred=tuple(self._definitions(placement, form)),
             meta=tuple(row.name for row in placement.meta),
-            skills=tuple(self._skills(state, shelf.places)),
+            skills=tuple(self._skills(state, visible.places)),
             decision_id=state.decided.id,
         )
 
@@ -307,14 +305,3 @@ class Surface:
             if row.name in self.catalog.cards:
                 by_bundle.setdefault(row.bundle, []).append(self.catalog.cards[row.name])
         return [(id_, self.catalog.bundles[id_].description, cards) for id_, cards in by_bundle.items()]
-
-
-def _meta_names(placement: Placement) -> tuple[tuple[str, ...], int]:
-    """The meta-tools an array needs, and where in it they stand. All of them where there is something to find, before
-    everything else, so that it grows behind them; else the readers alone, from the first result that can be read on.
-    """
-    if placement.found_by_name:
-        return ((*NAMES, EXECUTE) if placement.code else NAMES), 0
-    if placement.code:
-        return (NAMES[0], EXECUTE, *READERS), 0
-    return (READERS, placement.reading_from) if placement.reading_from is not None else ((), 0)

@@ -26,7 +26,7 @@ from bundle_router.core.tools.exposure import (
     needs_ranking,
     place,
 )
-from bundle_router.core.tools.meta_tools import NAMES, READERS, guidance, meta_definitions, meta_tokens
+from bundle_router.core.tools.meta_tools import guidance, meta_definitions, meta_names, meta_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ def model_view(catalog: Catalog, record: DecisionRecord, form: Format = "openai"
     placement, estimated = placement_of(catalog, record)
     known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | catalog.cards.keys()
     names = names_in(catalog, sorted(known))
-    own, at = _meta_names(placement, fixed=record.fixed_list)
+    own, at = meta_names(placement, fixed=record.fixed_list)
     cards = [catalog.cards[row.name] for row in placement.direct]
     listed = listing(cards, names, form)
-    places = {row.name for row in (*placement.direct, *placement.deferred, *placement.meta)}
+    places = {row.name for _, row in placement.rows()}
     evicted = [tool for tool in record.decision.evicted_tools if tool in places]
     return ModelView(
         tools=(*listed[:at], *meta_definitions(own, form), *listed[at:]),
@@ -69,10 +69,3 @@ def model_view(catalog: Catalog, record: DecisionRecord, form: Format = "openai"
         placement=placement,
         estimated=estimated,
     )
-
-
-def _meta_names(placement: Placement, *, fixed: bool) -> tuple[tuple[str, ...], int]:
-    """Return the meta-tools of the array, and before which of its tools they stand."""
-    if fixed or placement.behind:
-        return NAMES, 0
-    return (READERS, placement.reading_from) if placement.reading_from is not None else ((), 0)

@@ -70,11 +70,9 @@ class Exposures:
             placement, _ = placement_of(catalog, decided)
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
-        places = (("direct", placement.direct), ("deferred", placement.deferred), ("meta", placement.meta))
         rows = [
             {"tool": row.name, "bundle": row.bundle, "place": place, "tokens": row.tokens}
-            for place, placed in places
-            for row in placed
+            for place, row in placement.rows()
         ]
         return [{"position": position, **row} for position, row in enumerate(rows)]
 

@@ -29,7 +29,7 @@ from bundle_router.core.catalog.keys import (
     without_repetition,
 )
 from bundle_router.core.catalog.transports import TRANSPORTS, Transport, TransportTraits
-from bundle_router.core.models import BinaryRule, Effect, Mode, Trust
+from bundle_router.core.models import MODES, BinaryRule, Effect, Mode, Trust
 
 Era = Literal["auto", "handshake", "modern"]
 ServerAuth = Literal["oauth"]
@@ -222,8 +222,7 @@ class Bundle:
     mode: Annotated[
         Mode,
         key(
-            "How agents see its tools: each one (direct, the default), by name only until asked for (deferred), or "
-            "behind meta-tools (meta, which untrusted servers need and get by default).",
+            f"How agents see its tools: {'; '.join(f'{traits.meaning} ({name})' for name, traits in MODES.items())}.",
             default=None,
         ),
     ] = "direct"

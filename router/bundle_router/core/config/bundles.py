@@ -22,7 +22,7 @@ from bundle_router.core.config.overlay import WrittenConfig
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.servers import included
-from bundle_router.core.models import EFFECTS, TOOL_NAME, Effect, Mode, Trust
+from bundle_router.core.models import EFFECTS, MODES, TOOL_NAME, Effect, Mode, Trust
 from bundle_router.core.models.patterns import is_glob, matches
 
 MAX_TOOLS: Final = 5_000
@@ -249,7 +249,7 @@ class BundleResolver:
         untrusted = sorted(name for name in flat.servers if self._servers[name].trust == "untrusted")
         trust: Trust = "untrusted" if untrusted else "trusted"
         mode: Mode = bundle.mode if "mode" in entry.keys else "meta" if untrusted else "direct"
-        if untrusted and mode != "meta":
+        if untrusted and not MODES[mode].for_untrusted:
             message = f"{mode!r} would show agents the text of untrusted server {untrusted[0]!r}"
             self._report.about(entry, "mode", message, "use mode = 'meta'")
         return replace(

@@ -33,6 +33,7 @@ from bundle_router.core.decide.plans import Candidates, Plan, permitted_tools, p
 from bundle_router.core.decide.replies import ranked
 from bundle_router.core.decide.shown import Shown
 from bundle_router.core.models import (
+    MODES,
     Activation,
     Answer,
     Candidate,
@@ -283,7 +284,7 @@ def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
     bundle = catalog.bundle(id_)
     if bundle is None:
         return None
-    if bundle.mode != "direct":
+    if not MODES[bundle.mode].in_array:
         return ()
     return (*bundle.tools, *bundle.patterns) if bundle.patterns else bundle.tools
 

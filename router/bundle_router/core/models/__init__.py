@@ -27,6 +27,7 @@ from bundle_router.core.models.decisions import (
     Reply,
     SearchUse,
 )
+from bundle_router.core.models.exposure_modes import MODES, Mode, ModeTraits
 from bundle_router.core.models.frozen import Frozen
 from bundle_router.core.models.local_tools import (
     BinaryForm,
@@ -59,7 +60,6 @@ from bundle_router.core.models.words import (
     Effect,
     Failure,
     Hearing,
-    Mode,
     Offer,
     Outcome,
     Reason,
@@ -76,6 +76,7 @@ __all__ = [
     "FAILURES",
     "MAX_GOAL",
     "MAX_ITEMS",
+    "MODES",
     "NO_EVIDENCE",
     "OUTCOMES",
     "REASONS",
@@ -110,6 +111,7 @@ __all__ = [
     "LocalTool",
     "Media",
     "Mode",
+    "ModeTraits",
     "ModelUse",
     "Offer",
     "Outcome",

@@ -9,7 +9,8 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.models.words import Code, Failure, Hearing, Mode, Reason, Recall, Source, Verdict
+from bundle_router.core.models.exposure_modes import Mode
+from bundle_router.core.models.words import Code, Failure, Hearing, Reason, Recall, Source, Verdict
 
 
 @dataclass(frozen=True, slots=True)

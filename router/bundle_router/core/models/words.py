@@ -61,7 +61,6 @@ Outcome = Literal[
 ]
 Trust = Literal["untrusted", "trusted"]
 Effect = Literal["read", "write", "exec", "network"]
-Mode = Literal["direct", "deferred", "meta", "code"]
 Offer = Literal["direct", "deferred", "meta", "none"]
 """How search may present what it is not sure of. `direct`: with its tools, where that is harmless; `none`: never."""
 

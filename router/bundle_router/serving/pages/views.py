@@ -397,9 +397,7 @@ def array_rows(found: DecisionDetail) -> list[tuple[str, str, str, int]]:
     """Return where each permitted tool was: `(tool, bundle, place, tokens)`."""
     if found.view is None:
         return []
-    placement = found.view.placement
-    places = (("direct", placement.direct), ("deferred", placement.deferred), ("meta", placement.meta))
-    return [(row.name, row.bundle, place, row.tokens) for place, rows in places for row in rows]
+    return [(row.name, row.bundle, place, row.tokens) for place, row in found.view.placement.rows()]
 
 
 def tool_name(definition: Mapping[str, Any]) -> str:

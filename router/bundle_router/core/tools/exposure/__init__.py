@@ -7,9 +7,10 @@ Rules:
    like that. One trusted server may do without its name before those of its tools that can't be mistaken. So no tool
    can be named into another's place, and neither the order in which servers are heard of nor a server that comes later
    changes a name.
-3. A permitted tool is in one of three places. `direct`: its definition stands in the array. `deferred`: it is found by
-   search, and joins the array when it was asked for. `meta`: it is only ever called by name through `call_tool`.
-   All three may be called: what a step may do is the decision's, and does not depend on the place.
+3. A permitted tool is in the place that its bundle's mode wants (`core.models.exposure_modes`). `direct`: its
+   definition stands in the array. `deferred`: it is found by search, and joins the array when it was asked for. `meta`:
+   it is only ever called by name through `call_tool`. `code`: programs alone call it.
+   All of them may be called: what a step may do is the decision's, and does not depend on the place.
 4. Text that a stranger wrote never stands in the array: an untrusted server's tools are `meta`, whatever the bundle is.
 5. A bundle with more definitions than its `max_tokens` shows its companions and what its skill names, then what search
    ranks best for the goal, as far as they fit; the rest is deferred. What the skill of a deferred bundle names is

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
+from bundle_router.core.models import MODES, Mode
 from bundle_router.core.models.canonical import digest_of
 
-Place = Literal["direct", "deferred", "meta", "code"]
+Place = Mode
 """Where a permitted tool is: in the array, behind search until it is asked for, behind `call_tool` for good, or called
-by programs alone (`execute`)."""
+by programs alone (`execute`). A mode is where a bundle wants its tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,12 @@ class Placement:
     activated: frozenset[str] = frozenset()
     code: tuple[Placed, ...] = ()
     reading_from: int | None = None
+
+    def rows(self) -> Iterator[tuple[Place, Placed]]:
+        """Yield every tool with its place, the most open places first."""
+        for place in MODES:
+            rows: tuple[Placed, ...] = getattr(self, place)
+            yield from ((place, row) for row in rows)
 
     @property
     def behind(self) -> bool:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Skill
-from bundle_router.core.models import Activation, Mode, Offer
+from bundle_router.core.models import MODES, Activation, Mode, Offer
 from bundle_router.core.tools.exposure.placements import Place, Placed, Placement
 
-_OPENNESS: Final[Mapping[Place, int]] = {"direct": 0, "deferred": 1, "meta": 2, "code": 3}
+_OPENNESS: Final[Mapping[Place, int]] = {place: at for at, place in enumerate(MODES)}
 _LAST: Final = 1 << 30
 READER: Final = "read_artifact"
 """The router's own tool that is asked for, in the name of a bundle, when a result of it can be read on."""
@@ -31,9 +31,10 @@ def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
     if server is None or server.trust == "untrusted":
         return "meta"
     mode = bundle.mode
-    if mode == "deferred" and is_named_by_skill(catalog, bundle, tool):
+    traits = MODES[mode]
+    if traits.may_join and not traits.in_array and is_named_by_skill(catalog, bundle, tool):
         mode = "direct"
-    if mode == "direct" and tool not in catalog.cards:
+    if MODES[mode].in_array and tool not in catalog.cards:
         return "deferred"  # its definition is not known yet
     return mode
 
@@ -53,7 +54,7 @@ def may_be_offered(catalog: Catalog, bundle: Bundle) -> bool:
 
 def offered_mode(catalog: Catalog, bundle: Bundle) -> Mode:
     """How the bundle is presented in a shortlist: behind search, and no more openly than by itself."""
-    return "meta" if bundle.mode in ("meta", "code") or offer_of(catalog, bundle) == "meta" else "deferred"
+    return "meta" if not MODES[bundle.mode].may_join or offer_of(catalog, bundle) == "meta" else "deferred"
 
 
 def as_presented(bundle: Bundle, mode: Mode | None) -> Bundle:
@@ -72,9 +73,9 @@ def is_named_in(skill: Skill, tool: str) -> bool:
 
 def waits(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
     """Whether the tool joins the array when it is asked for: the bundle defers it, or may not have room for it."""
-    if bundle.mode == "direct" and bundle.max_tokens is None and tool in catalog.cards:
+    if MODES[bundle.mode].in_array and bundle.max_tokens is None and tool in catalog.cards:
         return False
-    return tool in bundle.tools and mode_of(catalog, bundle, tool) not in ("meta", "code")
+    return tool in bundle.tools and MODES[mode_of(catalog, bundle, tool)].may_join
 
 
 def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[str]:
@@ -84,15 +85,16 @@ def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[st
         for one in held
         if _over(catalog, one)
         for tool in one.tools
-        if mode_of(catalog, one.bundle, tool) == "direct"
+        if MODES[mode_of(catalog, one.bundle, tool)].in_array
     )
 
 
 def wanted_direct(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> list[str]:
     """Return those of the tools that the bundle puts into the array, as far as its own budget goes."""
-    if bundle.mode in ("meta", "code") or (bundle.mode == "deferred" and not catalog.skills_of(bundle)):
+    traits = MODES[bundle.mode]
+    if not traits.may_join or (not traits.in_array and not catalog.skills_of(bundle)):
         return []
-    return [tool for tool in tools if mode_of(catalog, bundle, tool) == "direct"]
+    return [tool for tool in tools if MODES[mode_of(catalog, bundle, tool)].in_array]
 
 
 def shown_at_most(catalog: Catalog, bundle: Bundle, wanted: Iterable[str]) -> tuple[int, int]:
@@ -134,14 +136,15 @@ def place(
                 activated.add(tool)
     shown = {placed.name for _, placed in direct}
     order_of = sorted(direct, key=lambda row: row[0])
-    rest = [(places[tool], _placed(catalog, tool, homes[tool])) for tool in places if tool not in shown]
+    beside: dict[Place, list[Placed]] = {where: [] for where in MODES}
+    for tool, where in places.items():
+        if tool not in shown:  # what has no room in the array waits for it
+            beside["deferred" if MODES[where].in_array else where].append(_placed(catalog, tool, homes[tool]))
+    beside["direct"] = [placed for _, placed in order_of]
     return Placement(
-        tuple(placed for _, placed in order_of),
-        tuple(placed for where, placed in rest if where in ("direct", "deferred")),
-        tuple(placed for where, placed in rest if where == "meta"),
-        frozenset(activated),
-        tuple(placed for where, placed in rest if where == "code"),
-        _reading_from(catalog, activation, [at for (at, _), _ in order_of]),
+        **{where: tuple(rows) for where, rows in beside.items()},
+        activated=frozenset(activated),
+        reading_from=_reading_from(catalog, activation, [at for (at, _), _ in order_of]),
     )
 
 
@@ -175,7 +178,7 @@ def _over(catalog: Catalog, one: ShownBundle) -> bool:
     limit = one.bundle.max_tokens
     if limit is None:
         return False
-    return sum(catalog.cards[t].tokens for t in one.tools if mode_of(catalog, one.bundle, t) == "direct") > limit
+    return sum(catalog.cards[t].tokens for t in one.tools if MODES[mode_of(catalog, one.bundle, t)].in_array) > limit
 
 
 def _chosen(
@@ -189,7 +192,7 @@ def _chosen(
     best = {tool: position for position, tool in enumerate(ranked)}
     chosen: list[str] = []
     for one in held:
-        mine = [tool for tool in one.tools if homes[tool] == one.bundle.id and places[tool] == "direct"]
+        mine = [tool for tool in one.tools if homes[tool] == one.bundle.id and MODES[places[tool]].in_array]
         if not _over(catalog, one):
             chosen += mine
             continue
@@ -218,7 +221,7 @@ def _asked(activation: Activation, places: Mapping[str, Place], chosen: Sequence
         (asked.used, asked.place, asked.name)
         for entry in activation.entries
         for asked in entry.tools
-        if places.get(asked.name, "meta") not in ("meta", "code") and asked.name not in already
+        if asked.name in places and MODES[places[asked.name]].may_join and asked.name not in already
     ]
     return {name: place for _, place, name in sorted(rows, reverse=True)}
 

@@ -40,6 +40,7 @@ from bundle_router.core.tools.meta_tools.definitions import (
     READERS,
     SEEKERS,
     meta_definitions,
+    meta_names,
     meta_tokens,
 )
 from bundle_router.core.tools.meta_tools.descriptions import (
@@ -82,6 +83,7 @@ __all__ = [
     "list_bundles",
     "literal",
     "meta_definitions",
+    "meta_names",
     "meta_tokens",
     "one_line",
     "parse",

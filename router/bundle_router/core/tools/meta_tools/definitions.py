@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, Final
 
+from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.exposure.provider_forms import Format, form_of
 
 META_SERVER: Final = "router"
@@ -49,6 +50,18 @@ SEEKERS: Final[tuple[str, ...]] = NAMES[:4]
 """Needed where anything is deferred or behind `call_tool`."""
 READERS: Final[tuple[str, ...]] = NAMES[4:]
 """Needed wherever a tool may give a result too large to be shown."""
+
+
+def meta_names(placement: Placement, *, fixed: bool = False) -> tuple[tuple[str, ...], int]:
+    """Return the meta-tools that an array needs, and where in it they stand. All of them where there is something to
+    find, before everything else, so that it grows behind them; else the readers alone, from the first result that can
+    be read on. `fixed`: the array may not change, so they are all in it."""
+    if fixed or placement.found_by_name:
+        return ((*NAMES, EXECUTE) if placement.code else NAMES), 0
+    if placement.code:
+        return (NAMES[0], EXECUTE, *READERS), 0
+    return (READERS, placement.reading_from) if placement.reading_from is not None else ((), 0)
+
 
 _TOKENS: Final = MappingProxyType(
     {

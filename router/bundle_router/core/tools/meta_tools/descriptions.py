@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.tools.exposure.placements import Placed, Placement
+from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.meta_tools.coercion import MAX_FOUND
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
 from bundle_router.core.tools.stubs import functions
@@ -52,16 +52,12 @@ class VisibleTools:
 
     @cached_property
     def places(self) -> dict[str, str]:
-        placed = self.placement
-        rows: tuple[tuple[str, Sequence[Placed]], ...] = (
-            ("direct", placed.direct), ("deferred", placed.deferred), ("meta", placed.meta), ("code", placed.code),
-        )  # fmt: skip
-        return {row.name: where for where, of in rows for row in of}
+        return {row.name: place for place, row in self.placement.rows()}
 
 
-def found_text(shelf: VisibleTools, ranked: Sequence[str], limit: int = MAX_FOUND) -> MetaAnswer:
+def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FOUND) -> MetaAnswer:
     """What search found, best first: a signature and a line for each, as many as fit."""
-    places = shelf.places
+    places = visible.places
     known = [tool for tool in ranked if tool in places][: min(limit, MAX_FOUND)]
     if not known:
         return MetaAnswer(
@@ -71,28 +67,28 @@ def found_text(shelf: VisibleTools, ranked: Sequence[str], limit: int = MAX_FOUN
     told: list[str] = []
     room = ANSWER_CHARS
     for position, tool in enumerate(known):
-        row = _row(shelf, tool, places[tool], ABOUT_CHARS if position < 4 else SHORT_ABOUT_CHARS)[:ANSWER_CHARS]
+        row = _row(visible, tool, places[tool], ABOUT_CHARS if position < 4 else SHORT_ABOUT_CHARS)[:ANSWER_CHARS]
         if rows and len(row) > room:
             break
         room -= len(row) + 1
         rows.append(row)
         told.append(tool)
     more = len(places) - len(told)
-    tail = f"{LEGEND} {_how(shelf, told, places)}" + (f" {more} tools are not listed here." if more > 0 else "")
+    tail = f"{LEGEND} {_how(visible, told, places)}" + (f" {more} tools are not listed here." if more > 0 else "")
     return MetaAnswer("\n".join((*rows, tail)), tuple(tool for tool in told if places[tool] == "deferred"), tuple(told))
 
 
-def _row(shelf: VisibleTools, tool: str, where: str, about: int, *, again: bool = False) -> str:
-    name = shelf.exposed.get(tool, tool)
-    card = shelf.catalog.cards.get(tool)
+def _row(visible: VisibleTools, tool: str, where: str, about: int, *, again: bool = False) -> str:
+    name = visible.exposed.get(tool, tool)
+    card = visible.catalog.cards.get(tool)
     if card is None:
         return f"{name}: its definition is read when it is first called"
     if where == "direct":
         return f"{name}: already in your tool list"
-    if tool in shelf.told and not again:
+    if tool in visible.told and not again:
         return f"{name}: shown earlier"
     line = one_line(card.description, about)
-    mark = UNTRUSTED if _is_untrusted(shelf.catalog, tool) else ""
+    mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
     return f"{signature(name, card)}{': ' if line or mark else ''}{mark}{line}"
 
 
@@ -101,48 +97,46 @@ def _is_untrusted(catalog: Catalog, tool: str) -> bool:
     return server is None or server.trust == "untrusted"
 
 
-def _how(shelf: VisibleTools, told: Collection[str], places: Mapping[str, str]) -> str:
+def _how(visible: VisibleTools, told: Collection[str], places: Mapping[str, str]) -> str:
     wheres = {places[tool] for tool in told}
     if "code" in wheres:
-        others = _how(shelf, [tool for tool in told if places[tool] != "code"], places)
-        how = f"Call them in a program (execute): await {_function(shelf, told, places)}(argument=...)."
+        others = _how(visible, [tool for tool in told if places[tool] != "code"], places)
+        how = f"Call them in a program (execute): await {_function(visible, told, places)}(argument=...)."
         return f"{how} {others}".rstrip()
-    if "meta" in wheres or (not shelf.joins and "deferred" in wheres):
+    if "meta" in wheres or (not visible.joins and "deferred" in wheres):
         return "Call them by name with call_tool."
     if "deferred" not in wheres:
         return ""
-    joining = [row for row in shelf.placement.deferred if row.name in told]
-    companions = {name for row in joining for name in shelf.catalog.bundles[row.bundle].companions}
-    if shelf.room is not None and len({*companions, *(row.name for row in joining)}) > shelf.room:
-        return f"Your tool list has room for {max(shelf.room, 0)} more at this step: call the others with call_tool."
+    joining = [row for row in visible.placement.deferred if row.name in told]
+    companions = {name for row in joining for name in visible.catalog.bundles[row.bundle].companions}
+    if visible.room is not None and len({*companions, *(row.name for row in joining)}) > visible.room:
+        return f"Your tool list has room for {max(visible.room, 0)} more at this step: call the others with call_tool."
     return "They are in your tool list from now on."
 
 
-def _function(shelf: VisibleTools, told: Collection[str], places: Mapping[str, str]) -> str:
+def _function(visible: VisibleTools, told: Collection[str], places: Mapping[str, str]) -> str:
     """Return the name that a program has for the first of the tools that only programs call."""
-    by_tool = {tool: name for name, tool in functions({t: shelf.exposed.get(t, t) for t in shelf.places}).items()}
+    by_tool = {tool: name for name, tool in functions({t: visible.exposed.get(t, t) for t in visible.places}).items()}
     return next(by_tool[tool] for tool in told if places[tool] == "code")
 
 
-def selected_text(shelf: VisibleTools, tools: Sequence[str], unknown: Sequence[str]) -> MetaAnswer:
+def selected_text(visible: VisibleTools, tools: Sequence[str], unknown: Sequence[str]) -> MetaAnswer:
     """Signatures of tools that were asked for by name, and what became of the other names."""
-    places = shelf.places
-    rows = [_row(shelf, tool, places.get(tool, ""), ABOUT_CHARS, again=True) for tool in tools]
-    tail = [f"{LEGEND} {_how(shelf, tools, places)}".rstrip()] if tools else []
+    places = visible.places
+    rows = [_row(visible, tool, places.get(tool, ""), ABOUT_CHARS, again=True) for tool in tools]
+    tail = [f"{LEGEND} {_how(visible, tools, places)}".rstrip()] if tools else []
     return MetaAnswer(
         "\n".join((*rows, *unknown, *tail)), tuple(tool for tool in tools if places.get(tool) == "deferred")
     )
 
 
-def list_bundles(shelf: VisibleTools) -> MetaAnswer:
+def list_bundles(visible: VisibleTools) -> MetaAnswer:
     """Every bundle of the decision with the number of its tools and what it is for, one line each."""
     counts: dict[str, int] = {}
-    placed = shelf.placement
-    for of in (placed.direct, placed.deferred, placed.meta, placed.code):
-        for row in of:
-            counts[row.bundle] = counts.get(row.bundle, 0) + 1
+    for _, row in visible.placement.rows():
+        counts[row.bundle] = counts.get(row.bundle, 0) + 1
     rows = [
-        f"{id_} {count}: {one_line(shelf.catalog.bundles[id_].description, 160)}"
+        f"{id_} {count}: {one_line(visible.catalog.bundles[id_].description, 160)}"
         for id_, count in sorted(counts.items())
     ]
     return MetaAnswer(
@@ -150,32 +144,32 @@ def list_bundles(shelf: VisibleTools) -> MetaAnswer:
     )
 
 
-def list_bundle(shelf: VisibleTools, id_: str) -> MetaAnswer:
+def list_bundle(visible: VisibleTools, id_: str) -> MetaAnswer:
     """The tools of one bundle of the decision, one line each."""
-    places = shelf.places
-    bundle = shelf.catalog.bundle(id_)
+    places = visible.places
+    bundle = visible.catalog.bundle(id_)
     mine = sorted(tool for tool in bundle.tools if tool in places) if bundle is not None else []
     if not mine:
         return MetaAnswer(f"There is no bundle {id_[:100]!r} here. list_tools without a name lists them.")
     rows = []
     for tool in mine[:PAGE]:
-        card = shelf.catalog.cards.get(tool)
-        mark = UNTRUSTED if _is_untrusted(shelf.catalog, tool) else ""
+        card = visible.catalog.cards.get(tool)
+        mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
         line = one_line(card.description, 80) if card is not None else ""
         seen = " (in your tool list)" if places[tool] == "direct" else ""
-        rows.append(f"{shelf.exposed.get(tool, tool)}{seen}: {mark}{line}".rstrip(": "))
+        rows.append(f"{visible.exposed.get(tool, tool)}{seen}: {mark}{line}".rstrip(": "))
     if len(mine) > PAGE:
         rows.append(f"and {len(mine) - PAGE} more: search_tools finds them")
     return MetaAnswer("\n".join(rows))
 
 
-def describe_tool(shelf: VisibleTools, tool: str) -> MetaAnswer:
+def describe_tool(visible: VisibleTools, tool: str) -> MetaAnswer:
     """One tool's description and schema, whole."""
-    card = shelf.catalog.cards.get(tool)
-    name = shelf.exposed.get(tool, tool)
-    joins = (tool,) if shelf.where(tool) == "deferred" else ()
+    card = visible.catalog.cards.get(tool)
+    name = visible.exposed.get(tool, tool)
+    joins = (tool,) if visible.where(tool) == "deferred" else ()
     if card is None:
         return MetaAnswer(f"{name}: its definition is not known yet; it is read when the tool is first called.", joins)
-    mark = UNTRUSTED if _is_untrusted(shelf.catalog, tool) else ""
+    mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
     schema = "It takes no arguments." if takes_nothing(card) else f"Schema: {card.schema}"
     return MetaAnswer(f"{name}: {mark}{card.description}\n{schema}", joins)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.models import MODES
 from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.meta_tools.signatures import one_line
 
@@ -51,8 +52,8 @@ def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str],
     if not placement.behind:
         return told
     hidden: dict[str, list[str]] = {}
-    for row in (*placement.direct, *placement.deferred, *placement.meta, *placement.code):
-        if row.name in placement.activated or row not in placement.direct:
+    for place, row in placement.rows():
+        if row.name in placement.activated or not MODES[place].in_array:
             hidden.setdefault(row.bundle, []).append(row.name)
     lines = [_line(catalog, id_, sorted(hidden[id_]), exposed) for id_ in _order(hidden, placement)]
     total = sum(map(len, hidden.values()))
@@ -73,7 +74,7 @@ def _told_evicted(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
     """Bundles in the decision's order, as `deferred` and `meta` have it; wholly activated ones by id at the end."""
-    waiting = dict.fromkeys(row.bundle for row in (*placement.deferred, *placement.meta, *placement.code))
+    waiting = dict.fromkeys(row.bundle for place, row in placement.rows() if not MODES[place].in_array)
     return sorted(hidden, key=lambda id_: (list(waiting).index(id_) if id_ in waiting else len(waiting), id_))
 
 
