@@ -1,9 +1,10 @@
 """Prints how well goals of an engine find their servers among 53 real ones, by words, beside the peers of `run.py`.
 
-    python tests/benchmarks/routing/goals.py [--catalog FILE] [--half seen|held|all] [--peers "FTS5,bm25s"]
+    python tests/benchmarks/routing/goals.py [--catalog FILE] [--half seen|held|all] [--peers "FTS5"] [--embeddings]
 
 Every server is one bundle, described as `import` does it; its text counts (as if it were trusted). "first": the best
-ranked server is one that the goal needs. "top 5": of each need, one of its servers is among the first five.
+ranked server is one that the goal needs. "top 5": of each need, one of its servers is among the first five. "RRF":
+reciprocal ranks of all the peers of the run, added (k = 60). `--embeddings`: ours with MiniLM in this process, too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.request import Request
 
+from tests.benchmarks.routing import routing_meaning
 from tests.benchmarks.routing.routing_data import LabelledSet, rows
 from tests.benchmarks.routing.routing_peers import PEERS
 from tests.benchmarks.routing.run import make_search
@@ -79,11 +81,24 @@ def shares(asked: Sequence[Goal], ranked: Sequence[Sequence[str]]) -> tuple[floa
     return first / len(fitting), top / len(fitting)
 
 
+def fused(rankings: Sequence[Sequence[Sequence[str]]], k: int = 60) -> list[list[str]]:
+    """Of each goal, the reciprocal ranks of several rankings, added."""
+    found = []
+    for of_goal in zip(*rankings, strict=True):
+        scores: dict[str, float] = {}
+        for ids in of_goal:
+            for rank, id_ in enumerate(ids, start=1):
+                scores[id_] = scores.get(id_, 0.0) + 1.0 / (k + rank)
+        found.append(sorted(scores, key=lambda id_: (-scores[id_], id_)))
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--catalog", type=Path, default=catalog_file())
     parser.add_argument("--half", choices=("seen", "held", "all"), default="all")
-    parser.add_argument("--peers", default="FastMCP BM25,FTS5,bm25s")
+    parser.add_argument("--peers", default="FastMCP BM25,FTS5,bm25s,MiniLM")
+    parser.add_argument("--embeddings", action="store_true")
     parser.add_argument("--misses", action="store_true", help="print the goals whose first server is wrong")
     options = parser.parse_args(arguments)
     if not options.catalog.is_file():
@@ -102,6 +117,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for goal, ids in zip(asked, found, strict=True):
             if goal.needs and (not ids or ids[0] not in goal.any_of):
                 print("   ", json.dumps(goal.text, ensure_ascii=False), sorted(goal.any_of), "got", ids[:3])
+    if options.embeddings:
+        model = routing_meaning.model()
+        meaning = replace(search, vectors=routing_meaning.vectors(data))
+        asking = [Request(goal.text, vector=routing_meaning.embedded(model, goal.text)) for goal in asked]
+        with_meaning = [[row.id for row in meaning.rank_bundles(one, everything).scored] for one in asking]
+        first, top = shares(asked, with_meaning)
+        print(f"{'ours, + MiniLM':16} first {first:.3f}  top 5 {top:.3f}")
+    rankings: list[list[list[str]]] = []
     owner = {tool.id: tool.server for tool in data.tools}
     for name in [name for name in options.peers.split(",") if name]:
         try:
@@ -109,8 +132,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ImportError as error:
             print(f"{name:16} left out: {error}")
             continue
-        first, top = shares(asked, [list(dict.fromkeys(owner[id_] for id_ in rank(goal.text))) for goal in asked])
-        print(f"{name:16} first {first:.3f}  top 5 {top:.3f}")
+        rankings.append([list(dict.fromkeys(owner[id_] for id_ in rank(goal.text))) for goal in asked])
+        first, top = shares(asked, rankings[-1])
+        print(f"{name:16} first {first:.3f}  top 5 {top:.3f}", flush=True)
+    if len(rankings) > 1:
+        first, top = shares(asked, fused(rankings))
+        print(f"{'RRF':16} first {first:.3f}  top 5 {top:.3f}")
     return 0
 
 
