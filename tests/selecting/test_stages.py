@@ -114,6 +114,26 @@ def test_a_model_that_says_that_nothing_fits_is_not_overruled_by_search() -> Non
     assert "nothing was selected" in decision.justification
 
 
+def test_beside_a_model_s_pick_the_shortlist_is_offered_behind_search_and_replayed() -> None:
+    of = catalog(order=("search", "model", "shortlist", "default"))
+    with fake_router(of, selector=staged(of, Model(["issues.write", "shell.run"]))) as router:
+        decision = router.route_sync(step(UNSURE))
+        (record,) = router.fakes.records("r")
+    assert decision.source == "model"
+    picked = [row.id for row in decision.bundles if row.reason == "model"]
+    offered = [row for row in decision.bundles if row.reason == "shortlist"]
+    assert decision.bundle_ids == [*picked, *(row.id for row in offered)]
+    assert picked == ["issues.write", "shell.run"]
+    assert "repo.readonly" in {row.id for row in offered}
+    assert all(row.mode is not None for row in offered), "behind search, whatever their own mode"
+    assert record["reply"]["offered"] == [row.id for row in offered]
+    assert replay(json.loads(encode(record)), of).outcome == "identical"
+    _, alone = settled(catalog(order=("search", "model", "default")), UNSURE, Model(["issues.write"]))
+    assert alone.bundle_ids == ["issues.write"]
+    _, none = settled(of, UNSURE, Model([]))
+    assert not any(row.reason == "shortlist" for row in none.bundles), "that nothing fits is an answer"
+
+
 def test_a_degraded_decision_says_whose_failure_it_is_and_what_stands_in() -> None:
     _, decision = settled(catalog(), UNSURE, Model("rate_limited"))
     assert "the model was not heard (rate_limited)" in decision.justification

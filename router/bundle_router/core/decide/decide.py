@@ -108,6 +108,8 @@ def settle(
     picks = tuple(_Need(id_, answer.reason, heard.evidence(id_)) for id_ in ids)
     if answer.source == "shortlist":
         picks = (*_default_needs(question.catalog), *picks)
+    beside = (id_ for id_ in dict.fromkeys(answer.offered) if id_ in candidates and id_ not in ids)
+    picks += tuple(_Need(id_, "shortlist", "search ranks it, and the model may be wrong") for id_ in beside)
     settling = _Settling(question.route, answer.source, picks, heard)
     return _settled(question.catalog, question.facts, question.activation, question.step, settling)
 

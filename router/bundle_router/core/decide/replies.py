@@ -56,7 +56,7 @@ def _is_sound_answer(answer: Answer) -> bool:
         answer.reason in PICKED
         and answer.source in _SOURCES
         and isinstance(answer.justification, str)
-        and all(isinstance(id_, str) for id_ in answer.ids)
+        and all(isinstance(id_, str) for id_ in (*answer.ids, *answer.offered))
         and all(isinstance(id_, str) and code in CODES for id_, code in answer.dropped)
         and _are_scored(answer.scores)
     )

@@ -142,6 +142,8 @@ class Answer:
     model: ModelUse | None = None
     dropped: tuple[tuple[str, Code], ...] = ()
     """Ids the selector itself left out, with the code to record (`below_floor`, `over_budget`)."""
+    offered: tuple[str, ...] = ()
+    """Ids to offer behind search beside what was picked: who picks may be wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,6 +262,7 @@ def reply_json(reply: Reply | None) -> Json | None:
         "reason": answer.reason,
         "justification": answer.justification,
         "dropped": [{"id": id_, "code": code} for id_, code in answer.dropped],
+        **({"offered": list(answer.offered)} if answer.offered else {}),
     }
 
 
@@ -280,6 +281,7 @@ def reply_from(record: Mapping[str, Any]) -> Reply | None:
         scores=_candidates_from(record),
         model=model,
         dropped=tuple((row["id"], row["code"]) for row in value.get("dropped", ())),
+        offered=tuple(value.get("offered", ())),
     )
     return Reply(value.get("key", ""), answer, value.get("failure"), model, search)
 

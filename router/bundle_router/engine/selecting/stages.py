@@ -6,7 +6,9 @@ Rules:
 3. A model that fails is never followed by more than search found: what search settles by itself; else the shortlist,
    behind search, where `[fallback] order` has one after the model; else the best plausible bundle that only reads. All
    are marked degraded. With none of them, the core falls back to the default.
-4. A model that answered is not overruled, even when it says that nothing fits.
+4. A model that answered is not overruled, even when it says that nothing fits. Where it picked, and a shortlist has a
+   turn after it, that is offered behind search beside the picks: one that is wrong one time in five would else leave
+   more steps without what they need than no model at all.
 5. After search a model is asked about the best that search ranked and what search knows nothing of, in that order.
 """
 
@@ -57,7 +59,7 @@ class StagedSelector:
             elif stage == "model" and self.model is not None:
                 reply = await self.model.select(_narrowed(question, found), recent)
                 if reply.answer is not None:
-                    return _with_search(reply, found)
+                    return _with_search(self._offering(reply, reply.answer, found), found)
                 failed = reply
             elif stage == "shortlist" and self.search is not None:
                 found = found or await self.search.find(question, recent)
@@ -66,6 +68,13 @@ class StagedSelector:
         if failed is not None and failed.failure is not None and found is not None and found.stand_in is not None:
             return _in_place_of(failed, found, found.stand_in)
         return _with_search(failed, found) if failed is not None else found.reply if found is not None else Reply()
+
+    def _offering(self, reply: Reply, answer: Answer, found: Found | None) -> Reply:
+        """The model's reply with the shortlist beside its picks (rule 4)."""
+        listed = found.shortlist.ids if found is not None and found.shortlist is not None else ()
+        if not answer.ids or "shortlist" not in self._order:
+            return reply
+        return replace(reply, answer=replace(answer, offered=tuple(id_ for id_ in listed if id_ not in answer.ids)))
 
     def preview(self, question: Question) -> Reply | None:
         """What search says before any model is asked, without a run's recent steps; None where a model comes first."""
