@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from bundle_router.core.search.fit import fit_memory
 from bundle_router.core.search.memory import Label
+from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request, marks_of
 
 from tests.benchmarks.routing import routing_data
@@ -40,6 +41,25 @@ def enough(queries: Sequence[routing_data.Query], number: int) -> list[routing_d
     return made
 
 
+def timed(kind: str, queries: Sequence[routing_data.Query], search: Search) -> float:
+    """Learns what the queries needed of a kind, prints what that took, and returns it in seconds."""
+    bundles = frozenset(search.corpus.members)
+    labels = [Label(q.text, q.bundles if kind == "bundles" else q.tools, q.run, marks_of(q.request)) for q in queries]
+    scores = search.base_scores if kind == "bundles" else search.base_tool_scores
+    started = time.process_time()
+    base = {(query.run, query.text): scores(query.request, bundles) for query in queries}
+    ranked = time.process_time()
+    fitted = fit_memory(labels, search.analyzer, lambda label: base[label.run, label.text])
+    ended = time.process_time()
+    on = f"trust {fitted.memory.trust:g}" if fitted.memory is not None else "off"
+    print(
+        f"  {kind:8} ranked in {ranked - started:.1f} s, learned and replayed in {ended - ranked:.1f} s of CPU; "
+        f"{on}; quality {fitted.before:.3f} → {fitted.after:.3f}, where ids are new {fitted.new:+.3f}",
+        flush=True,
+    )
+    return ended - started
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=routing_data.folder())
@@ -47,30 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--labels", type=int, default=1600)
     options = parser.parse_args(arguments)
     data = routing_data.load(options.data, options.set)
-    search = make_search(data)
-    bundles = frozenset(search.corpus.members)
-    queries = enough(data.queries, options.labels)
+    search, queries = make_search(data), enough(data.queries, options.labels)
     print(f"{len(queries)} labels over {len(data.bundles)} bundles and {len(data.tools)} tools")
-    total = 0.0
-    for kind in ("bundles", "tools"):
-        by_name = {(query.run, query.text): query for query in queries}
-        labels = [
-            Label(q.text, q.bundles if kind == "bundles" else q.tools, q.run, marks_of(q.request)) for q in queries
-        ]
-        scores = search.base_scores if kind == "bundles" else search.base_tool_scores
-        started = time.process_time()
-        base = {key: scores(query.request, bundles) for key, query in by_name.items()}
-        ranked = time.process_time()
-        fitted = fit_memory(labels, search.analyzer, lambda label, base=base: base[label.run, label.text])
-        ended = time.process_time()
-        total += ended - started
-        on = f"trust {fitted.memory.trust:g}" if fitted.memory is not None else "off"
-        print(
-            f"  {kind:8} ranked in {ranked - started:.1f} s, learned and replayed in {ended - ranked:.1f} s of CPU; "
-            f"{on}; quality {fitted.before:.3f} → {fitted.after:.3f}, where ids are new {fitted.new:+.3f}",
-            flush=True,
-        )
-    print(f"  in all {total:.1f} s of CPU")
+    print(f"  in all {sum(timed(kind, queries, search) for kind in ('bundles', 'tools')):.1f} s of CPU")
     return 0
 
 
