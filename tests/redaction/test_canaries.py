@@ -150,6 +150,93 @@ def test_what_stands_around_a_secret_is_kept(redactor: SecretRedactor, kind: str
     assert redacted.endswith("(line)")
 
 
+LABELS = {
+    "github token": "github-pat", "gitlab token": "gitlab-pat", "aws access key": "aws-access-token",
+    "anthropic key": "anthropic-api-key", "stripe key": "stripe-access-token", "slack token": "slack-bot-token",
+    "json web token": "jwt", "bearer header": "authorization-header", "basic header": "authorization-header",
+    "token header": "authorization-header", "proxy header": "authorization-header",
+    "schemeless header": "authorization-header", "digest header": "authorization-header",
+    "curl header": "curl-auth-header", "bearer alone": "bearer-token", "set-cookie": "cookie",
+    "url user info": "url-credentials", "url token": "url-credentials", "dsn": "url-credentials",
+    "dsn with a raw at sign": "url-credentials", "go dsn": "url-credentials", "query parameter": "url-parameter",
+    "signed url": "url-parameter", "password in json": "named-secret",
+    "environment assignment": "environment-assignment", "command line": "command-line-secret",
+    "generic key": "generic-api-key", "google access token": "google-access-token",
+    "google refresh token": "google-refresh-token", "google client secret": "google-client-secret",
+    "telegram token": "telegram-bot-token", "telegram token in a url": "telegram-bot-token",
+    "discord token": "discord-bot-token", "discord webhook": "discord-webhook", "openrouter key": "openrouter-key",
+    "groq key": "groq-key", "xai key": "xai-key", "replicate token": "replicate-token",
+    "tailscale key": "tailscale-key",
+    "short project key": "openai-key", "mysql password": "mysql-password", "netrc": "netrc-password",
+    "cookie file": "cookie-file", "curl cookie": "curl-cookie", "cookie of a page": "cookie",
+    "environment value": "env:VENDOR_KEY", "environment value with escapes": "env:QUOTED",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_only_the_secret_goes_and_is_named_by_its_kind(redactor: SecretRedactor, kind: str) -> None:
+    secret, template = KINDS[kind]
+    redacted = redactor.redact(template.format(secret))
+    assert redacted.removesuffix("\n") == template.format(f"[redacted:{LABELS[kind]}]").removesuffix("\n")
+
+
+TOKEN = KINDS["github token"][0]
+PAT = "[redacted:github-pat]"
+
+
+def encoded(text: str, times: int = 1) -> str:
+    for _ in range(times):
+        text = base64.b64encode(text.encode()).decode()
+    return text
+
+
+EXACT: list[tuple[str, str]] = [
+    ('curl -u "admin:s3cr3tpa55" https://x.example', 'curl -u "[redacted:curl-auth-user]" https://x.example'),
+    ("{'Authorization': 'Bearer mF_9.B5f-4.1JqM'}", "{'Authorization': '[redacted:authorization-header]'}"),
+    ("Cookie: sid=abc[redacted:github-pat]def1; x=2",
+     "Cookie: sid=[redacted:cookie][redacted:github-pat][redacted:cookie]; x=[redacted:cookie]"),
+    ("Cookie: sid=ab\ud800cd", "Cookie: sid=[redacted:cookie]"),
+    (f"{TOKEN} [redacted:cookie] {TOKEN} [redacted:cookie] [redacted:cookie] {TOKEN}",
+     f"{PAT} [redacted:cookie] {PAT} [redacted:cookie] [redacted:cookie] {PAT}"),
+    ("service_api_key = 'qTxVmKpLnRwZsabcdefg'", "service_api_key = 'qTxVmKpLnRwZsabcdefg'"),
+    ("service_api_key = 'qTxV0mKpLnRwZsabcdef'", "service_api_key = '[redacted:generic-api-key]'"),
+    ("service_api_key = 'qTxV9mKpLnRwZsabcdef'", "service_api_key = '[redacted:generic-api-key]'"),
+    (json.dumps({"note": f"a\tb {TOKEN}\nc \u00e9"}), json.dumps({"note": f"a\tb {PAT}\nc \u00e9"})),
+    (quote(f"\u00e9: {TOKEN} \u00e9/"), f"%C3%A9%3A%20{PAT}%20%C3%A9/"),
+    (f'"\\u0067{TOKEN[1:]}" x', f'"{PAT}" x'),
+    (f'{TOKEN[:-1]}\\u0037 "y\\"', f'{PAT} "y\\"'),
+    (f"%67{TOKEN[1:]}%21", f"{PAT}%21"),
+    (f"x%41 {TOKEN} %42%43 y", f"x%41 {PAT} %42%43 y"),
+    (f"data {encoded(f'{TOKEN} tail')} end", f"data {PAT}B0YWls end"),
+    (f"data {encoded(f'x{TOKEN} tail')} end", f"data e{PAT}gdGFpbA== end"),
+    (f"data {encoded(f'xy{TOKEN} tail')} end", f"data eH{PAT}IHRhaWw= end"),
+    (f"data {encoded(f'xyz{TOKEN} tail')} end", f"data eHl6{PAT}B0YWls end"),
+    (f"data {encoded(f'x {TOKEN}')} end", f"data eC{PAT} end"),
+    (f"data {encoded(f'x {TOKEN}y')} end", f"data eC{PAT}eQ== end"),
+    (f"v {base64.urlsafe_b64encode(f'~~{TOKEN} ~~~'.encode()).decode().rstrip('=')} w", f"v fn{PAT}IH5-fg w"),
+    (f"files/v1/{encoded(f'{TOKEN} ')} x", f"files/v1/{PAT}A= x"),
+    (encoded(TOKEN, 2), f"{PAT}PT0="),
+    (encoded(TOKEN, 3), f"{PAT}UFQwPQ=="),
+    (encoded(TOKEN, 4), encoded(TOKEN, 4)),
+    *((json.dumps({"x": f'"A_TOKEN=abcd1234{end}next"'}),
+       json.dumps({"x": f'"A_TOKEN=[redacted:environment-assignment]{end}next"'})) for end in "\f\n\r\t"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "redacted"), EXACT)
+def test_what_is_cut_out_is_the_secret_in_its_own_spelling_and_nothing_else(text: str, redacted: str) -> None:
+    assert SecretRedactor().redact(text) == redacted
+
+
+def test_values_that_overlap_a_rule_or_touch_each_other_are_named_by_their_variables() -> None:
+    for part in (TOKEN[:20], TOKEN[5:20], TOKEN[-20:]):
+        assert SecretRedactor({"PART": part}).redact(f"x {TOKEN} y") == "x [redacted:env:PART] y"
+    both = SecretRedactor({"ONE": "abcdefgh", "TWO": "ABCDEFGH"})
+    assert both.redact("abcdefghABCDEFGH") == "[redacted:env:ONE][redacted:env:TWO]"
+    odd = SecretRedactor({"ODD": "\ud800abcdefgh", "PADDED": " 12345abc \n"})
+    assert odd.redact("x \ud800abcdefgh 12345abc") == "x [redacted:env:ODD] [redacted:env:PADDED]"
+
+
 def test_a_value_of_the_environment_is_named_after_its_variable(redactor: SecretRedactor) -> None:
     assert redactor.redact(f"<{ENV['VENDOR_KEY']}>") == "<[redacted:env:VENDOR_KEY]>"
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from bundle_router.adapters import redaction
 from bundle_router.adapters.redaction import SecretRedactor
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +33,42 @@ CASES: list[tuple[Any, Any]] = [
     ({"arguments": '{"password": "hunter2"}'}, {"arguments": f'{{"password": "{NAMED}"}}'}),
 ]
 
+NAMES = (
+    "password", "passwd", "passphrase", "passcode", "secret", "api_key", "access-key", "secretKey", "private.key",
+    "signing key", "encryption_key", "account_key", "shared_key", "master_key", "auth_key", "credential", "credentials",
+    "authorization", "cookie", "cookies", "token", "dbPassword", "X-Auth-Token", "GITHUB_TOKEN", "my token",
+    "pass_word",    "pass-phrase", "api  key", "\u043c\u043e\u0439_token", "pass\tword", 'a "quoted" token',
+)  # fmt: skip
+EXACT_NAMES = ("pass", "pwd", "JSESSIONID", "PHPSESSID", "connect.sid", "ASP.NET_SessionId", "SharedAccessKey")
+OTHER_NAMES = (
+    "page_token", "next_token", "prev_token", "previous_token", "continuation_token", "sync_token", "cursor_token",
+    "resume_token", "skip_token", "stop_token", "eos_token", "bos_token", "pad_token", "per_token", "progress_token",
+    "max_token", "forgot_password", "reset_password", "pass_rate", "x_pass", "tokens", "key", "x" * 96 + "token",
+)  # fmt: skip
+CASES += [({name: "v"}, {name: NAMED}) for name in (*NAMES, *EXACT_NAMES, "x" * 95 + "token")]
+CASES += [({field: "Cookie", "value": "v"}, {field: "Cookie", "value": NAMED}) for field in ("name", "key", "header")]
+CASES += [
+    ([name, "v"], [name, NAMED])
+    for name in ("Authorization", "Proxy-Authorization", "cookie", "Set-Cookie", "X-Api-Key", "x_auth_token")
+]
+CASES += [
+    ({"password": [1, 2.5, "x", True, None]}, {"password": [NAMED, NAMED, NAMED, True, None]}),
+    ({"password": ("x", "y")}, {"password": (NAMED, NAMED)}),
+    ({"password": "[redacted:unknown]"}, {"password": NAMED}),
+    ({"password": "Bearer $TOKEN and more"}, {"password": NAMED}),
+    ({"name": "Cookie", "value": ["v"]}, {"name": "Cookie", "value": [NAMED]}),
+]
+
 UNCHANGED: list[Any] = [
+    *({name: "v"} for name in OTHER_NAMES),
+    {"password": "[redacted:cookie]"},
+    {"password": {"authority": "v"}},
+    ["token", "v"],
+    ["Authorization", "v", "w"],
+    ["Authorization", 5],
+    {"name": "Cookie", "text": "v"},
+    {"name": 5, "value": "v"},
+    {"password": []},
     {"headers": [["Authorization", "Bearer ${GITHUB_TOKEN}"]], "token": "$TOKEN", "password": ""},
     {"properties": {"password": {"type": "string", "description": "the password"}}, "required": ["password", "user"]},
     {"next_page_token": "CAUQAA", "tokens": 1200, "max_tokens": 5, "password": None, "secret": False},
@@ -44,7 +80,11 @@ json_values = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["password", "x", "token", "name", "value", "k"]) | st.text(max_size=4), inner
+            st.sampled_from(
+                ["password", "x", "token", "name", "value", "k", "pass_word", "my token", "ASP.NET_SessionId"]
+            )
+            | st.text(max_size=4),
+            inner,
         )
     ),
     max_leaves=20,
@@ -119,6 +159,50 @@ def test_a_value_that_is_kept_later_is_a_secret_from_then_on() -> None:
     assert not redactor.is_clean(text)
 
 
+def test_a_text_without_a_form_in_utf_8_is_redacted_like_any_other() -> None:
+    lone = ["\ud800", "x"]
+    assert REDACTOR.redact_many(lone) is lone
+    assert REDACTOR.is_clean("\ud800")
+    assert REDACTOR.redact(f"\ud800 {TOKEN}") == "\ud800 [redacted:github-pat]"
+    assert REDACTOR.rules_in(f"\ud800 {TOKEN}") == ["github-pat"]
+    assert REDACTOR.redact_value({"password": "\ud800"}) == {"password": NAMED}
+
+
+def test_the_rules_that_take_something_out_are_named_once() -> None:
+    more = "https://bob:hunter2@example.com correct horse/battery+staple password=ab12cd34 bearer abcdefgh12345678"
+    assert REDACTOR.rules_in(f"{TOKEN} {TOKEN} [redacted:cookie] {more}") == [
+        "bearer-token", "env:VENDOR_KEY", "github-pat", "password-assignment", "url-credentials",
+    ]  # fmt: skip
+    assert REDACTOR.rules_in("[redacted:github-pat]") == []
+
+
+def test_only_what_is_clean_beneath_its_escapes_is_called_clean() -> None:
+    assert REDACTOR.is_clean("plain text") is True
+    assert REDACTOR.is_clean(json.dumps({"note": "a\ttab"})) is True
+    assert REDACTOR.is_clean(json.dumps({"note": "bearer\tabcdefgh12345678"})) is False
+
+
+def test_a_placeholder_is_never_cut_by_a_value_that_looks_like_a_part_of_it() -> None:
+    redactor = SecretRedactor({"ODD": "redacted:github"})
+    assert redactor.redact("[redacted:github-pat] redacted:github") == "[redacted:github-pat] [redacted:env:ODD]"
+    assert SecretRedactor({"ODD": "redacted:with"}).redact("[redacted:withheld]") == "[redacted:withheld]"
+    assert SecretRedactor({"ODD": "redacted:too"}).redact("[redacted:too-deep]") == "[redacted:too-deep]"
+    kept = SecretRedactor()
+    kept.keep("odd", "redacted:token")
+    assert kept.redact("[redacted:token:odd] redacted:token") == "[redacted:token:odd] [redacted:token:odd]"
+
+
+def test_a_given_value_that_is_kept_too_stays_named_after_its_variable() -> None:
+    redactor = SecretRedactor({"VENDOR_KEY": "correct horse"})
+    redactor.keep("again", "correct horse")
+    assert redactor.redact("correct horse") == "[redacted:env:VENDOR_KEY]"
+
+
+def test_what_does_not_settle_is_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "MAX_PASSES", 0)
+    assert REDACTOR.redact(f"x {TOKEN}") == "[redacted:withheld]"
+
+
 def test_kept_values_are_bounded_and_what_was_redacted_by_them_stays_redacted() -> None:
     redactor = SecretRedactor()
     made = [f"token-number-{number:04}-of-many" for number in range(66)]
@@ -126,7 +210,7 @@ def test_kept_values_are_bounded_and_what_was_redacted_by_them_stays_redacted() 
     once = redactor.redact(f"<{made[0]}>")
     for value in made[1:]:
         redactor.keep("later", value)
-    assert redactor.redact(made[0]) == made[0], "the oldest is forgotten"
+    assert [redactor.redact(value) == value for value in made[:3]] == [True, True, False], "the oldest are forgotten"
     assert all(redactor.redact(value) == "[redacted:token:later]" for value in made[-64:])
     assert redactor.redact(once) == once == "<[redacted:token:first]>"
 
@@ -136,3 +220,4 @@ def test_of_a_very_long_value_the_head_is_looked_for() -> None:
     value = "".join(f"{number:x}" for number in range(2_000))
     redactor.keep("long", value)
     assert value[:256] not in redactor.redact(f"it is {value}.")
+    assert redactor.redact(f"it is {value[:256]}.") == "it is [redacted:token:long]."

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from bundle_router.adapters.redaction import encodings
 from bundle_router.adapters.redaction import known_secrets as environment
 from bundle_router.adapters.redaction.automata import PatternSet, literal, pattern
-from bundle_router.adapters.redaction.field_names import IN_TEXT
+from bundle_router.adapters.redaction.field_names import NAME_ENDS
 from bundle_router.adapters.redaction.shapes import SHAPES, Shape, confirmed
 
 QUOTES: Final = b"\"'`"
@@ -27,8 +27,8 @@ PROOF: Final = b"ghp_" + b"0aB1" * 9
 """A token that every automaton must find: RE2 reports one that ran out of memory as one that found nothing."""
 MAX_LAYERS: Final = 3
 """How many encodings deep a secret is looked for."""
-NAMED_STRUCTURE: Final = rf'''(?i)"{IN_TEXT}"\s*(?::\s*[\[0-9-]|[,}}])'''
-"""A JSON text in which a secret's name is followed by what only `redact_value` takes out: numbers, lists, pairs."""
+NAMED_STRUCTURE: Final = rf"""(?i)(?:{NAME_ENDS})"\s*(?::\s*["\[0-9-]|[,}}])"""
+"""A JSON text in which a secret's name is followed by what `redact_value` may take out: text, numbers, lists, pairs."""
 
 
 class SecretHit(NamedTuple):
