@@ -488,8 +488,10 @@ def _end(pid: int) -> None:
 class Runner:
     """The plugin that takes the place of pytest's own loop."""
 
-    def __init__(self, area: Area, mutants: Sequence[Mutant], warm: bool = False) -> None:
+    def __init__(self, area: Area, mutants: Sequence[Mutant], seconds: float, warm: bool) -> None:
+        self.area = area
         self.mutants = mutants
+        self.seconds = seconds
         self.warm = warm
         self.paths = area.paths()
         self.survivors: list[Mutant] = []
@@ -532,11 +534,11 @@ class Runner:
         live = live_functions()
         order = sorted(range(len(items)), key=lambda at: entered[at].seconds)
         if self.warm:
-            for one in _within_seconds(order, entered):
+            for one in _within(self.seconds, order, entered):
                 run_item(items[one], None)
             live = live_functions()
         for at, mutant in enumerate(self.mutants):
-            chosen = _within_seconds([one for one in order if _enters(entered[one], mutant)], entered)
+            chosen = _within(self.seconds, [one for one in order if _enters(entered[one], mutant)], entered)
             begin = time.monotonic()
             verdict = self._verdict(
                 mutant, [items[one] for one in chosen], sum(entered[o].seconds for o in chosen), live
@@ -563,10 +565,10 @@ class Runner:
         return "killed" if status else said.decode()
 
 
-def _within_seconds(order: Sequence[int], entered: Sequence[Entered]) -> list[int]:
+def _within(seconds: float, order: Sequence[int], entered: Sequence[Entered]) -> list[int]:
     """Return the first of the tests that together take no longer than a mutant may; at least one."""
     ends = list(accumulate(entered[at].seconds for at in order))
-    return [at for at, end in zip(order, ends, strict=True) if end <= SECONDS or at == order[0]]
+    return [at for at, end in zip(order, ends, strict=True) if end <= seconds or at == order[0]]
 
 
 def _enters(entered: Entered, mutant: Mutant) -> bool:
@@ -595,6 +597,9 @@ def main() -> int:
     parser.add_argument(
         "--warm", action="store_true", help="with what tests made and kept before: survivors have to be tried again"
     )
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="CPU seconds of tests for one mutant (default: %(default)s)"
+    )
     parser.add_argument("--list", action="store_true", help="print them, and try none")
     asked = parser.parse_args()
     unknown = [name for name in asked.areas if name not in AREAS]
@@ -618,13 +623,13 @@ def main() -> int:
             print(*chosen, sep="\n")
         elif chosen:
             area = AREAS[name] if asked.tests is None else replace(AREAS[name], tests=tuple(asked.tests))
-            wrong += tried(name, area, chosen, why, asked.warm)
+            wrong += tried(name, Runner(area, chosen, asked.seconds, asked.warm), why)
     return 1 if wrong else 0
 
 
-def tried(name: str, area: Area, mutants: Sequence[Mutant], why: dict[tuple[str, str], str], warm: bool) -> int:
-    """Try mutants of one area; how many of them are wrong."""
-    runner = Runner(area, mutants, warm)
+def tried(name: str, runner: Runner, why: dict[tuple[str, str], str]) -> int:
+    """Try the mutants of one area; how many of them are wrong."""
+    mutants = runner.mutants
     pytest.main(
         [
             "-p",
@@ -634,7 +639,7 @@ def tried(name: str, area: Area, mutants: Sequence[Mutant], why: dict[tuple[str,
             "-o",
             "addopts=--import-mode=importlib",
             "--assert=plain",
-            *area.tests,
+            *runner.area.tests,
         ],
         plugins=[runner],
     )

@@ -183,6 +183,10 @@ def test_another_language_s_type_names_are_read_as_json_s_and_said_so() -> None:
     assert {"'float' as number", "'address/ENS' as any value", "'dict' as object"} <= {
         *note.partition("read ")[2].split(", ")
     }
+    named = [name for name in ("float", "int", "str", "bool", "None", "dict") if f"'{name}' as" in note]
+    assert sorted(named, key=lambda name: note.index(f"'{name}'")) == sorted(named), (
+        "in one order, whatever the order of a set"
+    )
     assert json.dumps(definition) == before, "what was listed is what is pinned"
     assert found.tools[0].definition == encode(definition)
 
@@ -592,6 +596,7 @@ def test_a_short_description_is_whole_sentences_on_one_line() -> None:
         ("a" * 21, "a" * 19 + "\u2026"),
         ("0123456789. abcdefghij", "0123456789."),
         ("012345678. abcdefghijkl", "012345678."),
+        ("01234567. abcdefghijklm", "01234567.\u2026"),
         ("Ab. word word word word", "Ab. word word word\u2026"),
         ("aaaa bbbb cccc ddd, eeee", "aaaa bbbb cccc\u2026"),
         ("aaaa bbbb cccc, dddd eeee", "aaaa bbbb cccc\u2026"),
@@ -605,6 +610,7 @@ def test_a_short_description_ends_with_a_sentence_where_half_of_it_is_one_and_el
 
 def test_hints_only_add_effects() -> None:
     assert hinted_effects({"readOnlyHint": False}) == ("write",)
+    assert admitted(tool(annotations={"openWorldHint": True})).tools[0].effects == ("network",)
     assert hinted_effects({"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}) == ()
     assert hinted_effects({"readOnlyHint": True, "destructiveHint": True}) == ("write",)
     assert hinted_effects({"openWorldHint": True}) == ("network",)
@@ -669,6 +675,7 @@ EXPLOSIVE = [
     "([]a]+[]a])*",
     "(a*b{0,5})*",
     "(a*b?)*",
+    "(a*b{,5})*",
     "x)(a+)+",
 ]
 HARMLESS = [
@@ -691,6 +698,7 @@ HARMLESS = [
     "(a{,})+",
     "(a*b{1}c?)*",
     "(aba)*",
+    "(a?)*",
     "((,|;)[^,;]+)*",
     r"(\d+\s)*",
     r"(\(+\))*",

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from bundle_router.core.tools.admission.lookalikes import alike_names
+from bundle_router.core.tools.admission.lookalikes import alike_names, revealed
 from bundle_router.core.tools.exposure import RESERVED, exposed_names
 from bundle_router.core.tools.meta_tools import EXECUTE, NAMES
 from hypothesis import given
@@ -76,6 +76,29 @@ def test_names_that_look_alike_are_grouped_and_equal_ones_are_not() -> None:
         ("fs.read_file", "git.read_file", "x.readfile"),
         ("mail.send_email", "rogue.send-emaiI"),
     )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("burn", "bum"), ("vvrite", "write"), ("t0ken", "token"), ("fi1e", "file"), ("fiie", "file"), ("5end", "send")],
+)
+def test_letters_that_look_like_others_are_told(one: str, other: str) -> None:
+    assert alike_names([f"a.{one}", f"b.{other}", "c.nothing"]) == ((f"a.{one}", f"b.{other}"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("send paypal", "send paypal"),
+        ("send p\u0430ypal", "send p\\u0430ypal"),
+        ("\u0441\u043e\u0440", "\u0441\u043e\u0440"),
+        ("na\u00efve", "na\u00efve"),
+        ("\uff41bc", "\\uff41bc"),
+        ("a\ue000b", "a\\ue000b"),
+    ],
+)
+def test_a_letter_of_another_script_is_written_out_where_it_stands_among_latin_ones(text: str, shown: str) -> None:
+    assert revealed(text) == shown
 
 
 def test_one_server_may_go_without_its_name_where_its_tools_can_not_be_mistaken() -> None:

@@ -226,8 +226,8 @@ def test_a_sub_agent_never_gets_more_than_its_parent_may_have() -> None:
     catalog = small_catalog(TWO, routes=ROUTE_ALL, policies=policies)
     alone = decided(catalog, step())
     under_reviewer = decided(catalog, step(), Facts(grants=(Grant("feature", "reviewer", "review"),)))
-    assert alone.bundle_ids == ["repo.readonly", "workspace.exec"]
-    assert under_reviewer.bundle_ids == ["repo.readonly"]
+    assert (alone.bundle_ids, alone.exposure.tools) == (["repo.readonly", "workspace.exec"], 3)
+    assert (under_reviewer.bundle_ids, under_reviewer.exposure.tools) == (["repo.readonly"], 1)
     assert codes(under_reviewer) == {"workspace.exec": "not_allowed", "repo.list_dir": "policy_denied"}
     narrow = Grant("feature", "implementer", "edit", StepPolicy(deny=("workspace.exec",)))
     assert decided(catalog, step(), Facts(grants=(narrow,))).bundle_ids == ["repo.readonly"]

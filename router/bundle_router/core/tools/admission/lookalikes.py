@@ -22,10 +22,8 @@ _SAME: Final = (("rn", "m"), ("vv", "w"), ("0", "o"), ("1", "l"), ("i", "l"), ("
 
 def is_mixed(word: str) -> bool:
     """Whether ASCII letters stand beside letters of another script that look like ASCII ones."""
-    return (
-        not word.isascii()
-        and re.search(r"[A-Za-z]", word) is not None
-        and any(not letter.isascii() and as_latin(letter).isascii() for letter in word)
+    return re.search(r"[A-Za-z]", word) is not None and any(
+        not letter.isascii() and as_latin(letter).isascii() for letter in word
     )
 
 
