@@ -116,6 +116,8 @@ def test_a_model_that_fails_leaves_what_none_gives_and_is_tried_again(
 def test_cost_is_bounded_and_a_price_that_nobody_knows_can_t_be(place: Callable[..., Path]) -> None:
     with ScriptedServer([says(choice("repo.readonly"))]) as server:
         folder = place(server)
+        (none,) = json_of(folder, "eval", "set.jsonl", "--model", PRICED, "--max-cost", "0")["sets"]
+        assert (len(server.requests), none["figures"][1]["rows"]) == (0, 0)
         (found,) = json_of(folder, "eval", "set.jsonl", "--model", PRICED, "--max-cost", "0.00005")["sets"]
         assert len(server.requests) == 1
         assert found["ended"].startswith("ended after 1 of 4 steps: $0.0000")
@@ -123,6 +125,9 @@ def test_cost_is_bounded_and_a_price_that_nobody_knows_can_t_be(place: Callable[
         refused = run(folder, "eval", "set.jsonl", "--model", FREE, "--max-cost", "1", code=3)
         assert f"nobody knows what {FREE} costs" in refused.stderr
         assert "none is asked" in run(folder, "eval", "set.jsonl", "--max-cost", "1", code=3).stderr
+        other = {"goal": "x", "bundles": ["no.such.bundle"]}
+        (folder / "other.jsonl").write_text(json.dumps(other))
+        assert "never right: no.such.bundle" in run(folder, "eval", "other.jsonl", "--model", FREE).stdout
         (folder / "a.toml").write_text("")
         assert "nothing else" in run(folder, "eval", "set.jsonl", "a.toml", "--model", FREE, code=3).stderr
 

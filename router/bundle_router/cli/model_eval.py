@@ -29,6 +29,7 @@ def compare_models(
     memories: Memories | None,
 ) -> int:
     """Exit status 0: figures are for people. Raises RequestError where there is nothing to route."""
+    from bundle_router.review.evaluation import unknown_ids
     from bundle_router.wiring.model_trials import ModelTrials
 
     if not sets or len(sets) != len(arguments.files):
@@ -46,9 +47,11 @@ def compare_models(
     if arguments.json:
         print_json({"sets": [{"file": str(path), **asdict(found)} for path, found in made]})
         return 0
-    for path, found in made:
+    for (path, found), (_, rows) in zip(made, sets, strict=True):
         steps = found.figures[0].rows
         table(COLUMNS, map(_row, found.figures), title=f"{path}: {steps:,} of {found.rows:,} steps, 95 % intervals")
+        if unknown := unknown_ids(rows, catalog):
+            say(f"not in this config, so never right: {', '.join(unknown)}")
         say(found.ended or "tokens, cost and time of one question that was asked now; kept: answered by an earlier run")
     return 0
 

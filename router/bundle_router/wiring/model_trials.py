@@ -126,7 +126,7 @@ class ModelTrials:
                 )
         spent = sum(row.cost_usd for kept in found for row in kept)
         dearest = sum(max((row.cost_usd for row in kept), default=0.0) for kept in found)
-        if spent + dearest <= self.max_cost_usd:
+        if 0.0 < self.max_cost_usd >= spent + dearest:
             return ""
         return f"ended after {number} of {rows} steps: ${spent:.4f} are spent of ${self.max_cost_usd:.4f}"
 
