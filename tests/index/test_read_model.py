@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -268,4 +270,39 @@ def test_a_broken_run_is_a_row_that_says_why_and_its_records_count_for_nothing(t
     log.write_bytes((tmp_path / "runs" / "r-1" / "tool-calls.jsonl").read_bytes())
     index.refresh(now=True)
     assert index.run("r-2").decisions == 2, "mended, and read again"
+    index.close()
+
+
+def test_a_long_look_is_taken_beside_and_what_is_there_is_read_meanwhile(
+    runs: RecordedRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bundle_router.adapters.index.run_index.LONG_S", -1.0)  # every look is a long one
+    looking, go_on = threading.Event(), threading.Event()
+    held, stamps = runs.records.pop("r-3"), runs.stamps
+
+    def slow() -> Any:
+        looking.set()
+        assert go_on.wait(30)
+        return stamps()
+
+    index = RunIndex(runs, "sqlite://", look_s=0)
+    index.refresh(now=True)
+    assert index.runs(RunQuery()).total == 2
+    runs.records["r-3"] = held
+    monkeypatch.setattr(runs, "stamps", slow)
+    while not looking.wait(0.01):
+        assert index.refresh() is None
+    assert index.refresh() is None, "one look at a time"
+    assert index.runs(RunQuery()).total == 2
+    go_on.set()
+    index.close()
+    assert not [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == index.refresh]
+
+
+def test_an_index_that_nobody_may_keep_is_the_same_for_every_thread(runs: RecordedRuns) -> None:
+    """A service that is begun before there is a folder of runs, or beside one that is read-only."""
+    index = RunIndex(runs, "sqlite://", look_s=0)
+    index.refresh(now=True)
+    with ThreadPoolExecutor(4) as threads:
+        assert {page.total for page in threads.map(index.runs, [RunQuery()] * 16)} == {3}
     index.close()

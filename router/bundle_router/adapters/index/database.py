@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bundle_router.core.records.tables import COLUMNS, Kind, Row, Table, keys_of
@@ -110,8 +111,9 @@ def _made(table: str, columns: Any, keys: frozenset[str]) -> Any:
 
 
 def open_engine(url: str) -> Engine:
-    """Return a SQLAlchemy engine for SQLite or PostgreSQL. Raises RequestError for a URL that is neither or has no
-    driver, StorageError for a file that can't be made."""
+    """Return a SQLAlchemy engine for SQLite or PostgreSQL. `sqlite://` is an index of this engine alone, a temporary
+    file until it is disposed of: in memory, SQLite would give each thread an empty one. Raises RequestError for a URL
+    that is neither or has no driver, StorageError for a file that can't be made."""
     from sqlalchemy import event, make_url
     from sqlalchemy.exc import ArgumentError
     from sqlmodel import create_engine
@@ -124,11 +126,14 @@ def open_engine(url: str) -> Engine:
         ) from None
     if backend not in ("sqlite", "postgresql"):
         raise RequestError(f"the index speaks SQLite and PostgreSQL, not {backend}")
+    folder = TemporaryDirectory(prefix="bundle-router-index-") if url == "sqlite://" else None
     try:
-        engine = create_engine(url)
+        engine = create_engine(url if folder is None else f"sqlite:///{folder.name}/index.sqlite")
     except ImportError:
         advice = "pip install 'bundle-router[postgresql]' for postgresql:// URLs"
         raise NotInstalled("the database driver is not installed", advice=advice) from None
+    if folder is not None:
+        event.listen(engine, "engine_disposed", lambda _: folder.cleanup())
     if engine.dialect.name == "sqlite":
         if engine.url.database not in (None, "", ":memory:"):
             # As private as the records it repeats, whatever the umask.

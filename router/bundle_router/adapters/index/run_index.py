@@ -84,11 +84,14 @@ class RunIndex:
         self._look_s = look_s
         self._report = report
         self._took = 0.0
+        self._beside: threading.Thread | None = None
         self._rows_read = 0
         self.stale = ""
         """Why the index could not be brought up to date the last time, if so."""
 
     def close(self) -> None:
+        if self._beside is not None:
+            self._beside.join()
         self._engine.dispose()
 
     @property
@@ -103,7 +106,8 @@ class RunIndex:
         """
         if not now and self._took > LONG_S:
             if time.monotonic() - self._looked >= self._look_s + self._took and not self._lock.locked():
-                threading.Thread(target=self.refresh, kwargs={"now": True}, daemon=True).start()
+                self._beside = threading.Thread(target=self.refresh, kwargs={"now": True}, daemon=True)
+                self._beside.start()
             return None
         with self._lock:
             at = time.monotonic()
