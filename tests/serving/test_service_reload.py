@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from tests.profiles import rounds
+
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
 
+ROUNDS = rounds(1_000)
 STEP = {"run_id": "r", "workflow": "w", "role": "r", "step": "some"}
 
 
@@ -61,6 +65,53 @@ def test_a_valid_edit_counts_from_the_next_step_and_an_invalid_one_not_at_all(
     assert [row["event"] for row in said if row["event"].startswith("config.")] == ["config.refused"]
     kept = site.records(file="routing.jsonl")
     assert len({row["catalog_revision"] for row in kept}) == 2
+
+
+def test_a_writer_at_work_never_gives_a_torn_config(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-19: valid, invalid, huge and missing files, written in place and moved into place, while steps are
+    routed. Every decision names a revision that was whole, and what is wrong is said."""
+    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.002)
+    routes = site.folder / "config" / "routes.toml"
+    valid = [routes.read_text(), routes.read_text().replace('bundles = ["kit.some"]', 'bundles = ["kit.later"]')]
+    bad = ["[[routes]", "[[routes]]\nname = 1\n", "#" * 3_000_000 + "\nx", "x = 1\n" + valid[1]]
+    whole = set()
+
+    def write() -> None:
+        for turn in range(ROUNDS):
+            text = (*valid, *bad)[turn % 6]
+            if turn % 7 == 0:
+                routes.unlink(missing_ok=True)
+            if turn % 2:
+                beside = routes.with_suffix(".new")
+                beside.write_text(text)
+                beside.replace(routes)
+            else:
+                routes.write_text(text)
+        routes.write_text(valid[0])
+
+    async def work(router: Any, endpoint: Any) -> None:
+        for text in valid:  # what is whole, of these
+            routes.write_text(text)
+            router.reload()
+            whole.add(router.catalog.revision)
+        routes.unlink()
+        router.reload()  # without the file: the shipped one
+        whole.add(router.catalog.revision)
+        writing = asyncio.create_task(asyncio.to_thread(write))
+        seen: set[str] = set()
+        problems: set[str] = set()
+        async with site.http(endpoint) as http:
+            while not writing.done():
+                answer = (await http.post("/v1/route", json={**STEP, "run_id": f"r-{len(seen)}"})).json()
+                seen.add(answer["catalog_revision"])
+                problems |= set((await http.get("/readyz")).json()["config"]["problems"])
+            await writing
+            end = await until(http, lambda config: not config["problems"] and config["revision"] in whole)
+            assert end["revision"] in whole
+        assert seen <= whole
+        assert problems, "an invalid file was never met"
+
+    site.serve_all(work)
 
 
 def test_what_was_opened_over_a_former_config_is_closed_with_its_last_run(site: Any) -> None:

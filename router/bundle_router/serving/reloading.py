@@ -4,7 +4,8 @@ Rules:
 1. A valid edit takes effect between steps; every later decision names its revision.
 2. An invalid one, or one that is half written, changes nothing: the last good config serves on. What is wrong is said
    once in the log, and in `/readyz` for as long as it is so.
-3. Files are looked at often and read only when their times, sizes or inodes changed.
+3. Files are looked at often and read only when their times, sizes or inodes changed, and have stayed so from one look
+   to the next: an editor that writes in place is not read in the middle of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bundle_router.serving.tokens import AccessTokens
 if TYPE_CHECKING:
     from bundle_router.wiring import Router
 
-LOOK_S: Final = 1.0
+LOOK_S: Final = 0.5
 
 
 class ConfigWatch:
@@ -32,8 +33,8 @@ class ConfigWatch:
         self._tokens = tokens
         self._token_problem = ""
         self._told = told
-        self._last = router.config_stamp()
-        self._sure = False
+        self._seen: object = None
+        self._read: object = None
         self._config_problems: tuple[str, ...] = ()
         self._task = asyncio.create_task(self._watch(), name="config-watch")
 
@@ -67,11 +68,13 @@ class ConfigWatch:
         """Take over what was edited since the last look."""
         report = self._router.endpoint.report
         stamp = await asyncio.to_thread(self._router.config_stamp)
-        if stamp == self._last and self._sure:
+        if stamp == self._read:
             await self._router.retire()
             return
-        # Once more after the last change that was seen: a second one within a tick of the file system has its stamp.
-        self._last, self._sure = stamp, stamp == self._last
+        if stamp != self._seen:
+            self._seen = stamp
+            return
+        self._read = stamp
         before = self._router.catalog.revision
         try:
             changed = await asyncio.to_thread(self._router.reload)
