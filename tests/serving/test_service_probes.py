@@ -92,6 +92,38 @@ def collector() -> Iterator[Any]:
     server.server_close()
 
 
+def spans_of(proto: Any, collector: Any) -> list[Any]:
+    requests = [proto.ExportTraceServiceRequest.FromString(body) for body in collector.bodies]
+    resources = [resource for request in requests for resource in request.resource_spans]
+    return [span for resource in resources for scope in resource.scope_spans for span in scope.spans]
+
+
+def test_a_question_to_a_model_is_a_span_within_its_decision(site: Any, collector: Any) -> None:
+    proto = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    pytest.importorskip("litellm", reason="needs the extra 'model'")
+    from bundle_router.testing.upstream import ScriptedServer, choice, says
+
+    async def work(router: Any, endpoint: Any) -> None:
+        await router.warm_up()
+        async with site.http(endpoint) as http:
+            asked = {**STEP, "step": "nobody mapped", "goal": "why is the sky blue"}
+            assert (await http.post("/v1/route", json=asked)).json()["source"] == "model"
+
+    url = f"http://127.0.0.1:{collector.server_port}/v1/traces"
+    with ScriptedServer([says(choice("kit.later"))]) as model:
+        names = f'names = ["openai/scripted"]\nbase_url = "{model.base_url}"\n'
+        site.serve_all(work, f'[service]\ntraces = "{url}"\n[model]\n{names}')
+    spans = {span.name: span for span in spans_of(proto, collector)}
+    decision, asked = spans["decision"], spans["model"]
+    assert (asked.trace_id, asked.parent_span_id) == (decision.trace_id, decision.span_id)
+    told = {row.key: row.value for row in asked.attributes}
+    assert told["gen_ai.request.model"].string_value == "openai/scripted"
+    assert told["gen_ai.usage.input_tokens"].int_value > 0
+    assert (told["failure"].string_value, told["attempts"].int_value) == ("", 1)
+    assert decision.start_time_unix_nano <= asked.start_time_unix_nano < asked.end_time_unix_nano
+    assert b"sky" not in b"".join(collector.bodies)
+
+
 def test_spans_of_decisions_and_calls_reach_a_collector_below_the_callers(site: Any, collector: Any) -> None:
     proto = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -104,14 +136,7 @@ def test_spans_of_decisions_and_calls_reach_a_collector_below_the_callers(site: 
 
     url = f"http://127.0.0.1:{collector.server_port}/v1/traces"
     site.serve_all(work, f'[service]\ntraces = "{url}"\n')
-    requests = [proto.ExportTraceServiceRequest.FromString(body) for body in collector.bodies]
-    spans = {
-        span.name: span
-        for request in requests
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    }
+    spans = {span.name: span for span in spans_of(proto, collector)}
     assert sorted(spans) == ["call", "decision"]
     decision = spans["decision"]
     assert (decision.trace_id.hex(), decision.parent_span_id.hex()) == (trace, parent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,43 @@ def test_a_browser_signs_in_with_a_token_and_its_cookie_is_for_pages_alone(site:
             assert (await browser.get("/")).status_code == 403
 
     site.serve_all(work, pages=page, tokens=token_file(site.folder))
+
+
+def test_the_config_pages_read_for_review_and_write_for_edit_alone(site: Any) -> None:
+    """S-04 over the service itself: a token of each scope, through the gate, at every address of the config."""
+    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+
+    edit = "edit-" + "x" * 40
+    both = "both-" + "x" * 40
+    entries = ((ROUTE, ["route"], "", ""), (CALL, ["call"], "", ""), (REVIEW, ["review"], "", ""),
+               (edit, ["edit"], "", ""), (both, ["review", "edit"], "bea", ""))  # fmt: skip
+    routes = site.folder / "config" / "routes.toml"
+    before = routes.read_text(encoding="utf-8")
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        own = {"Origin": endpoint.base}
+        for token, may_read in ((ROUTE, False), (CALL, False), (REVIEW, True), (edit, False), (both, True)):
+            async with site.http(endpoint, token=token) as http:
+                for path in ("/config", "/config.json", "/config/changes", "/config/schema/routes.schema.json", "/"):
+                    assert ((await http.get(path)).status_code == 200) is may_read, (token, path)
+                page = (await http.get("/config", params={"file": "routes.toml"})).text
+                form = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+                form["text"] = before + "# by a token\n"
+                for path in ("/config/check", "/config/preview", "/config/save", "/config/undo"):
+                    answer = await http.post(path, data=form, headers=own)
+                    assert (answer.status_code != 403) is (token == both), (token, path)
+                    if token == both and path == "/config/preview":
+                        (form["compared"],) = re.findall(r'name="compared" value="([^"]*)"', answer.text)
+                stranger = {**own, "Origin": "http://elsewhere.example"}
+                assert (await http.post("/config/save", data=form, headers=stranger)).status_code == 403
+        async with site.http(endpoint, token=both) as http:
+            (change, *_) = (await http.get("/config/changes.json")).json()["changes"]
+            assert change["by"] == "bea"
+
+    sources = PageSources(site.folder / "runs", config=site.folder / "config", local={"kit": site.kit.tools})
+    with service_pages(sources) as made:
+        site.serve_all(work, pages=made, tokens=token_file(site.folder, entries))
+    assert routes.read_text(encoding="utf-8") == before  # saved, and undone
 
 
 def test_no_body_can_name_a_process_an_address_or_a_folder_outside(site: Any, tmp_path: Path) -> None:
