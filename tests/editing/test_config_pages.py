@@ -53,20 +53,27 @@ class Site:
     def get(self, path: str, **query: str) -> httpx.Response:
         return httpx.get(self.url + path, params=query, timeout=60)
 
-    def post(self, path: str, form: Mapping[str, str], **more: str) -> httpx.Response:
+    def post(self, path: str, form: Mapping[str, Any], **more: str) -> httpx.Response:
         return self.post_from({"origin": self.url}, path, {**form, **more})
 
-    def post_from(self, headers: Mapping[str, str], path: str, form: Mapping[str, str]) -> httpx.Response:
+    def post_from(self, headers: Mapping[str, str], path: str, form: Mapping[str, Any]) -> httpx.Response:
         return httpx.post(self.url + path, data=dict(form), headers=dict(headers), timeout=60)
 
-    def form(self, **query: str) -> dict[str, str]:
+    def form(self, **query: str) -> dict[str, Any]:
         """The hidden fields of the page's first form, as a browser would send them."""
         page = self.get("/config", **query).text
         return fields_of(page)
 
 
-def fields_of(page: str) -> dict[str, str]:
-    return {name: unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)}
+def fields_of(page: str) -> dict[str, Any]:
+    """What a browser would send of a page's hidden fields and ticked boxes of tools."""
+    hidden = re.findall(r'type="hidden" (?:form="approve" )?name="(\w+)" value="([^"]*)"', page)
+    ticked = re.findall(r'type="checkbox" form="approve" name="(tool)" value="([^"]*)"', page)
+    fields: dict[str, Any] = {name: unescape(value) for name, value in hidden}
+    for name in ("listed", "tool"):
+        if values := [unescape(value) for found, value in (*hidden, *ticked) if found == name]:
+            fields[name] = values
+    return fields
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +254,16 @@ def test_drift_is_shown_field_by_field_and_approved_as_read(recorded: Path, tmp_
         assert 'href="/servers/mail/pins"' in site.get("/config").text
         token = fields_of(site.get("/servers/mail/pins").text)
         form = fields_of(site.post("/servers/mail/pins", token).text)
-        assert site.post("/servers/mail/approve", form, reason="new").status_code == 303
+        assert site.get("/servers/mail/pins.json").json() == {"server": "mail", "reviewed": None, "now": None}
+        nothing = {**form, "tool": []}
+        assert "no tool is ticked" in site.post("/servers/mail/approve", nothing).text
+        one = sorted(form["tool"])[0]
+        assert site.post("/servers/mail/approve", {**form, "tool": [one]}, reason="one").status_code == 303
+        assert list(site.get("/servers/mail/pins.json").json()["reviewed"]) == [one]
+        form = fields_of(site.post("/servers/mail/pins", token).text)
+        assert one not in form["tool"]
+        assert site.post("/servers/mail/approve", form, reason="the rest").status_code == 303
+        assert set(form["tool"]) < set(site.get("/servers/mail/pins.json").json()["reviewed"])
         (tmp_path / "server.py").write_text(
             script.replace('f"does {name}"', repr(f"does it {HOSTILE}")), encoding="utf-8"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex
 from bundle_router.core.models.words import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
@@ -268,3 +269,52 @@ def test_an_empty_folder_says_what_to_type(tmp_path: Path) -> None:
     found = RunReader(Archive(tmp_path), RunIndex(Archive(tmp_path), "sqlite://"), CONFIG)
     assert "bundle-router demo" in TestClient(pages(found), base_url=BASE).get("/runs").text
     found.close()
+
+
+def test_pages_that_are_there_before_the_first_run_show_it_when_it_comes(tmp_path: Path) -> None:
+    reader = open_reader(tmp_path / "runs", config=CONFIG)
+    client = TestClient(pages(reader), base_url=BASE)
+    assert [client.get(path).status_code for path in ("/", "/runs", "/matrix") * 2] == [200] * 6
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=tmp_path) as router:
+        router.route_sync(Step(run_id="first", workflow="feature", role="planner", step="plan"))
+    reader.refresh(now=True)
+    assert client.get("/runs.json").json()["total"] == 1
+    client.close()
+    reader.close()
+
+
+def test_the_catalog_says_which_servers_can_not_be_used_now(reader: RunReader) -> None:
+    away = {"repo": "it answered nothing in 5 s"}
+    client = TestClient(pages(reader, away=lambda: away), base_url=BASE)
+    page = client.get("/catalog").text
+    assert "it answered nothing in 5 s" in page
+    assert page.count(">away<") == 1
+    assert page.count(">available<") >= 1
+    rows = {row["name"]: row["away"] for row in client.get("/catalog.json").json()["servers"]}
+    assert rows["repo"] == "it answered nothing in 5 s"
+    assert set(rows.values()) == {"", "it answered nothing in 5 s"}
+    alone = TestClient(pages(reader), base_url=BASE)
+    assert ">available<" not in alone.get("/catalog").text, "nobody knows where no router is open"
+
+
+def test_a_sub_run_is_unfolded_in_place_with_its_steps_and_calls(client: TestClient, reader: RunReader) -> None:
+    sub = next(run for run in reader.runs(RunQuery(limit=200)).runs if run.parent_run_id)
+    page = client.get(f"/runs/{sub.parent_run_id}").text
+    assert page.count('<details class="sub-run" open>') >= 1
+    for row in (*reader.timeline(sub.run_id).decisions, *reader.timeline(sub.run_id).calls):
+        assert f'id="{sub.run_id}-r{row["seq"]}"' in page
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_overview_has_calls_by_principal_and_how_each_day_was_settled(
+    client: TestClient, reader: RunReader
+) -> None:
+    said = client.get("/index.json").json()
+    calls = {row["name"]: row["count"] for row in said["tables"]["calls by principal"]}
+    assert sum(calls.values()) == said["calls"]
+    mix = [(*row["name"].split("\n"), row["count"]) for row in said["tables"]["source × day"]]
+    assert sum(count for _, _, count in mix) == said["decisions"]
+    page = client.get("/").text
+    for day, source, count in mix:
+        assert f"{day}: {source} {count:,} of" in page

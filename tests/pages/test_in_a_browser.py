@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import Router, Step
 from bundle_router.serving.pages import publish
-from bundle_router.wiring.run_reader import RunReader
+from bundle_router.wiring.run_reader import RunReader, open_reader
 
-from tests.pages.browsing import BrowserThread, browsed
+from tests.pages.browsing import BrowserThread, browsed, served
+from tests.pages.conftest import CONFIG
 from tests.pages.test_addresses import sha_of, some_addresses
 
 WIDTHS = {"desk": 1280, "phone": 360}
@@ -209,6 +212,41 @@ def test_a_reviewers_question_is_answered_in_three_clicks(
 
 
 # --- labels, live rows, files ----------------------------------------------------------------------------------------
+
+
+@browsed
+def test_lists_say_what_came_since_and_move_nothing(new_page: Any, tmp_path: Path, browser: BrowserThread) -> None:
+    """The live bars: of the table of runs, and of a run that is going on."""
+
+    with ThreadPoolExecutor(1) as engine:  # the browser's thread has an event loop running
+        router = Router.open(CONFIG, runs=tmp_path / "runs", workspace=tmp_path)
+
+        def route(run_id: str) -> None:
+            engine.submit(
+                router.route_sync, Step(run_id=run_id, workflow="feature", role="planner", step="plan")
+            ).result()
+
+        route("first")
+        reader = open_reader(tmp_path / "runs", config=CONFIG)
+        with served(reader) as address:
+            runs, run = new_page(), new_page()
+            runs.goto(f"{address}/runs")
+            run.goto(f"{address}/runs/first")
+            assert run.get_by_text("running").count() == 1
+            route("first")
+            route("second")
+            runs.get_by_role("link", name="1 new").wait_for()
+            run.get_by_role("link", name="1 new").wait_for()
+            assert runs.locator("td.main > a").all_inner_texts() == ["first"], "nothing moves by itself"
+            runs.get_by_role("link", name="1 new").click()
+            runs.get_by_role("link", name="second", exact=True).wait_for()
+            engine.submit(router.close_run_sync, "first").result()
+            run.get_by_role("link", name="1 new").click()
+            run.get_by_text("closed").first.wait_for()
+            assert run.locator("li.step").count() == 2
+            assert runs.troubles + run.troubles == []
+        reader.close()
+        engine.submit(router.close_sync).result()
 
 
 @browsed

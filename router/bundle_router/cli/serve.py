@@ -95,14 +95,14 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> 
         loop.add_signal_handler(number, stop.set)
     async with open_router(arguments) as router:
         run_id = await _begun(router, step, arguments.run)
-        with _pages(arguments) as pages:
+        with _pages(arguments, router) as pages:
             async with begin(router, key=key, address=address, tokens=tokens, **pages) as endpoint:
                 _announce(arguments, endpoint, run_id)
                 await stop.wait()
 
 
 @contextmanager
-def _pages(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _pages(arguments: argparse.Namespace, router: Router) -> Iterator[dict[str, Any]]:
     """Yield what `serve` is given for people; nothing where only agents are served."""
     if arguments.mcp_only:
         yield {}
@@ -116,6 +116,7 @@ def _pages(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         local=local_servers(arguments),
         development=bool(arguments.development or arguments.unpinned),
         others=dict(map(_named_folder, arguments.compare)),
+        away=router.endpoint.away,
     )
     with service_pages(sources) as made:
         yield {"pages": made}

@@ -64,10 +64,9 @@ async def _store_trouble(router: Router) -> str:
 
 def _about(router: Router, problems: Sequence[str]) -> dict[str, Any]:
     """What is in force, and what of it can't be used now."""
-    catalog, facts = router.catalog, router.endpoint.facts()
-    away, drifted = dict(facts.unavailable), {server for server, _tool in facts.drifted}
+    catalog, away = router.catalog, router.endpoint.away()
     servers = [
-        {"name": name, "available": name not in away and name not in drifted, "why": away.get(name, "")}
+        {"name": name, "available": name not in away, "why": away.get(name, "")}
         for name, server in sorted(catalog.servers.items())
         if server.enabled
     ]

@@ -116,6 +116,12 @@ class EndpointAccess:
         raise. Returns what ends it."""
         return self._engines.watch(heard)
 
+    def away(self) -> dict[str, str]:
+        """Return the servers that can't be used now, each with the reason."""
+        facts = self.facts()
+        changed = {server: "it lists other tools than were reviewed" for server, _tool in facts.drifted}
+        return {**changed, **dict(facts.unavailable)}
+
     def report(self, level: str, event: str, **fields: object) -> None:
         """An event in the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
         self._engines.newest.ports.diagnostics.event(level, event, **fields)

@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from bundle_router.wiring.server_reviews import Review, remote_servers, review
 
 if TYPE_CHECKING:
     from bundle_router.core.catalog import Server
+    from bundle_router.core.tools.pins import Pins
 
 
 class DefinitionsChanged(RequestError):
@@ -50,15 +52,21 @@ class PinApproval:
         """Return the servers that have pins, or could. Contacts nobody. Raises ConfigError, CorruptPins."""
         return remote_servers(read_catalog(self._config, self._cards)[0], ())
 
+    def pins(self, name: str) -> Pins | None:
+        """Return what was reviewed of a server; None for nothing. Contacts nobody. Raises ConfigError, CorruptPins."""
+        return read_catalog(self._config, self._cards)[1].get(name)
+
     def review(self, name: str) -> ShownReview:
         """Ask the server, and compare. Raises RequestError where there is no such server elsewhere, ConfigError."""
         catalog, pins = read_catalog(self._config, self._cards)
         (found,) = review(catalog, pins, remote_servers(catalog, (name,)), development=self._development)
         return ShownReview(found, _digest(found))
 
-    def approve(self, name: str, digest: str, *, by: str, reason: str = "") -> Path:
-        """Ask again, approve it whole where it is what was read, and return the pin file. Takes effect in routers that
-        are open, at their next step.
+    def approve(
+        self, name: str, digest: str, *, by: str, reason: str = "", only: Collection[str] | None = None
+    ) -> Path:
+        """Ask again, approve it (`only`: these tools of it) where it is what was read, and return the pin file. Takes
+        effect in routers that are open, at their next step.
 
         Raises DefinitionsChanged, RequestError, StorageError.
         """
@@ -73,10 +81,14 @@ class PinApproval:
             raise DefinitionsChanged(
                 f"server {name!r} lists something else now than was shown", advice="read the difference again"
             )
-        pins = approve(found.server, found.admitted, found.pins)
+        pins = approve(found.server, found.admitted, found.pins, only)
         if self._config is not None:
             changed = found.comparison.tools if found.comparison else ()
-            words = tuple(f"{c.kind} {name}.{c.tool}" for c in changed if c.kind != "unchanged")
+            words = tuple(
+                f"{c.kind} {name}.{c.tool}"
+                for c in changed
+                if c.kind != "unchanged" and (only is None or c.tool in only)
+            )
             revision = read_catalog(self._config, self._cards)[0].revision
             now = datetime.now(UTC).isoformat(timespec="seconds")
             append_change(

@@ -31,6 +31,9 @@ _TABLES: Final[Mapping[str, str]] = {
     + " and c.bundle <> '' group by c.bundle",
     "calls by tool": "select c.server || '.' || c.tool as name, count(*) as n, sum(c.elapsed_ms) as amount " + _CALLS
     + " group by c.server, c.tool",
+    "calls by principal": "select coalesce(nullif(r.principal, ''), '(nobody named)') as name, count(*) as n, "
+    "sum(c.elapsed_ms) as amount " + _CALLS + " group by r.principal",
+    "calls by code": "select c.code as name, count(*) as n " + _CALLS + " and c.code <> '' group by c.code",
     "denials by code": "select c.code as name, count(*) as n " + _CALLS + " and c.outcome = 'denied' group by c.code",
     "denials by tool": "select c.server || '.' || c.tool as name, count(*) as n, 0 as amount, max(c.code) as detail "
     + _CALLS + " and c.outcome = 'denied' group by c.server, c.tool, c.code",
@@ -62,6 +65,10 @@ _MATRIX: Final = (
     "join {p}decisions d on d.run_id = b.run_id and d.seq = b.seq join {p}runs r on r.run_id = d.run_id "
     "where {where} and b.shown group by d.role, b.bundle limit 2000"
 )
+_MIX: Final = (
+    "select substr(d.time, 1, 10) || char(10) || d.source as name, count(*) as n " + _DECISIONS
+    + " and substr(d.time, 1, 10) >= :since group by name order by name"
+)  # fmt: skip
 
 
 def stats(ask: Ask, where: str) -> Stats:
@@ -91,6 +98,8 @@ def stats(ask: Ask, where: str) -> Stats:
     }
     tables["slowest calls"] = tuple(_tally(row) for row in ask(filled(_SLOWEST), rows=ROWS))
     tables["role × bundle"] = tuple(_tally(row) for row in ask(filled(_MATRIX)))
+    since = days[-1]["day"] if days else ""
+    tables["source × day"] = tuple(_tally(row) for row in ask(filled(_MIX), since=since)) if days else ()
     by_day = tuple((row["day"], row["n"], row["tokens"], row["all_tokens"]) for row in reversed(days))
     return Stats(**total, by_day=by_day, tables=tables)
 

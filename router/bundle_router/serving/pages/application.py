@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun, needs_extra
 from bundle_router.serving.pages.rendering import NAV, Links, PageContent, render
-from bundle_router.serving.pages.views import PageViews, Query, first
+from bundle_router.serving.pages.views import Away, PageViews, Query, first
 from bundle_router.serving.refusals import Asgi
 from bundle_router.wiring.run_reader import RunReader
 
@@ -59,17 +59,18 @@ def pages(
     *,
     base: str = "",
     reviewer: Reviewer = lambda _: None,
+    away: Away | None = None,
     more: Sequence[BaseRoute] = (),
     nav: Sequence[tuple[str, str]] = NAV,
 ) -> Asgi:
-    """Return the pages of a reader. `base` is the path they are mounted at; `more` are routes that come first, `nav`
-    the addresses and names at the top of every page.
+    """Return the pages of a reader. `base` is the path they are mounted at; `away` says which servers can't be used
+    now, and why; `more` are routes that come first, `nav` the addresses and names at the top of every page.
 
     Raises NotInstalled where Starlette or Jinja2 is missing.
     """
     with needs_extra("pages", "service"):
         from starlette.applications import Starlette
-    app = Starlette(routes=[*more, *PageRoutes(reader, Links(base, nav=tuple(nav)), reviewer).routes()])
+    app = Starlette(routes=[*more, *PageRoutes(reader, Links(base, nav=tuple(nav)), reviewer, away).routes()])
     app.router.redirect_slashes = False
     return app
 
@@ -77,10 +78,11 @@ def pages(
 class PageRoutes:
     """The addresses, each of which answers a page for people and, with `.json`, the same facts for programs."""
 
-    def __init__(self, reader: RunReader, links: Links, reviewer: Reviewer) -> None:
+    def __init__(self, reader: RunReader, links: Links, reviewer: Reviewer, away: Away | None = None) -> None:
         self._reader = reader
         self._links = links
         self._reviewer = reviewer
+        self._away = away
         self._token = secrets.token_urlsafe(24)
 
     def routes(self) -> list[BaseRoute]:
@@ -144,7 +146,7 @@ class PageRoutes:
 
     def _made(self, view: Callable[[PageViews, Request], PageContent], request: Request) -> PageContent:
         stale = self._reader.refresh()
-        views = PageViews(self._reader, may_label=self._reviewer(request) is not None)
+        views = PageViews(self._reader, may_label=self._reviewer(request) is not None, away=self._away)
         try:
             page = view(views, request)
         except RouterError as error:

@@ -5,7 +5,7 @@ Every text goes through `escape`; sizes are numbers. Colours are classes of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 WIDTH: Final = 1100
 HEIGHT: Final = 220
 _LEFT: Final = 54
-_BOTTOM: Final = 22
+_BASE: Final = HEIGHT - 22
+_HIGH: Final = _BASE - 12
+"""What the highest bar measures."""
 
 
 def share_bar(part: float, whole: float, *, title: str, width: int = 72) -> Markup:
@@ -44,23 +46,52 @@ def span_bar(start: float, length: float, whole: float, *, title: str, width: in
 def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
     """Tokens shown and tokens of everything, per day, as bars one behind the other: `(day, decisions, shown, all)`."""
     top = max((row[3] for row in days), default=0) or 1
-    inner, base = WIDTH - _LEFT - 8, HEIGHT - _BOTTOM
-    step = inner / max(len(days), 1)
+    bars = []
+    for day, decisions, shown, whole in days:
+        words = f"{day}: {shown:,} of {whole:,} tokens, {decisions:,} decisions"
+        bars.append([(name, 0.0, value / top, words) for name, value in (("all", whole), ("shown", shown))])
+    lines = [_line_at(_BASE - _HIGH * fraction, round(top * fraction)) for fraction in (0.5, 1.0)]
+    title = f"Tokens of tool definitions by day: shown, and what all tools would have been; {len(days)} days"
+    return _over_days([row[0] for row in days], bars, lines, title)
+
+
+def sources_over_days(counts: Mapping[tuple[str, str], int], sources: Sequence[str]) -> Markup:
+    """How the decisions of each day were settled, as shares of a bar: `counts` by day and source, `sources` from the
+    bottom up."""
+    days = sorted({day for day, _ in counts})
+    bars = []
+    for day in days:
+        whole, below, parts = sum(counts.get((day, source), 0) for source in sources) or 1, 0.0, []
+        for source in sources:
+            share = counts.get((day, source), 0) / whole
+            words = f"{day}: {source} {counts.get((day, source), 0):,} of {whole:,} decisions"
+            parts.append((f"source-{source}", below, share, words))
+            below += share
+        bars.append(parts)
+    title = f"How each day's decisions were settled: {', '.join(sources)}; {len(days)} days"
+    return _over_days(days, bars, [], title)
+
+
+_Bar = tuple[str, float, float, str]
+"""A part of a day's bar: its class, where it begins and how high it is (shares of the height), and its title."""
+
+
+def _over_days(days: Sequence[str], bars: Sequence[Sequence[_Bar]], lines: Sequence[str], title: str) -> Markup:
+    step = (WIDTH - _LEFT - 8) / max(len(days), 1)
     wide = min(44.0, step * 0.7)
-    parts = [_line_at(base - (base - 12) * fraction, round(top * fraction)) for fraction in (0.5, 1.0)]
     every = max(1, -(-len(days) // 8))
-    for at, (day, decisions, shown, whole) in enumerate(days):
+    parts = [*lines]
+    for at, day in enumerate(days):
         x = _LEFT + step * at + (step - wide) / 2
-        for value, of in ((whole, "all"), (shown, "shown")):
-            high = (base - 12) * value / top
+        for name, begins, share, words in bars[at]:
+            y, high = _BASE - _HIGH * (begins + share), _HIGH * share
             parts.append(
-                f'<rect class="{of}" x="{x:.1f}" y="{base - high:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="2">'
-                f"<title>{_text(f'{day}: {shown:,} of {whole:,} tokens, {decisions:,} decisions')}</title></rect>"
+                f'<rect class="{_text(name)}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="2">'
+                f"<title>{_text(words)}</title></rect>"
             )
         if at % every == 0:
             parts.append(f'<text class="tick" x="{x + wide / 2:.1f}" y="{HEIGHT - 6}">{_text(day[5:])}</text>')
-    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{WIDTH}" y1="{base}" y2="{base}"/>')
-    title = f"Tokens of tool definitions by day: shown, and what all tools would have been; {len(days)} days"
+    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{WIDTH}" y1="{_BASE}" y2="{_BASE}"/>')
     return _svg("".join(parts), WIDTH, HEIGHT, title, "chart")
 
 

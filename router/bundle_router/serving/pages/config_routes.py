@@ -122,7 +122,11 @@ class ConfigRoutes:
         if self._approval is None:
             raise RequestError("servers are not asked here")
         try:
-            self._approval.approve(server, field(form, "digest"), by=by, reason=field(form, "reason"))
+            listed, chosen = form.get("listed", ()), form.get("tool", ())
+            if listed and not chosen:
+                raise RequestError("no tool is ticked", advice="tick what you have read and approve")
+            only = None if set(listed) == set(chosen) else chosen
+            self._approval.approve(server, field(form, "digest"), by=by, reason=field(form, "reason"), only=only)
         except RequestError as error:
             return self._views.pins(server, ask=True, refused=error)
         return f"/servers/{server}/pins"
@@ -188,7 +192,7 @@ class ConfigRoutes:
         """Add what the request decides: who may edit, the token of forms, the address of the same page as JSON."""
         query = f"?{request.url.query}" if request.url.query else ""
         path = request.url.path.removeprefix(self._links.base)
-        has_json = request.method == "GET" and path in ("/config", "/config/compare", "/config/changes")
+        has_json = request.method == "GET" and path not in ("/config/undo",)
         as_json = f"{self._links.base}{path}.json{query}" if has_json else ""
         values = {"may_edit": self._who(request) is not None, "token": self._token, "stale": "", "may_label": False,
                   "as_json": as_json, **page.values}  # fmt: skip

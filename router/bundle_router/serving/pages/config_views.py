@@ -176,7 +176,13 @@ class ConfigViews:
             "shown": _review_values(shown) if shown is not None else None,
             "refused": refused,
         }
-        return PageContent("pins.html", values, {"server": server}, 200 if refused is None else 409)
+        kept = self._approval.pins(server) if self._approval is not None else None
+        json = {
+            "server": server,
+            "reviewed": None if kept is None else {pin.tool: pin.sha256 for pin in kept.pins},
+            "now": json_of(shown.review) if shown is not None else None,
+        }
+        return PageContent("pins.html", values, json, 200 if refused is None else 409)
 
     def _servers(self) -> list[Any]:
         try:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bundle_router.serving.keys import Caller, Scope
 from bundle_router.serving.pages.application import pages
 from bundle_router.serving.pages.config_routes import WITH_CONFIG, ConfigRoutes
+from bundle_router.serving.pages.views import Away
 from bundle_router.serving.refusals import Asgi
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PageSources:
     """What the pages are of. `config=None`: the shipped config alone, which is read and not edited. `others`: folders
-    that it may be compared with, by name. `development`: servers that are processes may be asked for their pins."""
+    that it may be compared with, by name. `development`: servers that are processes may be asked for their pins.
+    `away` says which servers can't be used now, and why."""
 
     runs: str | Path = "runs"
     store: str | None = None
@@ -30,6 +32,7 @@ class PageSources:
     local: LocalServers | None = None
     development: bool = False
     others: Mapping[str, Path] = field(default_factory=dict)
+    away: Away | None = None
 
 
 @contextmanager
@@ -39,10 +42,13 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
     from bundle_router.wiring.pin_approval import PinApproval
     from bundle_router.wiring.run_reader import open_reader
 
+    def shown(**more: Any) -> Asgi:
+        return pages(reader, reviewer=lambda request: _who(request, "review"), away=sources.away, **more)
+
     reader = open_reader(sources.runs, store=sources.store, config=sources.config)
     try:
         if sources.config is None:
-            yield pages(reader, reviewer=lambda request: _who(request, "review"))
+            yield shown()
             return
         editing = ConfigRoutes(
             open_editor(sources.config, sources.store or sources.runs, local=sources.local),
@@ -50,7 +56,7 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
             others=sources.others,
             who=lambda request: _who(request, "edit"),
         )
-        yield pages(reader, reviewer=lambda request: _who(request, "review"), more=editing.routes(), nav=WITH_CONFIG)
+        yield shown(more=editing.routes(), nav=WITH_CONFIG)
     finally:
         reader.close()
 

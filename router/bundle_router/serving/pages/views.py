@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final, Literal
 
 from bundle_router.core.decide.plans import plan_for
 from bundle_router.core.models import Facts, Step
+from bundle_router.core.models.words import SOURCES
 from bundle_router.core.records.read_model import (
     FACETS,
     MARKS,
@@ -22,14 +23,23 @@ from bundle_router.core.records.read_model import (
     Timeline,
 )
 from bundle_router.errors import RequestError
+from bundle_router.serving.pages import charts
 from bundle_router.serving.pages.rendering import PageContent
 from bundle_router.wiring.run_reader import DecisionDetail, RunReader
 
 Query = Mapping[str, Sequence[str]]
 """What stands behind the question mark of an address."""
+Away = Callable[[], Mapping[str, str]]
+"""Which servers can't be used now, and why."""
 PER_PAGE: Final = 50
 RECORDS: Final = 200
 """Records of a run on one page."""
+NESTED_DEPTH: Final = 3
+NESTED_RUNS: Final = 20
+NESTED_RECORDS: Final = 50
+"""What a run's page shows of its sub-runs in place; each has a page of its own."""
+NESTED_OPEN: Final = 5
+"""Up to so many sub-runs are unfolded."""
 SHOWN_FACETS: Final[tuple[Facet, ...]] = ("workflow", "role", "principal", "source", "bundle", "tool", "reason", "code",
                                           "missing")  # fmt: skip
 FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -86,8 +96,9 @@ def _time(text: str) -> str:
 class PageViews:
     """The pages over one reader. Methods block, and may be called from many threads."""
 
-    def __init__(self, reader: RunReader, *, may_label: bool = False) -> None:
+    def __init__(self, reader: RunReader, *, may_label: bool = False, away: Away | None = None) -> None:
         self._reader = reader
+        self._away = away
         self._may_label = may_label
 
     def _page(self, template: str, title: str, here: str, json_: Any, **values: Any) -> PageContent:
@@ -150,14 +161,10 @@ class PageViews:
         return self._page(
             "overview.html", "Overview", "/",
             {**{name: getattr(found, name) for name in names}, "by_day": days, "tables": tables},
-            stats=found, chart=self._chart(found.by_day), kept=kept_query(query, (*FACETS, "q", "since", "until")),
+            stats=found, tokens=charts.tokens_over_days(found.by_day), sources=SOURCES,
+            mix=charts.sources_over_days({_pair(row.name): row.count for row in found.tables["source × day"]}, SOURCES),
+            kept=kept_query(query, (*FACETS, "q", "since", "until")),
         )  # fmt: skip
-
-    @staticmethod
-    def _chart(days: Sequence[tuple[str, int, int, int]]) -> Any:
-        from bundle_router.serving.pages.charts import tokens_over_days
-
-        return tokens_over_days(days)
 
     def search(self, query: Query) -> PageContent:
         """Where words stand in goals, arguments and artifacts."""
@@ -177,10 +184,19 @@ class PageViews:
             "run.html", run_id, "/runs",
             {"run": run.to_json(), "decisions": part.decisions, "calls": part.calls,
              "sub_runs": [sub.to_json() for sub in part.sub_runs], "next": part.next_seq},
-            run=run, part=part, items=items_of(part, start), start=start, verified=verified,
+            run=run, part=part, items=self._nested(items_of(part, start)), start=start,
+            nested_open=len(part.sub_runs) <= NESTED_OPEN, verified=verified,
             never_used=self._reader.never_used(run_id), missing=self._reader.facet_values(run_id, "missing"),
             newest=max((row["seq"] for row in (*part.decisions, *part.calls)), default=-1),
         )  # fmt: skip
+
+    def _nested(self, items: list[dict[str, Any]], depth: int = NESTED_DEPTH) -> list[dict[str, Any]]:
+        """Put the steps and calls of sub-runs where they began, as far as a page takes them."""
+        subs = [below for item in items for below in item["below"] if below["kind"] == "run"]
+        for sub in subs[:NESTED_RUNS] if depth else ():
+            part = self._reader.timeline(sub["run"].run_id, limit=NESTED_RECORDS)
+            sub |= {"items": self._nested(items_of(part, 0), depth - 1), "more": part.next_seq is not None}
+        return items
 
     def new_records(self, run_id: str, query: Query) -> PageContent:
         """Whether the run has gone on since a page was made: a part of that page."""
@@ -318,14 +334,16 @@ class PageViews:
             for bundle in catalog.bundles.values()
         ]  # fmt: skip
         servers = [] if catalog is None else list(catalog.servers.values())
+        away = self._away() if self._away is not None else None
         json_ = {
             "revision": catalog.revision if catalog is not None else None,
             "bundles": [{"id": b.id, "tools": b.tools, "tokens": tokens, "effects": b.effects}
                         for b, tokens, _ in bundles],
-            "servers": [{"name": s.name, "transport": s.transport, "trust": s.trust} for s in servers],
+            "servers": [{"name": s.name, "transport": s.transport, "trust": s.trust, "enabled": s.enabled,
+                         "away": None if away is None else away.get(s.name, "")} for s in servers],
         }  # fmt: skip
         return self._page("catalog.html", "Catalog", "/catalog", json_, catalog=catalog, bundles=bundles,
-                          servers=servers, problems=self._reader.problems())  # fmt: skip
+                          servers=servers, away=away, problems=self._reader.problems())  # fmt: skip
 
     def bundle(self, id_: str) -> PageContent:
         """One bundle: its tools, tokens, and the rows that name it."""
@@ -384,6 +402,11 @@ def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
         for sub in subs:
             _last(steps)["below"].append({"kind": "run", "run": sub})
     return steps
+
+
+def _pair(name: str) -> tuple[str, str]:
+    first_part, _, second = name.partition("\n")
+    return first_part, second
 
 
 def _last(steps: list[dict[str, Any]]) -> dict[str, Any]:
