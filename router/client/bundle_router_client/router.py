@@ -6,10 +6,11 @@ the calling thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -18,6 +19,8 @@ from bundle_router_client.errors import RequestError, Unreachable, error_of
 from bundle_router_client.values import Decision, Result, RunEnd, Step, Toolset
 
 T = TypeVar("T")
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 TIMEOUT_S = 610.0
 """Longer than a service takes for one request (`[service] request_s`), so that it is the service that gives up."""
 
@@ -45,6 +48,124 @@ class _Question(Generic[T]):
         raise error_of(answer.status_code, known, answer.headers.get("retry-after"))
 
 
+# --- the questions: the library's signatures, each once --------------------------------------------------------------
+
+
+def _run(run_id: str) -> str:
+    return f"/v1/runs/{quote(run_id, safe='')}"
+
+
+def _named(decision: str | None) -> dict[str, str]:
+    return {"decision": decision} if decision is not None else {}
+
+
+def _route(step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> _Question[Decision]:
+    """Decide what the step may see. The decision is in the run's records when this returns."""
+    body = step.to_json()
+    if messages is not None:
+        body["messages"] = [dict(message) for message in messages]
+    return _Question("POST", "/v1/route", lambda answer: Decision.model_validate_json(answer.content), body)
+
+
+def _tools(
+    run_id: str,
+    *,
+    format: str = "openai",  # noqa: A002 - the library's name
+    native: bool = False,
+    decision: str | None = None,
+    if_changed: str | None = None,
+) -> _Question[Toolset | None]:
+    """Return what a decision of the run shows. `if_changed` is the `digest` of the list the agent has: None while it is
+    the same."""
+    query = {"format": format, **({"native": "true"} if native else {}), **_named(decision)}
+    headers = {"if-none-match": f'"{if_changed}"'} if if_changed is not None else {}
+
+    def read(answer: httpx.Response) -> Toolset | None:
+        return None if answer.status_code == 304 else Toolset.model_validate_json(answer.content)
+
+    return _Question("GET", f"{_run(run_id)}/tools", read, query=query, headers=headers)
+
+
+def _call(
+    run_id: str, name: str, arguments: Mapping[str, Any] | str, *, decision: str | None = None, key: str = ""
+) -> _Question[Result]:
+    """Call a tool. `key` makes it happen once. What the agent can see fail is a `Result`."""
+    given = arguments if isinstance(arguments, str) else dict(arguments)
+    if not (key.isascii() and key.isprintable()) or '"' in key:
+        raise RequestError("over HTTP a call's key is printable ASCII without quotes", advice="use other words for it")
+    headers = {"idempotency-key": f'"{key}"'} if key else {}
+    body = {"name": name, "arguments": given, **_named(decision)}
+    return _Question("POST", f"{_run(run_id)}/call", _result, body, headers=headers)
+
+
+def _missed(run_id: str, name: str, *, decision: str | None = None) -> _Question[Result]:
+    """Record a name that a framework refused itself."""
+    return _Question("POST", f"{_run(run_id)}/missed", _result, {"name": name, **_named(decision)})
+
+
+def _result(answer: httpx.Response) -> Result:
+    return Result.model_validate_json(answer.content)
+
+
+def _close(run_id: str) -> _Question[RunEnd]:
+    """End the run."""
+    return _Question("POST", f"{_run(run_id)}/close", lambda answer: RunEnd.model_validate_json(answer.content))
+
+
+def _sha256(uri: str) -> str:
+    return quote(uri.removeprefix("artifact:").removeprefix("sha256:"), safe="")
+
+
+def _artifact(run_id: str, uri: str) -> _Question[bytes]:
+    """Return the bytes behind `artifact:sha256:…`. Blocks this thread, as the library does."""
+    return _Question("GET", f"{_run(run_id)}/artifacts/{_sha256(uri)}", lambda answer: answer.content)
+
+
+def _media(
+    run_id: str,
+    uri: str,
+    *,
+    format: str = "openai",  # noqa: A002 - the library's name
+    link: bool = False,
+    decision: str | None = None,
+) -> _Question[dict[str, Any]]:
+    """Return an artifact as a part of a message in a provider's form."""
+    query = {"format": format, **({"link": "true"} if link else {}), **_named(decision)}
+
+    def read(answer: httpx.Response) -> dict[str, Any]:
+        part: dict[str, Any] = answer.json()
+        return part
+
+    return _Question("GET", f"{_run(run_id)}/media/{_sha256(uri)}", read, query=query)
+
+
+def _on_the_loop(question: Callable[P, _Question[T]]) -> Callable[Concatenate[Router, P], Coroutine[Any, Any, T]]:
+    """Return the method that asks a question on an event loop."""
+
+    async def ask(self: Router, /, *given: P.args, **named: P.kwargs) -> T:
+        return await self._ask(question(*given, **named))
+
+    return _as_method(question, ask)
+
+
+def _on_this_thread(question: Callable[P, _Question[T]]) -> Callable[Concatenate[Router, P], T]:
+    """Return the method that asks a question on the calling thread."""
+
+    def ask(self: Router, /, *given: P.args, **named: P.kwargs) -> T:
+        return self._ask_sync(question(*given, **named))
+
+    return _as_method(question, ask)
+
+
+def _as_method(question: Callable[..., Any], ask: F) -> F:
+    """Give a method the words and the signature of its question."""
+    signature = inspect.signature(question)
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    ask.__doc__ = question.__doc__
+    ask.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined] # inspect reads it
+    return ask
+
+
 class Router:
     """A service, as the library's `Router` is one in the process. Use it as a context, `async with` or `with`; from
     many tasks, or threads, at once."""
@@ -68,106 +189,19 @@ class Router:
 
     # --- the library's methods -------------------------------------------------------------------------------------
 
-    async def route(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
-        """Decide what the step may see. The decision is in the run's records when this returns."""
-        return await self._ask(_route(step, messages))
-
-    def route_sync(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
-        """As `route`, on this thread."""
-        return self._ask_sync(_route(step, messages))
-
-    async def tools(
-        self,
-        run_id: str,
-        *,
-        format: str = "openai",  # noqa: A002 - the library's name
-        native: bool = False,
-        decision: str | None = None,
-        if_changed: str | None = None,
-    ) -> Toolset | None:
-        """Return what a decision of the run shows. `if_changed` is the `digest` of the list the agent has: None while
-        it is the same."""
-        return await self._ask(_tools(run_id, format, native, decision, if_changed))
-
-    def tools_sync(
-        self,
-        run_id: str,
-        *,
-        format: str = "openai",  # noqa: A002 - the library's name
-        native: bool = False,
-        decision: str | None = None,
-        if_changed: str | None = None,
-    ) -> Toolset | None:
-        """As `tools`, on this thread."""
-        return self._ask_sync(_tools(run_id, format, native, decision, if_changed))
-
-    async def call(
-        self,
-        run_id: str,
-        name: str,
-        arguments: Mapping[str, Any] | str,
-        *,
-        decision: str | None = None,
-        key: str = "",
-    ) -> Result:
-        """Call a tool. `key` makes it happen once. What the agent can see fail is a `Result`."""
-        return await self._ask(_call(run_id, name, arguments, decision, key))
-
-    def call_sync(
-        self,
-        run_id: str,
-        name: str,
-        arguments: Mapping[str, Any] | str,
-        *,
-        decision: str | None = None,
-        key: str = "",
-    ) -> Result:
-        """As `call`, on this thread."""
-        return self._ask_sync(_call(run_id, name, arguments, decision, key))
-
-    async def missed(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
-        """Record a name that a framework refused itself."""
-        return await self._ask(_missed(run_id, name, decision))
-
-    def missed_sync(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
-        """As `missed`, on this thread."""
-        return self._ask_sync(_missed(run_id, name, decision))
-
-    def artifact(self, run_id: str, uri: str) -> bytes:
-        """Return the bytes behind `artifact:sha256:…`. Blocks this thread, as the library does."""
-        return self._ask_sync(_artifact(run_id, uri))
-
-    async def media(
-        self,
-        run_id: str,
-        uri: str,
-        *,
-        format: str = "openai",  # noqa: A002 - the library's name
-        link: bool = False,
-        decision: str | None = None,
-    ) -> dict[str, Any]:
-        """Return an artifact as a part of a message in a provider's form."""
-        return await self._ask(_media(run_id, uri, format, link, decision))
-
-    def media_sync(
-        self,
-        run_id: str,
-        uri: str,
-        *,
-        format: str = "openai",  # noqa: A002 - the library's name
-        link: bool = False,
-        decision: str | None = None,
-    ) -> dict[str, Any]:
-        """As `media`, on this thread."""
-        return self._ask_sync(_media(run_id, uri, format, link, decision))
-
-    async def close_run(self, run_id: str) -> RunEnd:
-        """End the run."""
-        return await self._ask(_close(run_id))
-
-    def close_run_sync(self, run_id: str) -> RunEnd:
-        """As `close_run`, on this thread."""
-        return self._ask_sync(_close(run_id))
+    route = _on_the_loop(_route)
+    route_sync = _on_this_thread(_route)
+    tools = _on_the_loop(_tools)
+    tools_sync = _on_this_thread(_tools)
+    call = _on_the_loop(_call)
+    call_sync = _on_this_thread(_call)
+    missed = _on_the_loop(_missed)
+    missed_sync = _on_this_thread(_missed)
+    media = _on_the_loop(_media)
+    media_sync = _on_this_thread(_media)
+    close_run = _on_the_loop(_close)
+    close_run_sync = _on_this_thread(_close)
+    artifact = _on_this_thread(_artifact)
 
     # --- its end ---------------------------------------------------------------------------------------------------
 
@@ -220,74 +254,3 @@ class Router:
 def _unreachable(error: httpx.TransportError) -> Unreachable:
     what = f"the service did not answer: {type(error).__name__} {error}".rstrip()
     return Unreachable(what, advice="see that it runs; with a key it is safe to ask again")
-
-
-# --- the questions ---------------------------------------------------------------------------------------------------
-
-
-def _run(run_id: str) -> str:
-    return f"/v1/runs/{quote(run_id, safe='')}"
-
-
-def _named(decision: str | None) -> dict[str, str]:
-    return {"decision": decision} if decision is not None else {}
-
-
-def _route(step: Step, messages: Sequence[Mapping[str, Any]] | None) -> _Question[Decision]:
-    body = step.to_json()
-    if messages is not None:
-        body["messages"] = [dict(message) for message in messages]
-    return _Question("POST", "/v1/route", lambda answer: Decision.model_validate_json(answer.content), body)
-
-
-def _tools(
-    run_id: str, form: str, native: bool, decision: str | None, if_changed: str | None
-) -> _Question[Toolset | None]:
-    query = {"format": form, **({"native": "true"} if native else {}), **_named(decision)}
-    headers = {"if-none-match": f'"{if_changed}"'} if if_changed is not None else {}
-
-    def read(answer: httpx.Response) -> Toolset | None:
-        return None if answer.status_code == 304 else Toolset.model_validate_json(answer.content)
-
-    return _Question("GET", f"{_run(run_id)}/tools", read, query=query, headers=headers)
-
-
-def _call(
-    run_id: str, name: str, arguments: Mapping[str, Any] | str, decision: str | None, key: str
-) -> _Question[Result]:
-    given = arguments if isinstance(arguments, str) else dict(arguments)
-    if not (key.isascii() and key.isprintable()) or '"' in key:
-        raise RequestError("over HTTP a call's key is printable ASCII without quotes", advice="use other words for it")
-    headers = {"idempotency-key": f'"{key}"'} if key else {}
-    body = {"name": name, "arguments": given, **_named(decision)}
-    return _Question("POST", f"{_run(run_id)}/call", _result, body, headers=headers)
-
-
-def _missed(run_id: str, name: str, decision: str | None) -> _Question[Result]:
-    return _Question("POST", f"{_run(run_id)}/missed", _result, {"name": name, **_named(decision)})
-
-
-def _result(answer: httpx.Response) -> Result:
-    return Result.model_validate_json(answer.content)
-
-
-def _close(run_id: str) -> _Question[RunEnd]:
-    return _Question("POST", f"{_run(run_id)}/close", lambda answer: RunEnd.model_validate_json(answer.content))
-
-
-def _sha256(uri: str) -> str:
-    return quote(uri.removeprefix("artifact:").removeprefix("sha256:"), safe="")
-
-
-def _artifact(run_id: str, uri: str) -> _Question[bytes]:
-    return _Question("GET", f"{_run(run_id)}/artifacts/{_sha256(uri)}", lambda answer: answer.content)
-
-
-def _media(run_id: str, uri: str, form: str, link: bool, decision: str | None) -> _Question[dict[str, Any]]:
-    query = {"format": form, **({"link": "true"} if link else {}), **_named(decision)}
-
-    def read(answer: httpx.Response) -> dict[str, Any]:
-        part: dict[str, Any] = answer.json()
-        return part
-
-    return _Question("GET", f"{_run(run_id)}/media/{_sha256(uri)}", read, query=query)
