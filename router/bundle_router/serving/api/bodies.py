@@ -67,20 +67,6 @@ class NoQuery(Frozen):
     """Nothing may be asked for besides."""
 
 
-class WriterBody(Frozen):
-    """Another process that has a run open."""
-
-    pid: int
-    name: str
-
-
-class RunEndBody(Frozen):
-    """What closing a run came to: `ended` when its end is written, else who else has it open."""
-
-    ended: bool
-    others: tuple[WriterBody, ...] = ()
-
-
 class FieldProblem(Frozen):
     """One thing wrong with a body or a query: a JSON pointer to it, and what."""
 

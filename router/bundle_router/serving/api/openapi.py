@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from bundle_router.core.models import RUN_ID, Decision
 from bundle_router.core.models.steps import MAX_GOAL, MAX_LABEL, MAX_LABEL_TEXT
 from bundle_router.core.tools.exposure import Toolset
+from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
 from bundle_router.serving.api.bodies import (
     KEY,
@@ -18,7 +19,6 @@ from bundle_router.serving.api.bodies import (
     MissedBody,
     Problem9457,
     RouteBody,
-    RunEndBody,
     ToolsQuery,
 )
 
@@ -34,7 +34,7 @@ _VALUES: Final[tuple[tuple[Any, str], ...]] = (
     (Decision, "serialization"),
     (Toolset, "serialization"),
     (Result, "serialization"),
-    (RunEndBody, "serialization"),
+    (RunEnd, "serialization"),
     (Problem9457, "serialization"),
 )
 _RUN: Final = {
@@ -196,7 +196,7 @@ def _missed() -> Json:
 
 
 def _close() -> Json:
-    return _operation("close", "End a run", [_RUN], _answer("RunEndBody", "What that came to."))
+    return _operation("close", "End a run", [_RUN], _answer("RunEnd", "What that came to."))
 
 
 def _artifact() -> Json:

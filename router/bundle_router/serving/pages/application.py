@@ -7,6 +7,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
@@ -90,7 +91,7 @@ class PageRoutes:
 
         def page(path: str, view: Callable[[PageViews, Request], PageContent]) -> list[BaseRoute]:
             as_json = "/index.json" if path == "/" else f"{path}.json"
-            return [Route(as_json, self._json(view)), Route(path, self._html(view))]
+            return [Route(as_json, self._answer(view, as_json=True)), Route(path, self._answer(view))]
 
         return [
             *page("/", lambda v, r: v.overview(_query(r))),
@@ -104,8 +105,8 @@ class PageRoutes:
             *page("/catalog/{bundle}", lambda v, r: v.bundle(r.path_params["bundle"])),
             *page("/servers/{server}", lambda v, r: v.server(r.path_params["server"])),
             *page("/artifacts/{sha256}", lambda v, r: v.artifact(r.path_params["sha256"])),
-            Route("/parts/runs", self._html(lambda v, r: v.new_runs(_query(r)))),
-            Route("/parts/runs/{run}", self._html(lambda v, r: v.new_records(r.path_params["run"], _query(r)))),
+            Route("/parts/runs", self._answer(lambda v, r: v.new_runs(_query(r)))),
+            Route("/parts/runs/{run}", self._answer(lambda v, r: v.new_records(r.path_params["run"], _query(r)))),
             Route("/runs/{run}/artifacts/{sha256}", self._artifact),
             Route("/runs/{run}/{seq:int}/label", self._label, methods=["POST"]),
             Route("/runs/{run}/{seq:int}/why", self._named_why),
@@ -118,29 +119,10 @@ class PageRoutes:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _html(self, view: Callable[[PageViews, Request], PageContent]) -> Handler:
+    def _answer(self, view: Callable[[PageViews, Request], PageContent], *, as_json: bool = False) -> Handler:
         async def answer(request: Request) -> Response:
-            from starlette.responses import HTMLResponse
-
-            def made() -> tuple[str, int]:
-                page = self._made(view, request)
-                return render(self._for(page, request), self._links), page.status
-
-            text, status = await asyncio.to_thread(made)
-            return HTMLResponse(text, status, HEADERS)
-
-        return answer
-
-    def _json(self, view: Callable[[PageViews, Request], PageContent]) -> Handler:
-        async def answer(request: Request) -> Response:
-            from starlette.responses import Response as Plain
-
-            def made() -> tuple[str, int]:
-                page = self._made(view, request)
-                return json_text(page.json), page.status
-
-            text, status = await asyncio.to_thread(made)
-            return Plain(text, status, HEADERS, "application/json")
+            made, complete = partial(self._made, view, request), partial(self._for, request)
+            return await answered(made, complete, self._links, as_json=as_json)
 
         return answer
 
@@ -154,7 +136,7 @@ class PageRoutes:
             return error_page(error.message, error.advice, self._reader.where, status)
         return PageContent(page.template, {"stale": stale, **page.values}, page.json, page.status)
 
-    def _for(self, page: PageContent, request: Request) -> PageContent:
+    def _for(self, request: Request, page: PageContent) -> PageContent:
         """Add what the request decides: the address of the same page as JSON, and the token of forms."""
         path, query = request.url.path.removeprefix(self._links.base), request.url.query
         as_json = ("/index" if path == "/" else path) + ".json" + (f"?{query}" if query else "")
@@ -169,25 +151,18 @@ class PageRoutes:
         if re.fullmatch(r"[A-Za-z0-9._~@:+-]+", name) and set(name) != {"."}:
             run_id, seq = _at(request)
             return RedirectResponse(self._links.to(f"/runs/{run_id}/{seq}/why/{name}"), 303, HEADERS)
-        return await self._html(lambda v, r: v.why(*_at(r), name))(request)
+        return await self._answer(lambda v, r: v.why(*_at(r), name))(request)
 
     async def _label(self, request: Request) -> Response:
         """Keep a label. Needs a reviewer, a page of this origin, and its token."""
         from starlette.responses import RedirectResponse
 
         by = self._reviewer(request)
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_FORM_BYTES:
-                return await self._refused(request, "the form is too large", 413)
-        form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=200)
         if by is None:
             return await self._refused(request, "this token may read, and not label", 403)
-        if not self.is_own(request) or not hmac.compare_digest(first(form, "token").encode(), self._token.encode()):
-            return await self._refused(
-                request, "the form is not from a page of this service, or from an older one", 403
-            )
+        form = await read_form(request, self._token, MAX_FORM_BYTES)
+        if isinstance(form, tuple):
+            return await self._refused(request, *form)
         run_id, seq = _at(request)
         try:
             await asyncio.to_thread(
@@ -199,15 +174,8 @@ class PageRoutes:
             return await self._refused(request, error.message, 400, error.advice)
         return RedirectResponse(self._links.to(f"/runs/{run_id}/{seq}") + "#labels", 303, HEADERS)
 
-    @staticmethod
-    def is_own(request: Request) -> bool:
-        """Whether a browser says that the request was made by a page of this origin."""
-        site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-        own = f"{request.url.scheme}://{request.url.netloc}"
-        return site in (None, "same-origin") and origin in (None, own) and (site or origin) is not None
-
     async def _refused(self, request: Request, message: str, status: int, advice: str = "") -> Response:
-        return await self._html(lambda *_: error_page(message, advice, self._reader.where, status))(request)
+        return await self._answer(lambda *_: error_page(message, advice, self._reader.where, status))(request)
 
     async def _artifact(self, request: Request) -> Response:
         """The bytes of an artifact: in place where they are a raster image or sound by content, else to keep."""
@@ -232,6 +200,48 @@ class PageRoutes:
             return await self._refused(request, "there is nothing here", 404)
         data = await asyncio.to_thread(asset_bytes, name)
         return Plain(data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name])
+
+
+async def answered(
+    make: Callable[[], PageContent | str],
+    complete: Callable[[PageContent], PageContent],
+    links: Links,
+    *,
+    as_json: bool = False,
+) -> Response:
+    """Make a page in a thread, and answer with it as HTML or JSON; an address in its place is led on to."""
+    from starlette.responses import HTMLResponse, RedirectResponse
+    from starlette.responses import Response as Plain
+
+    def made() -> tuple[PageContent | str, str]:
+        page = make()
+        if isinstance(page, str):
+            return page, ""
+        return page, json_text(page.json) if as_json else render(complete(page), links)
+
+    page, text = await asyncio.to_thread(made)
+    if isinstance(page, str):
+        return RedirectResponse(links.base + page, 303, HEADERS)
+    if as_json:
+        return Plain(text, page.status, HEADERS, "application/json")
+    return HTMLResponse(text, page.status, HEADERS)
+
+
+async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, list[str]] | tuple[str, int]:
+    """Return the fields of a form that a page of this origin sent, with the token of its process; else why it is not
+    taken, with the status."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            return "the form is too large", 413
+    form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=500)
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    own = f"{request.url.scheme}://{request.url.netloc}"
+    is_own = site in (None, "same-origin") and origin in (None, own) and (site or origin) is not None
+    if not is_own or not hmac.compare_digest(first(form, "token").encode(), token.encode()):
+        return "the form is not from a page of this service, or from an older one", 403
+    return form
 
 
 def asset_bytes(name: str) -> bytes:

@@ -5,7 +5,7 @@ Every text goes through `escape`; sizes are numbers. Colours are classes of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -29,20 +29,6 @@ def share_bar(part: float, whole: float, *, title: str, width: int = 72) -> Mark
     )  # fmt: skip
 
 
-def span_bar(start: float, length: float, whole: float, *, title: str, width: int = 160) -> Markup:
-    """Where something lay within a span of time."""
-    if whole <= 0:
-        start, length, whole = 0.0, 1.0, 1.0
-    x = max(0.0, min(1.0, start / whole)) * width
-    wide = max(2.0, min(width - x, length / whole * width))
-    x = min(x, width - 2.0)
-    return _svg(
-        f'<rect class="track" y="3" width="{width}" height="2"/>'
-        f'<rect class="fill" x="{x:.1f}" width="{wide:.1f}" height="8" rx="2"/>',
-        width, 8, title, "span",
-    )  # fmt: skip
-
-
 def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
     """Tokens shown and tokens of everything, per day, as bars one behind the other: `(day, decisions, shown, all)`."""
     top = max((row[3] for row in days), default=0) or 1
@@ -55,9 +41,10 @@ def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
     return _over_days([row[0] for row in days], bars, lines, title)
 
 
-def sources_over_days(counts: Mapping[tuple[str, str], int], sources: Sequence[str]) -> Markup:
-    """How the decisions of each day were settled, as shares of a bar: `counts` by day and source, `sources` from the
-    bottom up."""
+def sources_over_days(tallies: Sequence[tuple[str, int]], sources: Sequence[str]) -> Markup:
+    """How the decisions of each day were settled, as shares of a bar: `tallies` by "day, line end, source", `sources`
+    from the bottom up."""
+    counts = {tuple(name.split("\n")): count for name, count in tallies}
     days = sorted({day for day, _ in counts})
     bars = []
     for day in days:

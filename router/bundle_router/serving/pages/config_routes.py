@@ -10,18 +10,17 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
-import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
 from bundle_router.errors import ConfigError, RequestError, RouterError
-from bundle_router.serving.pages.application import HEADERS, PageRoutes, error_page, json_text
+from bundle_router.serving.pages.application import HEADERS, answered, error_page, read_form
 from bundle_router.serving.pages.config_views import ConfigViews, Form, field, text_digest
-from bundle_router.serving.pages.rendering import NAV, Links, PageContent, render
+from bundle_router.serving.pages.rendering import NAV, Links, PageContent
 from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, WideningRefused
 from bundle_router.wiring.pin_approval import PinApproval
 
@@ -149,18 +148,12 @@ class ConfigRoutes:
 
     def _post(self, post: Post) -> Handler:
         async def answer(request: Request) -> Response:
-            by, body = self._who(request), bytearray()
+            by = self._who(request)
             if by is None:
                 return await self._refused(request, "this token may read, and not edit", 403)
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MAX_FORM_BYTES:
-                    return await self._refused(request, "the form is too large", 413)
-            form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=50)
-            given = field(form, "token").encode()
-            if not PageRoutes.is_own(request) or not hmac.compare_digest(given, self._token.encode()):
-                said = "the form is not from a page of this service, or from an older one"
-                return await self._refused(request, said, 403)
+            form = await read_form(request, self._token, MAX_FORM_BYTES)
+            if isinstance(form, tuple):
+                return await self._refused(request, *form)
             return await self._answer(request, lambda: post(form, by))
 
         return answer
@@ -168,27 +161,16 @@ class ConfigRoutes:
     async def _answer(
         self, request: Request, make: Callable[[], PageContent | str], *, as_json: bool = False
     ) -> Response:
-        from starlette.responses import HTMLResponse, RedirectResponse
-        from starlette.responses import Response as Plain
-
-        def made() -> tuple[PageContent | str, str]:
+        def made() -> PageContent | str:
             try:
-                page = make()
+                return make()
             except RouterError as error:
                 status = 400 if isinstance(error, RequestError) else 503
-                page = error_page(error.message, error.advice, self._views.where, status)
-            if isinstance(page, str):
-                return page, ""
-            return page, json_text(page.json) if as_json else render(self._completed(page, request), self._links)
+                return error_page(error.message, error.advice, self._views.where, status)
 
-        page, text = await asyncio.to_thread(made)
-        if isinstance(page, str):
-            return RedirectResponse(self._links.base + page, 303, HEADERS)
-        if as_json:
-            return Plain(text, page.status, HEADERS, "application/json")
-        return HTMLResponse(text, page.status, HEADERS)
+        return await answered(made, partial(self._completed, request), self._links, as_json=as_json)
 
-    def _completed(self, page: PageContent, request: Request) -> PageContent:
+    def _completed(self, request: Request, page: PageContent) -> PageContent:
         """Add what the request decides: who may edit, the token of forms, the address of the same page as JSON."""
         query = f"?{request.url.query}" if request.url.query else ""
         path = request.url.path.removeprefix(self._links.base)

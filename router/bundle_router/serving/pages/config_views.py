@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.core.config.config_text import FILE_NAMES
-from bundle_router.core.config.written_forms import schema
 from bundle_router.core.models.canonical import digest
 from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
 from bundle_router.review.behaviour import CHANGE_KINDS, edited_words
@@ -104,7 +103,6 @@ class ConfigViews:
             "last": last,
             "others": sorted(self._others),
             "servers": [server.name for server in self._servers()],
-            "keys": list(_keys(schema(file))),
         }
         json = {
             "folder": self.where,
@@ -282,25 +280,3 @@ def _behaviour(preview: Preview, places: Mapping[tuple[str, str], str]) -> dict[
 def _review_values(shown: ShownReview) -> dict[str, Any]:
     said = json_of(shown.review)
     return {**said, "digest": shown.digest, "command": shown.review.command}
-
-
-def _keys(node: Mapping[str, Any], whole: Mapping[str, Any] | None = None, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the keys that a file may have, with their descriptions, from its JSON Schema."""
-    whole = whole or node
-    for name, inner in node.get("properties", {}).items():
-        where = f"{path}.{name}" if path else name
-        resolved = _resolved(inner, whole)
-        yield where, inner.get("description", resolved.get("description", ""))
-        entries = resolved.get("additionalProperties") or resolved.get("items") or resolved
-        entry = _resolved(entries, whole) if isinstance(entries, Mapping) else {}
-        sign = ".NAME" if resolved.get("additionalProperties") else "[]" if resolved.get("items") else ""
-        if path.count(".") < 2 and entry.get("properties"):
-            yield from _keys(entry, whole, f"{where}{sign}")
-
-
-def _resolved(node: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    for part in (node, *node.get("allOf", ()), *node.get("anyOf", ())):
-        if "$ref" in part:
-            found: Mapping[str, Any] = whole["definitions"][part["$ref"].rpartition("/")[2]]
-            return found
-    return node

@@ -92,7 +92,7 @@ def environment() -> Environment:
         "tone": tone, "percent": percent,
     }  # fmt: skip
     made.filters.update(filters)
-    made.globals.update(share_bar=charts.share_bar, span_bar=charts.span_bar)
+    made.globals.update(share_bar=charts.share_bar)
     return made
 
 

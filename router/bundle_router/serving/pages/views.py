@@ -162,7 +162,7 @@ class PageViews:
             "overview.html", "Overview", "/",
             {**{name: getattr(found, name) for name in names}, "by_day": days, "tables": tables},
             stats=found, tokens=charts.tokens_over_days(found.by_day), sources=SOURCES,
-            mix=charts.sources_over_days({_pair(row.name): row.count for row in found.tables["source × day"]}, SOURCES),
+            mix=charts.sources_over_days([(row.name, row.count) for row in found.tables["source × day"]], SOURCES),
             kept=kept_query(query, (*FACETS, "q", "since", "until")),
         )  # fmt: skip
 
@@ -402,11 +402,6 @@ def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
         for sub in subs:
             _last(steps)["below"].append({"kind": "run", "run": sub})
     return steps
-
-
-def _pair(name: str) -> tuple[str, str]:
-    first_part, _, second = name.partition("\n")
-    return first_part, second
 
 
 def _last(steps: list[dict[str, Any]]) -> dict[str, Any]:
