@@ -346,6 +346,9 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 def put(mutant: Mutant, live: Live) -> bool:
     """Put a mutant in place of the original, in this process. False: it changes nothing that exists."""
     statement = changed(mutant)
+    for kept in vars(module_of(mutant.path)).values():
+        if hasattr(kept, "cache_clear"):
+            kept.cache_clear()
     if mutant.constant:
         return _put_constant(mutant, statement)
     return put_code(compiled([statement], mutant.path), live[str(mutant.path)])

@@ -192,6 +192,24 @@ def test_another_language_s_type_names_are_read_as_json_s_and_said_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("read", "names"),
+    [
+        ("string", ("str", "text", "date", "datetime", "String")),
+        ("object", ("dict", "dictionary", "hashmap", "map", "OBJECT")),
+        ("array", ("list", "set", "tuple")),
+        ("number", ("double", "float")),
+        ("integer", ("int", "long")),
+        ("boolean", ("bool",)),
+        ("null", ("none", "None")),
+    ],
+)
+def test_the_names_of_types_that_other_languages_have(read: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        (kept,) = admitted(tool({"type": "object", "properties": {"a": {"type": name}}})).tools
+        assert kept.card.input_schema()["properties"]["a"] == {"type": read}
+
+
+@pytest.mark.parametrize(
     ("bad", "name", "detail"),
     [
         (5, "#0", "the definition is a int"),

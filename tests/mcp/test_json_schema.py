@@ -239,6 +239,7 @@ def test_what_is_wrong_is_said_in_one_short_sentence_each() -> None:
     "schema",
     [
         {"type": 7},
+        {"type": "any"},
         {"properties": []},
         {"allOf": {}},
         {"required": "a"},

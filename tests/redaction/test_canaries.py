@@ -9,7 +9,8 @@ from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
-from bundle_router.adapters.redaction import SecretRedactor
+from bundle_router.adapters import redaction
+from bundle_router.adapters.redaction import SecretRedactor, detection
 
 ENV = {"VENDOR_KEY": "correct horse/battery+staple", "QUOTED": 'q"uo\\te\nd-välue', "SHORT": "8080"}
 
@@ -218,6 +219,19 @@ EXACT: list[tuple[str, str]] = [
     (encoded(TOKEN, 2), f"{PAT}PT0="),
     (encoded(TOKEN, 3), f"{PAT}UFQwPQ=="),
     (encoded(TOKEN, 4), encoded(TOKEN, 4)),
+    *((text, text) for text in (
+        "DB_PASSWORD=changeme", "DB_PASSWORD=Required", "password: abcdef", "password: Abcdef", "password: default",
+        "password: abcdefghijklmno", "password: abc-def_ghi.j/k", "bearer abcdefghijklmnopqr",
+        "https://x.example/?code=abcdefghijk:", "https://x.example/?code=${TOKEN_1_OF_JOB}", "basic abcdefgh",
+        "basic abcdefghi",
+    )),
+    *((f"{before}{secret}", f"{before}[redacted:{label}]") for before, secret, label in (
+        ("password: ", "abcDef", "password-assignment"), ("password: ", "ABCDEF", "password-assignment"),
+        ("password: ", "abcdefghijklmnop", "password-assignment"), ("bearer ", "abcdefghijklmno0", "bearer-token"),
+        ("bearer ", "abcdefghijklmno9", "bearer-token"), ("basic ", "dXNlcjpwYXNz", "basic-credentials"),
+        ("basic ", "dXNlcjpwYXNzdw", "basic-credentials"), ("basic ", "dXNlcjpwYXNzdw==", "basic-credentials"),
+    )),
+    ("{'password': 'hunter2'}", "{'password': '[redacted:named-secret]'}"),
     *((json.dumps({"x": f'"A_TOKEN=abcd1234{end}next"'}),
        json.dumps({"x": f'"A_TOKEN=[redacted:environment-assignment]{end}next"'})) for end in "\f\n\r\t"),
 ]  # fmt: skip
@@ -231,10 +245,32 @@ def test_what_is_cut_out_is_the_secret_in_its_own_spelling_and_nothing_else(text
 def test_values_that_overlap_a_rule_or_touch_each_other_are_named_by_their_variables() -> None:
     for part in (TOKEN[:20], TOKEN[5:20], TOKEN[-20:]):
         assert SecretRedactor({"PART": part}).redact(f"x {TOKEN} y") == "x [redacted:env:PART] y"
+    key = "A3-ASWWYB-798JRY-LJVD4-23DC2-86TVM-H43EB"
+    assert SecretRedactor().redact(key) == "[redacted:1password-secret-key]"
+    assert SecretRedactor({"OP": key}).redact(key) == "[redacted:env:OP]"
     both = SecretRedactor({"ONE": "abcdefgh", "TWO": "ABCDEFGH"})
     assert both.redact("abcdefghABCDEFGH") == "[redacted:env:ONE][redacted:env:TWO]"
     odd = SecretRedactor({"ODD": "\ud800abcdefgh", "PADDED": " 12345abc \n"})
     assert odd.redact("x \ud800abcdefgh 12345abc") == "x [redacted:env:ODD] [redacted:env:PADDED]"
+
+
+def test_an_automaton_that_does_not_find_a_known_token_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection, "PROOF", b"nothing that is a token")
+    with pytest.raises(RuntimeError, match="does not find a known token"):
+        SecretRedactor({"VENDOR_KEY": "correct horse"})
+
+
+def test_what_one_text_may_be_decoded_to_is_bounded() -> None:
+    budget = detection._Budget(10)
+    assert [budget.spend(size) for size in (4, 6, 1)] == [True, True, False]
+
+
+def test_a_hit_within_a_character_takes_the_whole_of_it() -> None:
+    data = "a\u00e9\u20ac\U0001f511b".encode()
+    for inside, whole in (((2, 3), (1, 3)), ((1, 2), (1, 3)), ((4, 5), (3, 6)), ((3, 4), (3, 6)), ((8, 9), (6, 10)),
+                          ((2, 7), (1, 10)), ((0, 1), (0, 1)), ((10, 11), (10, 11))):  # fmt: skip
+        (hit,) = redaction._merged([detection.SecretHit(*inside, 1, "x")], data)
+        assert (hit.start, hit.end) == whole
 
 
 def test_a_value_of_the_environment_is_named_after_its_variable(redactor: SecretRedactor) -> None:

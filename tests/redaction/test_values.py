@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -53,6 +54,7 @@ CASES += [
 ]
 CASES += [
     ({"password": [1, 2.5, "x", True, None]}, {"password": [NAMED, NAMED, NAMED, True, None]}),
+    ({5: TOKEN}, {5: "[redacted:github-pat]"}),
     ({"password": ("x", "y")}, {"password": (NAMED, NAMED)}),
     ({"password": "[redacted:unknown]"}, {"password": NAMED}),
     ({"password": "Bearer $TOKEN and more"}, {"password": NAMED}),
@@ -65,6 +67,9 @@ UNCHANGED: list[Any] = [
     {"password": {"authority": "v"}},
     ["token", "v"],
     ["Authorization", "v", "w"],
+    [5, "Authorization"],
+    ["x", "Authorization"],
+    {"name": "page", "value": "v"},
     ["Authorization", 5],
     {"name": "Cookie", "text": "v"},
     {"name": 5, "value": "v"},
@@ -107,6 +112,12 @@ def test_encoded_json_is_called_clean_only_when_its_value_is(value: Any, expecte
 @pytest.mark.parametrize("value", UNCHANGED)
 def test_a_value_without_secrets_comes_back_as_the_same_object(value: Any) -> None:
     assert REDACTOR.redact_value(value) is value
+
+
+def test_any_mapping_is_an_object_and_what_json_does_not_have_is_left() -> None:
+    thing = object()
+    assert REDACTOR.redact_value(MappingProxyType({"password": "x", "n": 1})) == {"password": NAMED, "n": 1}
+    assert REDACTOR.redact_value([thing, TOKEN]) == [thing, "[redacted:github-pat]"]
 
 
 def test_two_keys_that_become_equal_are_told_apart() -> None:
@@ -185,6 +196,7 @@ def test_only_what_is_clean_beneath_its_escapes_is_called_clean() -> None:
 def test_a_placeholder_is_never_cut_by_a_value_that_looks_like_a_part_of_it() -> None:
     redactor = SecretRedactor({"ODD": "redacted:github"})
     assert redactor.redact("[redacted:github-pat] redacted:github") == "[redacted:github-pat] [redacted:env:ODD]"
+    assert SecretRedactor({"ODD": "redacted:env"}).redact("[redacted:env:ODD]") == "[redacted:env:ODD]"
     assert SecretRedactor({"ODD": "redacted:with"}).redact("[redacted:withheld]") == "[redacted:withheld]"
     assert SecretRedactor({"ODD": "redacted:too"}).redact("[redacted:too-deep]") == "[redacted:too-deep]"
     kept = SecretRedactor()

@@ -50,7 +50,7 @@ def is_long_token(value: bytes) -> bool:
 def is_basic(value: bytes) -> bool:
     """Base64 of `user:password`."""
     try:
-        return b":" in base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
+        return b":" in base64.b64decode(value + b"=" * (-len(value) % 4))
     except binascii.Error:
         return False
 

@@ -78,7 +78,7 @@ def with_json_types(schema: Any, renamed: set[str]) -> Any:
 
 
 def _json_type(name: Any) -> Any:
-    if not isinstance(name, str) or name in _TYPES:
+    if not isinstance(name, str):
         return name
     lower = name.lower()
     return lower if lower in _TYPES else _OTHER_NAMES.get(lower, "")
