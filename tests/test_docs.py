@@ -125,6 +125,28 @@ def test_every_path_exists(name: str) -> None:
     assert (ROOT / name).exists()
 
 
+PROMISES = [
+    [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+    for line in (ROOT / ".github" / "SECURITY.md").read_text("utf-8").partition("## What outside")[0].splitlines()
+    if line.startswith("| ") and not line.startswith("| promise")
+]
+
+
+@pytest.mark.parametrize("row", PROMISES, ids=lambda row: row[0][:60])
+def test_every_promise_names_tests_that_exist_where_they_were_run_and_what_it_does_not_cover(row: list[str]) -> None:
+    _promise, tests, run_on, not_promised = row
+    above = PROMISES[: PROMISES.index(row)]
+    while tests.startswith("same file"):
+        tests = above.pop()[1]
+    named = re.findall(r"`([\w./]+\.py)`", tests)
+    for name in named:
+        (found,) = ROOT.glob(name if "/" in name else f"tests/**/{name}")
+        assert re.search(r"^(async )?def test_", found.read_text("utf-8"), re.MULTILINE), name
+    assert named
+    assert re.search(r"\bpure: any|\bLinux \d+\.\d+.*\b(root|user)\b", run_on)
+    assert not_promised
+
+
 def test_every_reason_and_code_is_listed_in_order() -> None:
     why, why_not = REFERENCE.split("**Why shown:**")[1].split("**Why not, in the order tested:**")
     assert tuple(re.findall(r"`(\w+)`", why)) == REASONS
