@@ -15,7 +15,14 @@ from typing import Any, ClassVar
 
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import pytest
-from bundle_router.adapters.json_schema import CHECK_STEPS, INLINE_STEPS, JsonSchema, SchemaChecker, Unchecked
+from bundle_router.adapters.json_schema import (
+    CHECK_STEPS,
+    INLINE_STEPS,
+    JsonSchema,
+    OutOfSteps,
+    SchemaChecker,
+    Unchecked,
+)
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.admission import admit
 from hypothesis import given
@@ -405,6 +412,28 @@ def test_a_long_check_is_made_in_a_thread_and_the_event_loop_goes_on() -> None:
 
 def test_what_is_done_on_the_event_loop_is_a_small_part_of_a_check() -> None:
     assert INLINE_STEPS * 100 <= CHECK_STEPS
+
+
+def test_looking_through_many_schemas_for_the_first_time_is_not_done_on_the_event_loop() -> None:
+    schema = {"properties": {name: {"type": "integer"} for name in NAMES}}
+    with pytest.raises(OutOfSteps):
+        JsonSchema(schema).problems(dict(list(NAMES.items())[:100]), INLINE_STEPS)
+    assert JsonSchema({"properties": schema["properties"]}).problems(dict(list(NAMES.items())[:20]), INLINE_STEPS) == []
+
+
+@pytest.mark.parametrize("many", [10, 300])
+def test_long_values_are_equal_as_short_ones_are(many: int) -> None:
+    rows = [{"a": 1, "b": str(i)} for i in range(many)]
+    names = {f"n{i}": 1 for i in range(many)}
+    same = [{"b": str(i), "a": 1.0} for i in range(many)]
+    for value, other, fits_it in [
+        (rows, same, True),
+        (rows, [*same[:-1], {"b": "x", "a": 1}], False),
+        (names, dict(reversed(names.items())), True),
+        (names, {**names, "n0": True}, False),
+        (["a", "b"] * many, ['a", "b'] * many, False),
+    ]:
+        assert (JsonSchema({"const": value}).problems(other, CHECK_STEPS) == []) is fits_it
 
 
 BOMBS = ["^(([a-z])+.)+[A-Z]([a-z])+$", "^(a|a?)+$", "^([a-zA-Z0-9]|[a-z])+$", "^(\\w|\\d)*!$", "^(.|[a-z])*x$"]

@@ -44,12 +44,15 @@ INLINE_STEPS: Final = 2_000
 KEPT: Final = 512
 BYTES_TIMES_INSTRUCTIONS: Final = 100
 """What RE2 does at its slowest (5 ns each, measured) in the time that one step takes (about 0.5 µs)."""
+PLAN_STEPS: Final = 40
+"""For looking through a schema for the first time: about 20 µs."""
 COMPILE_STEPS: Final = 2_500
 """For making a pattern ready: up to 3 ms, so never on the event loop."""
 TEXT_PER_STEP: Final = 64
 """Characters of canonical text that one step pays for."""
 CLOCK_EVERY: Final = 1_024
 """Steps between two looks at the clock."""
+MANY_PARTS: Final = 256
 _SHOWN: Final = 60
 
 _KINDS: Final[dict[type, str]] = {
@@ -196,7 +199,7 @@ class JsonSchema:
         """What has to be looked at for each kind of value, in order: `unevaluated*` last."""
         plan = self._plans.get(id(schema))
         if plan is None:
-            check.spend(len(schema))
+            check.spend(PLAN_STEPS + len(schema))
             plan = self._plans[id(schema)] = _plan(schema, self.draft)
         return plan
 
@@ -315,7 +318,7 @@ class _Check:
         if container and (kept := self._texts.get(id(value))) is not None:
             return kept
         try:
-            text = json.dumps(self._whole_numbers(value), sort_keys=True, ensure_ascii=False)
+            text = _written(self._whole_numbers(value))
         except (TypeError, ValueError):
             raise Unchecked("not JSON") from None
         self.spend(1 + len(text) // TEXT_PER_STEP)
@@ -735,6 +738,15 @@ def _draft(uri: Any) -> int:
         if isinstance(uri, str) and name in uri:
             return draft
     return 2020
+
+
+def _written(value: Any) -> str:
+    """Sorted JSON, of many parts one after the other: the encoder holds the interpreter until it is through."""
+    if isinstance(value, list) and len(value) > MANY_PARTS:
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict) and len(value) > MANY_PARTS:
+        return f"{{{', '.join(f'{_written(name)}: {_written(value[name])}' for name in sorted(value))}}}"
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def _shown(value: Any) -> str:
