@@ -295,18 +295,4 @@ def line_of(message: SessionMessage) -> bytes:
     return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace") + b"\n"
 
 
-__all__ = [
-    "MCPError",
-    "RawDispatcher",
-    "RawSession",
-    "SessionMessage",
-    "Streams",
-    "is_chatter",
-    "is_unread",
-    "line_of",
-    "negotiate",
-    "open_http",
-    "open_sse",
-    "pipe",
-    "read_line",
-]
+__all__ = ["MCPError", "SessionMessage"]
