@@ -24,7 +24,8 @@ EVERYTHING = ("resources", "prompts", "completion", "results", "logging", "input
 @dataclass(frozen=True)
 class Entry:
     """How one server stands in the config. `answers`: it is one that answers with these, well-formed or not, each by
-    its method (see `plain_server`). `modern`: whether it speaks more than the handshake era."""
+    its method (see `plain_server`). `modern`: whether it speaks more than the handshake era. `url`: it
+    is another's. `era`: as in its entry."""
 
     pass_through: tuple[str, ...] = EVERYTHING
     prefix: bool = False
@@ -33,6 +34,8 @@ class Entry:
     tools: tuple[str, ...] = ("*",)
     answers: Mapping[str, Any] | None = None
     modern: bool = True
+    url: str = ""
+    era: str = "auto"
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Relay:
         for name, entry in self.entries.items():
             servers += [f"[servers.{name}]", f'url = "{urls[name]}"', f'trust = "{entry.trust}"']
             servers += [f"pass_through = {json.dumps(entry.pass_through)}"] if entry.pass_through else []
+            servers.append(f'era = "{entry.era}"')
             servers += [] if entry.prefix else ["prefix = false"]
             tools = json.dumps([f"{name}.{tool}" for tool in entry.tools])
             bundles += [f'[bundles."{name}.all"]', 'description = "All."', f"tools = {tools}", 'effects = ["read"]']
@@ -84,7 +88,9 @@ def relayed(
         async with AsyncExitStack() as stack:
             urls: dict[str, str] = {}
             for name, entry in relay.entries.items():
-                if entry.answers is None:
+                if entry.url:
+                    relay.servers[name], urls[name] = None, entry.url
+                elif entry.answers is None:
                     relay.servers[name], urls[name] = stack.enter_context(everything(modern=entry.modern))
                 else:
                     relay.servers[name], urls[name] = stack.enter_context(plain(**entry.answers))

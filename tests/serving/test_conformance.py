@@ -13,7 +13,12 @@ import asyncio
 import os
 import re
 import shutil
+import socket
 import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +27,7 @@ import pytest
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
 from tests.serving.front import front
-from tests.serving.relay import Relay, relayed
+from tests.serving.relay import Entry, Relay, relayed
 
 FOLDER = os.environ.get("BUNDLE_ROUTER_TEST_SERVERS", "")
 VERSION = "0.2.0-alpha.12"
@@ -74,6 +79,41 @@ async def outcomes(program: str, revision: str, url: str, folder: Path) -> dict[
     (folder / f"{revision}.txt").write_text(text, encoding="utf-8")
     summary = text.partition("=== SUMMARY ===")[2].partition("\nTotal:")[0]
     return {name: mark == "✓" for mark, name in re.findall(r"^([✓✗]) ([a-z0-9-]+):", summary, re.MULTILINE)}
+
+
+@contextmanager
+def sdk_server() -> Iterator[str]:
+    """The everything-server of the SDK's source distribution, in a process of its own."""
+    if not Path(FOLDER, "sdk", "mcp_everything_server").exists():
+        pytest.skip("BUNDLE_ROUTER_TEST_SERVERS holds no everything-server of the SDK (.ci/servers/install)")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = (sys.executable, "-m", "mcp_everything_server", "--port", str(port), "--log-level", "CRITICAL")
+    environment = {**os.environ, "PYTHONPATH": str(Path(FOLDER, "sdk"))}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            while process.poll() is None:
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    break
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize("revision", CASES)
+def test_the_scenarios_pass_in_front_of_the_sdks_own_server_too(tmp_path: Path, revision: str) -> None:
+    """It asks its client in the middle of a call, which only the handshake era knows."""
+    program, names = node(), required(revision)
+
+    async def work(relay: Relay) -> dict[str, bool]:
+        async with front(relay.endpoint.port, relay.endpoint.key) as port:
+            return await outcomes(program, revision, f"http://127.0.0.1:{port}/mcp/runs/r", tmp_path)
+
+    with sdk_server() as url:
+        passed: Any = relayed(tmp_path, work, LIMIT_S, every=Entry(url=url))
+    assert {name for name in names if not passed.get(name)} == set()
 
 
 @pytest.mark.parametrize(("revision", "accept"), [*((revision, "") for revision in CASES), ("2026-07-28", BY_THE_SDK)])

@@ -316,7 +316,7 @@ def test_what_a_server_needs_is_asked_of_the_client_and_each_round_is_recorded(
             assert [row["code"] for row in finished] == ["input_required", "input_required", ""]
             assert "Ada" not in str(finished)
 
-    relayed(tmp_path, work)
+    relayed(tmp_path, work, every=Entry(era="modern"))
 
 
 def test_a_prompt_may_need_input_too_of_a_client_of_the_handshake_era(site: Any, tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_a_prompt_may_need_input_too_of_a_client_of_the_handshake_era(site: Any,
             assert "tests" in got.messages[0].content.text
             assert [row["code"] for row in relay.passed()] == ["input_required", ""]
 
-    relayed(tmp_path, work)
+    relayed(tmp_path, work, every=Entry(era="modern"))
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -364,16 +364,45 @@ def test_a_server_of_which_input_is_not_let_through_can_not_ask_though_it_tries(
     relayed(tmp_path, work, every=Entry(pass_through=tuple(one for one in EVERYTHING if one != "input")))
 
 
-@pytest.mark.parametrize("era", ERAS)
-def test_a_server_that_knows_the_handshake_era_alone_and_asks_in_mid_call_is_refused_and_no_client_hears_of_it(
-    site: Any, tmp_path: Path, era: str
+@pytest.mark.parametrize("modern", [True, False])
+def test_a_client_of_the_handshake_era_is_asked_in_mid_call_for_what_it_gives(
+    site: Any, tmp_path: Path, modern: bool
+) -> None:
+    """By a server that knows both eras, too: it is spoken to in this one, for this client."""
+    from mcp_types import ElicitResult
+
+    asked: list[str] = []
+
+    async def elicit(_context: Any, params: Any) -> Any:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"name": "Ann"})
+
+    async def work(relay: Relay) -> None:
+        async with (
+            site.client(relay.endpoint, "legacy", elicitation_callback=elicit) as able,
+            site.client(relay.endpoint, "legacy") as unable,
+        ):
+            (told,) = (await able.call_tool("test_elicitation", {"message": "Who?"})).content
+            assert "Ann" in told.text
+            (came,) = (await able.call_tool("test_sampling", {"prompt": "Say."})).content
+            assert "needs a client that is able to do sampling" in came.text
+            (came,) = (await unable.call_tool("test_elicitation", {"message": "Who?"})).content
+            assert "Ann" not in came.text
+            assert asked == ["Who?"]
+            assert "Ann" not in json.dumps([row for row in relay.records() if row["type"] == "call.started"])
+
+    relayed(tmp_path, work, every=Entry(modern=modern))
+
+
+def test_a_server_of_the_handshake_era_that_asks_a_modern_client_in_mid_call_is_refused(
+    site: Any, tmp_path: Path
 ) -> None:
     async def asked(_context: Any, _params: Any = None) -> Any:
         raise AssertionError("nobody may ask")
 
     async def work(relay: Relay) -> None:
         able = {"elicitation_callback": asked, "sampling_callback": asked, "list_roots_callback": asked}
-        async with site.client(relay.endpoint, era, **able) as connected:
+        async with site.client(relay.endpoint, "auto", **able) as connected:
             (told,) = (await connected.call_tool("test_elicitation", {"message": "Who?"})).content
             assert told.text == "This tool needs a client that is able to do elicitation/create."
             (came,) = (await connected.call_tool("test_asks_unasked", {})).content

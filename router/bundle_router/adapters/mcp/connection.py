@@ -78,6 +78,7 @@ class Connection:
         client: tuple[str, str],
         on_change: Callable[[], None],
         era: Era = "auto",
+        gives: Mapping[str, Any] | None = None,
     ) -> None:
         self._label = label
         self._open_wire = open_wire
@@ -85,6 +86,7 @@ class Connection:
         self._client = client
         self._on_change = on_change
         self._era: Era = era
+        self._gives = gives or {}
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[sdk.RawSession] = asyncio.get_running_loop().create_future()
         self._owner: asyncio.Task[None] | None = None
@@ -120,8 +122,7 @@ class Connection:
             async with AsyncExitStack() as stack:
                 streams, self._wire = await stack.enter_async_context(self._open_wire())
                 dispatcher = sdk.RawDispatcher(*streams)
-                name, version = self._client
-                session = sdk.RawSession(dispatcher, name=name, version=version, on_change=self._on_change)
+                session = sdk.RawSession(dispatcher, self._client, self._gives, self._on_change)
                 await stack.enter_async_context(session)
                 await sdk.negotiate(session, self._era)
                 self._wire.settled()

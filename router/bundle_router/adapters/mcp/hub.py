@@ -21,7 +21,7 @@ from bundle_router.adapters.mcp.faults import LIST_AGAIN, NEVER_AGAIN, OUR_OWN, 
 from bundle_router.adapters.mcp.following import ResourceSubscriptions
 from bundle_router.adapters.mcp.guards import Busy, CircuitOpen, Guards
 from bundle_router.adapters.mcp.lists import Lists, read_pages
-from bundle_router.adapters.mcp.pool import SessionPool
+from bundle_router.adapters.mcp.pool import SessionPool, given_in
 from bundle_router.adapters.mcp.processes import ProcessSupervisor
 from bundle_router.adapters.mcp.results import (
     answered,
@@ -267,7 +267,8 @@ class Hub:
             self._bounds,
             client=self._setting.client,
             on_change=lambda: self.lists.changed(server, None if server.shared else scope.principal),
-            era=server.era,
+            era="handshake" if given_in(server, scope) else server.era,
+            gives=given_in(server, scope),
         )
 
     def _http_pool(self, server: str) -> TcpPool:

@@ -4,6 +4,8 @@ Rules:
 1. A stdio server's process belongs to one run, unless the operator says that it keeps nothing of who calls it: then all
    runs share `shared` of them, each call on the one that the fewest are at. An HTTP server's connection is everybody's
    of one principal, unless the server gave out a session: that is state, and from then on every run gets its own.
+   So does a run whose client can be asked in the middle of a request: it takes the handshake era, and a session that
+   says so.
 2. Opening is shared: who comes while a connection is being opened waits for it, and giving up waiting ends nothing.
 3. A connection that has died is doomed where it is found, and the next who asks gets a new one.
 """
@@ -11,9 +13,10 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from bundle_router.adapters.mcp.connection import Connection
 from bundle_router.adapters.mcp.faults import ServerFault
@@ -22,8 +25,9 @@ from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.leases import HeldConnection, Leases
 from bundle_router.ports import Clock, Scope
 
-Key = tuple[str, str, str]
-"""Server, principal, run; or server, nobody, and the place among the shared processes, which is no run's id."""
+Key = tuple[str, str, str, str]
+"""Server, principal, run, and what the run's client gives in the middle of its requests (as JSON); or server, nobody,
+and the place among the shared processes, which is no run's id."""
 
 CLOSED: Final = "the connections to tool servers were closed"
 _TRIES: Final = 4
@@ -101,10 +105,11 @@ class SessionPool:
 
     def _key(self, server: Server, scope: Scope) -> Key:
         if server.shared:
-            places = [(server.name, "", f"#{number}") for number in range(server.shared)]
+            places = [(server.name, "", f"#{number}", "") for number in range(server.shared)]
             return min(places, key=self._leases.load)
-        own = server.traits.starts_process or server.name in self._stateful
-        return server.name, scope.principal, scope.run_id if own else ""
+        gives = given_in(server, scope)
+        own = server.traits.starts_process or server.name in self._stateful or bool(gives)
+        return server.name, scope.principal, scope.run_id if own else "", json.dumps(gives) if gives else ""
 
     # --- letting go --------------------------------------------------------------------------------------------------
 
@@ -169,6 +174,13 @@ class SessionPool:
         if work is None or not work.done() or work.cancelled() or work.exception() is not None:
             return None
         return work.result()
+
+
+def given_in(server: Server, scope: Scope) -> Mapping[str, Any]:
+    """Return what the client of a request gives in its middle, where the server is to know."""
+    if scope.client is None or server.era == "modern" or server.shared:
+        return {}
+    return scope.client.gives
 
 
 async def _end(work: asyncio.Task[Connection]) -> None:

@@ -6,7 +6,8 @@ Rules:
 2. What leaves here carries the SDK's own stamp for the era that was negotiated, and no trace baggage: the sessions'
    loop runs everything in a context that holds at most the caller's span.
 3. The client declares no capabilities (roots, sampling, elicitation) of its own, and an agent's client's only where the
-   server's entry passes `input` on: a server that asks for what was not declared is refused.
+   server's entry passes `input` on: with a request or, in the handshake era, for a session of that client's run. A
+   server that asks for what was not declared is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import mcp_types as types
 # The negotiation that `Client(mode="auto")` runs. It is not exported, and writing it again would mean keeping up with
 # its corner cases (a probe that timed out here and succeeded there); mcp is pinned below 3.
 from mcp.client._probe import negotiate_auto
-from mcp.client.session import ClientSession
+from mcp.client.session import ClientRequestContext, ClientSession
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import (
@@ -38,7 +39,7 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_m
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from bundle_router.adapters.mcp.exchange import EXCHANGE
 from bundle_router.adapters.mcp.faults import ServerFault
@@ -48,7 +49,7 @@ from bundle_router.adapters.mcp.tracing import traced
 from bundle_router.adapters.workers import in_turn
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.shaping.json_text import LARGE, parse_finite
-from bundle_router.core.tools.transport.pass_through import Client
+from bundle_router.core.tools.transport.pass_through import Client, can_give
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import Client as HttpClient
@@ -88,12 +89,21 @@ class RawDispatcher(JSONRPCDispatcher):
 
 
 class RawSession(ClientSession):
-    """A session whose requests return the server's result as it came."""
+    """A session whose requests return the server's result as it came. `gives`: the capabilities of the agent's client,
+    which a server of the handshake era may ask in the middle of a request."""
 
-    def __init__(self, dispatcher: RawDispatcher, *, name: str, version: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        dispatcher: RawDispatcher,
+        client: tuple[str, str],
+        gives: Mapping[str, Any],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._gives = gives
+        self._asking: list[Client] = []
         super().__init__(
             dispatcher=dispatcher,
-            client_info=types.Implementation(name=name, version=version),
+            client_info=types.Implementation(name=client[0], version=client[1]),
             message_handler=self._heard,
         )
         self.dispatcher = dispatcher
@@ -112,6 +122,24 @@ class RawSession(ClientSession):
             exchange = EXCHANGE.get()
             if exchange is not None and exchange.client is not None:
                 hear_log(exchange.client, message.params.model_dump(by_alias=True, mode="json", exclude_none=True))
+
+    def _build_capabilities(self, version: str) -> types.ClientCapabilities:
+        # Not meant to be overridden: the SDK says what its own callbacks give, and here it is the agent's client.
+        return types.ClientCapabilities.model_validate(dict(self._gives), by_name=False)
+
+    async def dispatch_input_request(
+        self, ctx: ClientRequestContext, request: types.InputRequest
+    ) -> types.InputResponse | types.ErrorData:
+        """Hand what the server asks in the middle of a request to that request's client. Raises MCPError."""
+        exchange = EXCHANGE.get()
+        client = exchange.client if exchange is not None else None
+        if client is None and len(self._asking) == 1:  # over stdio nothing says which request is meant
+            client = self._asking[0]
+        asked = request.model_dump(by_alias=True, mode="json", exclude_none=True)
+        if client is None or client.ask is None or not can_give(client, asked):
+            return types.ErrorData(code=types.INVALID_REQUEST, message="There is nobody here who could be asked.")
+        form: TypeAdapter[types.InputResponse] = TypeAdapter(types.InputResponse)
+        return form.validate_python(await client.ask(asked))
 
     async def request(
         self,
@@ -139,7 +167,13 @@ class RawSession(ClientSession):
                     return await self.posts.request(method, data["params"], opts.get("headers", {}), self._on_change)
             except Elsewhere:
                 self.posts = None  # the SDK follows redirects within the origin, here and from now on
-        return await self.dispatcher.send_raw_request(method, data["params"], opts)
+        if client is None or client.ask is None:
+            return await self.dispatcher.send_raw_request(method, data["params"], opts)
+        self._asking.append(client)
+        try:
+            return await self.dispatcher.send_raw_request(method, data["params"], opts)
+        finally:
+            self._asking.remove(client)
 
     async def _speak_for(self, client: Client, data: dict[str, Any], opts: CallOptions) -> None:
         """Says what the client can give and wants to hear. In the handshake era a session has said that it can give

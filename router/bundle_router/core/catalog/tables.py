@@ -109,8 +109,9 @@ class Server:
     era: Annotated[
         Era,
         key(
-            "Which MCP it is spoken to in: the newest it knows (auto), up to 2025-11-25 (handshake: for a server that "
-            "asks agents in the middle of a call only there), or 2026-07-28 and later alone (modern)."
+            "Which MCP it is spoken to in: the newest it knows (auto; up to 2025-11-25 for a client of that time which "
+            "it may ask in the middle of a call, as `input` is passed through), up to 2025-11-25 (handshake), or "
+            "2026-07-28 and later alone (modern)."
         ),
     ] = "auto"
     volatile: Annotated[

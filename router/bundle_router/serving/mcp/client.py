@@ -5,6 +5,7 @@ Rules:
    client takes it is left out beyond `MAX_HEARD`, and never holds the server up.
 2. A client of the handshake era says once, for its session, from which level on it wants log lines; one of the modern
    era says so with each request. Neither is sent any before it has.
+3. A client of the handshake era can be asked in the middle of its request, at most `MAX_ASKED` times in each.
 """
 
 from __future__ import annotations
@@ -16,13 +17,24 @@ from typing import Any, Final
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel, ValidationError
 
-from bundle_router.core.tools.transport.pass_through import LOG, Client
+from bundle_router.core.tools.transport.pass_through import LOG, Ask, Client
 
 MAX_HEARD: Final = 256
 """Notifications that may wait for the client to take them."""
+MAX_ASKED: Final = 128
+ANSWER_S: Final = 300.0
 _LEVEL: Final = "log_level"
+_FORMS: Final[Mapping[str, tuple[Any, type[BaseModel]]]] = {
+    "elicitation/create": (types.ElicitRequest, types.ElicitResult),
+    "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResultWithTools),
+    "roots/list": (types.ListRootsRequest, types.ListRootsResult),
+}
+"""What a client may be asked: the request, and the form of its answer."""
 
 Context = ServerRequestContext[Any, Any]
 
@@ -70,6 +82,7 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
             log_level=_level(context),
             progress=(context.meta or {}).get("progress_token") is not None,
             heard=heard,
+            ask=None if is_modern(context) else _asking(context, loop),
         )
         waiting.put_nowait(None)
         await asyncio.wait((telling,))
@@ -86,3 +99,35 @@ async def _tell(context: Context, method: str, params: Mapping[str, Any]) -> Non
         )
     else:
         await context.session.report_progress(params["progress"], params.get("total"), params.get("message"))
+
+
+def _asking(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
+    """What asks the client of a request while that lasts, from any event loop."""
+    asked = 0
+
+    async def ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        nonlocal asked
+        asked += 1
+        if asked > MAX_ASKED:
+            raise MCPError(
+                types.INVALID_REQUEST, f"{MAX_ASKED} questions were asked in one request, which is the limit."
+            )
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(said_by(context, request), loop))
+
+    return ask
+
+
+async def said_by(context: Context, asked: Any) -> dict[str, Any]:
+    """What the client says to a request in the middle of its own. Raises MCPError."""
+    method = asked["method"]
+    request, form = _FORMS[method]
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            said = await context.session.send_request(
+                request.model_validate({"params": {}, **asked}),
+                form,
+                metadata=ServerMessageMetadata(related_request_id=context.request_id),
+            )
+    except (ValidationError, TimeoutError):
+        raise MCPError(types.INTERNAL_ERROR, f"The client gave no answer of its kind to {method}.") from None
+    return said.model_dump(by_alias=True, mode="json", exclude_none=True)

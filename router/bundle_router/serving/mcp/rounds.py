@@ -10,30 +10,20 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from mcp.shared.message import ServerMessageMetadata
-from pydantic import BaseModel, ValidationError
 
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
-from bundle_router.serving.mcp.client import Context, is_modern
+from bundle_router.serving.mcp.client import Context, is_modern, said_by
 
 MAX_ROUNDS: Final = 8
 MAX_ASKED: Final = 16
-ANSWER_S: Final = 300.0
 
 T = TypeVar("T")
-_ASKED: Final[Mapping[str, tuple[Any, type[BaseModel]]]] = {
-    "elicitation/create": (types.ElicitRequest, types.ElicitResult),
-    "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResultWithTools),
-    "roots/list": (types.ListRootsRequest, types.ListRootsResult),
-}
-"""What a client may be asked: the request, and the form of its answer."""
 
 
 async def in_rounds(
@@ -59,20 +49,5 @@ async def _given(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
     wanted = wanted if isinstance(wanted, Mapping) else {}
     if len(wanted) > MAX_ASKED:
         raise MCPError(types.INTERNAL_ERROR, f"The server asked for {len(wanted)} things at once; {MAX_ASKED} may be.")
-    given: dict[str, Any] = {"inputResponses": {key: await _said(context, one) for key, one in wanted.items()}}
+    given: dict[str, Any] = {"inputResponses": {key: await said_by(context, one) for key, one in wanted.items()}}
     return given if result.get("requestState") is None else {**given, "requestState": result["requestState"]}
-
-
-async def _said(context: Context, asked: Any) -> dict[str, Any]:
-    method = asked["method"]
-    request, form = _ASKED[method]
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            said = await context.session.send_request(
-                request.model_validate({"params": {}, **asked}),
-                form,
-                metadata=ServerMessageMetadata(related_request_id=context.request_id),
-            )
-    except (ValidationError, TimeoutError):
-        raise MCPError(types.INTERNAL_ERROR, f"The client gave no answer of its kind to {method}.") from None
-    return said.model_dump(by_alias=True, mode="json", exclude_none=True)

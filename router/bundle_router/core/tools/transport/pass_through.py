@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ LOG: Final = "notifications/message"
 
 Heard = Callable[[str, Mapping[str, Any]], None]
 """Called with the method and the params of a notification, from any thread; must neither block nor raise."""
+Ask = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Asks a client something, as a request of its protocol, and gives its answer; on any event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class Client:
     `capabilities`: what it can give when a server asks for input, in the protocol's words. `given`: what it sent along
     with the request to go on with one (`inputResponses`, `requestState`). `may_be_asked`: whether a server may ask for
     any. `log_level`: from which level on it wants log lines (""; none). `progress`: whether it wants progress. `heard`
-    is told of both while the request lasts.
+    is told of both while the request lasts. `ask` is there where it can be asked in the middle of its request, as
+    clients of the handshake era can.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
@@ -41,6 +44,14 @@ class Client:
     log_level: str = ""
     progress: bool = False
     heard: Heard | None = None
+    ask: Ask | None = None
+
+    @property
+    def gives(self) -> dict[str, Any]:
+        """What it can give in the middle of its request: the capabilities for that, none where it can't be asked."""
+        if self.ask is None:
+            return {}
+        return {name: self.capabilities[name] for name in ASKS_FOR.values() if self.capabilities.get(name) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,7 @@ def narrowed(client: Client | None, server: Server) -> Client | None:
     if client is None:
         return None
     if not passes(server, "input"):
-        client = replace(client, capabilities={}, given={}, may_be_asked=False)
+        client = replace(client, capabilities={}, given={}, may_be_asked=False, ask=None)
     return client if passes(server, "logging") else replace(client, log_level="")
 
 
@@ -90,14 +101,15 @@ def unanswerable(result: Mapping[str, Any], client: Client) -> str:
     asked = list(requests.values()) if isinstance(requests, Mapping) else [] if requests is None else [requests]
     if not client.may_be_asked:
         return ", ".join(sorted({_method(one) for one in asked})) or "another round"
-    return ", ".join(sorted({_method(one) for one in asked if not _can_give(client, one)}))
+    return ", ".join(sorted({_method(one) for one in asked if not can_give(client, one)}))
 
 
 def _method(asked: Any) -> str:
     return str(asked.get("method"))[:50] if isinstance(asked, Mapping) else "no request"
 
 
-def _can_give(client: Client, asked: Any) -> bool:
+def can_give(client: Client, asked: Any) -> bool:
+    """Whether a client has said that it answers such a request."""
     given = client.capabilities.get(ASKS_FOR.get(_method(asked), ""))
     if given is None or not isinstance(asked, Mapping):
         return False
