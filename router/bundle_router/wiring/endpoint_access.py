@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bundle_router.adapters.mcp.quiet import LogListener
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Facts
 from bundle_router.core.tools.exposure import Toolset
@@ -125,6 +126,10 @@ class EndpointAccess:
     def report(self, level: str, event: str, **fields: object) -> None:
         """An event in the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
         self._engines.newest.ports.diagnostics.event(level, event, **fields)
+
+    def log_listener(self, report: Callable[[str, int], None]) -> Callable[[], None]:
+        """What takes the SDK's log of a task, and of those it begins, and tells where warnings were said."""
+        return LogListener(report).listen
 
     def keep_secret(self, name: str, value: str) -> None:
         """Has a token that the caller made redacted from now on, wherever it turns up in a record or in diagnostics:

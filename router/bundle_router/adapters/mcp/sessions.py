@@ -14,6 +14,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.json_schema import SchemaChecker
@@ -23,7 +24,7 @@ from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.mcp.guards import CircuitOpen
 from bundle_router.adapters.mcp.loop import SessionsLoop
 from bundle_router.adapters.mcp.processes import leftovers
-from bundle_router.adapters.mcp.quiet import Quiet
+from bundle_router.adapters.mcp.quiet import LogListener
 from bundle_router.adapters.mcp.results import MAX_MESSAGE
 from bundle_router.core.catalog import Server
 from bundle_router.errors import RequestError, ToolFailure, needs_extra
@@ -72,7 +73,8 @@ class McpSessions:
         self._hub: Hub | None = None
         self._making = threading.Lock()
         self._thread = SessionsLoop("bundle-router-mcp", self._context)
-        self._quiet = Quiet(lambda: self._thread.ident, diagnostics.event)
+        told = partial(diagnostics.event, "warning", "sdk.warned")
+        self._ear = LogListener(lambda where, untold: told(where=where, untold=untold))
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
@@ -230,7 +232,6 @@ class McpSessions:
             hub, self._hub = self._hub, None
         if hub is not None:
             await self._thread.run(hub.close)
-            self._quiet.detach()
         await asyncio.to_thread(self._thread.close)
         await asyncio.to_thread(self._checker.close)
 
@@ -249,7 +250,6 @@ class McpSessions:
                 with needs_extra("reaching tool servers", "mcp"):
                     from bundle_router.adapters.mcp.hub import Hub
 
-                self._quiet.attach()
                 self._report_leftovers()
                 hub = Hub(
                     self._servers,
@@ -272,4 +272,6 @@ class McpSessions:
     def _context(self) -> Context:
         from bundle_router.adapters.mcp.tracing import trace_only
 
-        return trace_only(Context())
+        context = Context()
+        context.run(self._ear.listen)
+        return trace_only(context)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -46,6 +47,7 @@ _EVENTS: Final = (
     (b"x-accel-buffering", b"no"),
 )
 _TEXT: Final = "\x00text\x00"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 Json = dict[str, Any]
 Asgi = Any
@@ -91,9 +93,8 @@ class DirectPath:
     def _template(self, ok: bool) -> tuple[str, str]:
         """What stands before and behind the text in a result of text alone."""
         result = types.CallToolResult(content=[types.TextContent(text=_TEXT)], is_error=not ok)
-        before, _, behind = _dumped(self._form("tools/call", MODERN_PROTOCOL_VERSIONS[-1], result)).partition(
-            json.dumps(_TEXT)
-        )
+        whole = _dumped(self._form("tools/call", MODERN_PROTOCOL_VERSIONS[-1], result))
+        before, _, behind = whole.partition(json.dumps(_TEXT))
         return before, behind
 
     # --- what is asked -----------------------------------------------------------------------------------------------
@@ -101,13 +102,9 @@ class DirectPath:
     def read(self, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> PlainRequest | None:
         """Return the request, or None for one that is the SDK's to answer."""
         version, method, name = _head(headers)
-        if version not in MODERN_PROTOCOL_VERSIONS:
+        has_tracer = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+        if has_tracer or version not in MODERN_PROTOCOL_VERSIONS:  # who takes spans wants the SDK's
             return None
-        if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # somebody takes the SDK's spans
-            return None
-        return self._read(version, method, name, body)
-
-    def _read(self, version: str, method: str, name: str | None, body: bytes) -> PlainRequest | None:
         try:
             message = json.loads(body)
         except (ValueError, RecursionError):
@@ -201,7 +198,7 @@ class DirectPath:
     async def _called(self, request: PlainRequest) -> str:
         client = Client(capabilities=request.capabilities) if self._answers.passes() else None
         result = await self._answers.called(request.name, request.arguments, client)
-        if result.answer is None and not (result.artifacts or result.parts) and _is_text(result.text):
+        if result.answer is None and not (result.artifacts or result.parts) and not _SURROGATE.search(result.text):
             before, behind = self._around[result.ok]
             return f"{before}{json.dumps(result.text)}{behind}"
         version = MODERN_PROTOCOL_VERSIONS[-1]
@@ -258,14 +255,6 @@ def _head(headers: Sequence[tuple[bytes, bytes]]) -> tuple[str, str, str | None]
     version = of_mcp.get(b"mcp-protocol-version", b"").decode("latin-1")
     name = of_mcp.get(b"mcp-name")
     return version, method.decode("ascii"), decode_header_value(name.decode("latin-1")) if name is not None else None
-
-
-def _is_text(text: str) -> bool:
-    """Whether every character is one: a lone surrogate is the SDK's to refuse."""
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def _dumped(value: Any) -> str:

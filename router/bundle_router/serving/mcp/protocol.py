@@ -5,14 +5,14 @@ Rules:
 1. A server and its session manager belong to one run. The manager runs in one task of its own, which also ends it.
 2. Nothing that a handler raises reaches the SDK unnamed: it would blame the client for a validation error of ours, and
    tell it nothing about the rest.
-3. What the SDK logs of a run's requests is told of without its text (`quiet`).
+3. What the SDK logs of a run's requests is told of without its text.
 4. A list is put into the SDK's form once for each decision: it is asked for far more often than it changes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -33,7 +33,6 @@ from bundle_router.serving.mcp.client import Context, client_of
 from bundle_router.serving.mcp.direct import Answers, DirectPath
 from bundle_router.serving.mcp.following import FollowedResources
 from bundle_router.serving.mcp.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
-from bundle_router.serving.mcp.quiet import LogListener, attach
 from bundle_router.serving.mcp.rounds import in_rounds
 from bundle_router.serving.requests import again
 
@@ -76,7 +75,7 @@ class Served(Passed, Protocol):
 
     def report(self, defect: Exception) -> None: ...
 
-    def warned(self, where: str, untold: int) -> None: ...
+    def log_listener(self) -> Callable[[], None]: ...
 
 
 class _Server(Server[Any]):
@@ -155,8 +154,7 @@ class RunServer:
         self._listed: tuple[Sequence[Json], types.ListToolsResult] | None = None
         answers = Answers(self._current_list, self._made, self._shown, run.schema, self._passes_results)
         self._direct = DirectPath(server, answers)
-        attach()
-        self._ear = LogListener(run.warned)
+        self._listen_to_log = run.log_listener()
         self._stop = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
 
@@ -169,14 +167,14 @@ class RunServer:
         await begun
 
     async def _own(self, begun: asyncio.Future[None]) -> None:
-        self._ear.listen()
+        self._listen_to_log()
         async with self._manager.run():
             begun.set_result(None)
             await self._stop.wait()
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         """One HTTP request (ASGI)."""
-        self._ear.listen()
+        self._listen_to_log()
         if scope["method"] == "POST":
             message = await receive()  # whole: it was read and bounded before
             plain = self._direct.read(scope["headers"], message.get("body", b""))

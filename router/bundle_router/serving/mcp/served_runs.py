@@ -77,6 +77,8 @@ class ServedRouter(Protocol):
 
     def report(self, level: str, event: str, **fields: object) -> None: ...
 
+    def log_listener(self, report: Callable[[str, int], None]) -> Callable[[], None]: ...
+
     def keep_secret(self, name: str, value: str) -> None: ...
 
 
@@ -163,9 +165,11 @@ class ServedRun:
     def report(self, defect: Exception) -> None:
         self._runs.report("error", "mcp.defect", run_id=self.id, error=defect)
 
-    def warned(self, where: str, untold: int) -> None:
-        """The SDK logged something, or did so `untold` times besides."""
-        self._runs.report("warning", "mcp.warned", run_id=self.id, where=where, untold=untold)
+    def log_listener(self) -> Callable[[], None]:
+        """What begins to keep the SDK's log of a task's to itself: of a warning it is told where it was, not what."""
+        return self._runs.log_listener(
+            lambda where, untold: self._runs.report("warning", "mcp.warned", run_id=self.id, where=where, untold=untold)
+        )
 
 
 class ServedRuns:
