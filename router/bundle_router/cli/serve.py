@@ -7,7 +7,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FOLDER",
         help="a config folder that the pages may compare the config with; may be repeated",
     )
+    parser.add_argument("--paste", metavar="CLIENT", help="print what connects a client to the run; all: every one's")
     add_step(parser, required=False)
     add_opening(parser)
 
@@ -62,11 +64,32 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.run is not None and not RUN_ID.fullmatch(arguments.run):
         raise RequestError(f"--run is not a run id: it must match {RUN_ID.pattern}")
     step = _first_step(arguments)
+    clients = _clients(arguments.paste) if arguments.paste else {}
+    if clients and step is None and arguments.run is None:
+        raise RequestError("--paste needs a run", advice="name one with --run, or a step to route")
     key = key_from_env(arguments.token_env) if arguments.token_env else new_key()
     if arguments.token_env:
         del os.environ[arguments.token_env]  # what the tools start does not inherit it
-    asyncio.run(_serve(arguments, step, key))
+    asyncio.run(_serve(arguments, step, key, clients))
     return 0
+
+
+Clients = Mapping[str, Mapping[str, str]]
+
+
+def _clients(name: str) -> Clients:
+    """Return how one client, or all, are connected. Raises RequestError."""
+    known = tomllib.loads(Path(__file__).with_name("clients.toml").read_text(encoding="utf-8"))
+    if name != "all" and name not in known:
+        raise RequestError(f"--paste {name!r} is no client", advice=f"use all, {', '.join(known)}")
+    return known if name == "all" else {name: known[name]}
+
+
+def _print_pasted(clients: Clients, endpoint: Endpoint, run_id: str) -> None:
+    """Print the texts with the run's own token, which opens it and nothing else."""
+    for name, client in clients.items():
+        text = client["text"].strip().replace("{url}", endpoint.url(run_id))
+        print(f"\n--- {name}: {client['where']}\n{text.replace('{token}', endpoint.token(run_id))}", flush=True)
 
 
 def _first_step(arguments: argparse.Namespace) -> Step | None:
@@ -80,7 +103,7 @@ def _first_step(arguments: argparse.Namespace) -> Step | None:
     return step_from(arguments, arguments.run or new_run_id())
 
 
-async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> None:
+async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, clients: Clients) -> None:
     from bundle_router.serving import AccessTokens, ServiceAddress, serve, serve_mcp
 
     begin = serve_mcp if arguments.mcp_only else serve
@@ -98,6 +121,7 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str) -> 
         with _pages(arguments, router) as pages:
             async with begin(router, key=key, address=address, tokens=tokens, **pages) as endpoint:
                 _announce(arguments, endpoint, run_id)
+                _print_pasted(clients, endpoint, run_id or "")
                 await stop.wait()
 
 
