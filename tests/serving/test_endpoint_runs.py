@@ -308,13 +308,15 @@ def test_a_defect_is_told_to_the_client_as_ours_and_to_the_operator_by_name(
             self.watch, self.report, self.keep_secret = router.watch, router.report, router.keep_secret
             self.media, self.catalog, self.principal = router.media, router.catalog, router.principal
             self.passes, self.ask, self.follow = router.passes, router.ask, router.follow
+            self.log_listener = router.log_listener
 
         async def call(self, *_: Any, **__: Any) -> Any:
             raise ZeroDivisionError("secret of the inside")
 
     async def work(router: Any, _endpoint: Any) -> None:
         for era in ERAS:
-            async with serve_mcp(Broken(router)) as endpoint, site.client(endpoint, era) as connected:
+            broken: Any = Broken(router)
+            async with serve_mcp(broken) as endpoint, site.client(endpoint, era) as connected:
                 with pytest.raises(Exception, match="a defect, which its log names") as told:
                     await connected.call_tool("kit__echo", {})
                 assert "inside" not in str(told.value)
@@ -359,13 +361,14 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
             self.call, self.report, self.keep_secret = router.call, router.report, router.keep_secret
             self.media, self.catalog, self.principal = router.media, router.catalog, router.principal
             self.passes, self.ask, self.follow = router.passes, router.ask, router.follow
+            self.log_listener = router.log_listener
 
         def watch(self, heard: Any) -> Any:
             self.watchers.add(heard)
             return lambda: self.watchers.discard(heard)
 
     async def work(router: Any, _endpoint: Any) -> None:
-        watched = Watched(router)
+        watched: Any = Watched(router)
         async with serve_mcp(watched) as endpoint, site.client(endpoint):
             assert len(watched.watchers) == 1
         assert not watched.watchers

@@ -15,7 +15,7 @@ from bundle_router.serving.gate import Admission, path_of
 from bundle_router.serving.http import application
 from bundle_router.serving.keys import Keys, new_key
 from bundle_router.serving.mcp.mount import mcp_routes
-from bundle_router.serving.mcp.served_runs import ServedRouter, ServedRuns
+from bundle_router.serving.mcp.served_runs import ServedRuns
 from bundle_router.serving.requests import RequestBounds, Requests
 from bundle_router.serving.tokens import AccessTokens
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from bundle_router.wiring import Router
+    from bundle_router.wiring.endpoint_access import EndpointAccess
 
 STOP_S: Final = 5.0
 """An endpoint has ended this many seconds after it was told to."""
@@ -60,7 +61,7 @@ class Endpoint:
 
 @contextlib.asynccontextmanager
 async def serve_mcp(
-    router: Router | ServedRouter,
+    router: Router | EndpointAccess,
     *,
     key: str | None = None,
     port: int = 0,
@@ -81,7 +82,7 @@ async def serve_mcp(
     await load_sdk()
     from bundle_router.wiring import Router
 
-    access: ServedRouter = router.endpoint if isinstance(router, Router) else router
+    access: EndpointAccess = router.endpoint if isinstance(router, Router) else router
     requests = Requests(RequestBounds(body_s=body_s))
     keys = await opened_keys(key, tokens)
     address = address or ServiceAddress(port=port)
@@ -100,7 +101,7 @@ async def opened_keys(key: str | None, tokens: AccessTokens | None) -> Keys:
 
 
 @contextlib.asynccontextmanager
-async def served_runs(access: ServedRouter) -> AsyncIterator[ServedRuns]:
+async def served_runs(access: EndpointAccess) -> AsyncIterator[ServedRuns]:
     """The runs as MCP servers, every session of which is ended at the end."""
     from bundle_router.wiring import package_version
 
@@ -117,7 +118,7 @@ Begin = Callable[[Sequence["BaseRoute"], Admission], None]
 
 @contextlib.asynccontextmanager
 async def answering(
-    access: ServedRouter, requests: Requests, runs: ServedRuns, *, keys: Keys, address: ServiceAddress, head_s: float
+    access: EndpointAccess, requests: Requests, runs: ServedRuns, *, keys: Keys, address: ServiceAddress, head_s: float
 ) -> AsyncIterator[tuple[Endpoint, Begin]]:
     """A socket that is listened on, and what begins to answer there. At the end it is answered no more: what is under
     way gets `GRACE_S`, then it is cancelled. Raises RequestError."""

@@ -24,7 +24,6 @@ from bundle_router.serving.gate import Admission
 from bundle_router.serving.http import ScopedMount
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.mcp.mount import mcp_routes
-from bundle_router.serving.mcp.served_runs import ServedRouter
 from bundle_router.serving.refusals import Asgi
 from bundle_router.serving.reloading import ConfigWatch
 from bundle_router.serving.requests import RequestBounds, Requests
@@ -33,12 +32,13 @@ from bundle_router.serving.tokens import AccessTokens
 
 if TYPE_CHECKING:
     from bundle_router.wiring import Router
+    from bundle_router.wiring.endpoint_access import EndpointAccess
 
 
 class ObservedRouter:
     """A router as its MCP endpoint sees it, whose calls are told of and keep their run from being idle."""
 
-    def __init__(self, access: ServedRouter, telemetry: Telemetry, idle: IdleRuns) -> None:
+    def __init__(self, access: EndpointAccess, telemetry: Telemetry, idle: IdleRuns) -> None:
         self._access = access
         self._telemetry = telemetry
         self._idle = idle
@@ -102,7 +102,7 @@ async def serve(
         idle = await stack.enter_async_context(_idle_runs(router))
         watch = ConfigWatch(router, keys, tokens, metrics.reloaded)
         stack.push_async_callback(watch.end)
-        access = cast("ServedRouter", ObservedRouter(router.endpoint, telemetry, idle))
+        access = cast("EndpointAccess", ObservedRouter(router.endpoint, telemetry, idle))
         runs = await stack.enter_async_context(served_runs(access))
         endpoint, begin = await stack.enter_async_context(
             answering(access, requests, runs, keys=keys, address=address, head_s=head_s)

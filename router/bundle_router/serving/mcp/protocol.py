@@ -75,7 +75,8 @@ class Served(Passed, Protocol):
 
     def report(self, defect: Exception) -> None: ...
 
-    def log_listener(self) -> Callable[[], None]: ...
+    @property
+    def listen_to_log(self) -> Callable[[], None]: ...
 
 
 class _Server(Server[Any]):
@@ -154,7 +155,6 @@ class RunServer:
         self._listed: tuple[Sequence[Json], types.ListToolsResult] | None = None
         answers = Answers(self._current_list, self._made, self._shown, run.schema, self._passes_results)
         self._direct = DirectPath(server, answers)
-        self._listen_to_log = run.log_listener()
         self._stop = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
 
@@ -167,14 +167,14 @@ class RunServer:
         await begun
 
     async def _own(self, begun: asyncio.Future[None]) -> None:
-        self._listen_to_log()
+        self._run.listen_to_log()
         async with self._manager.run():
             begun.set_result(None)
             await self._stop.wait()
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         """One HTTP request (ASGI)."""
-        self._listen_to_log()
+        self._run.listen_to_log()
         if scope["method"] == "POST":
             message = await receive()  # whole: it was read and bounded before
             plain = self._direct.read(scope["headers"], message.get("body", b""))

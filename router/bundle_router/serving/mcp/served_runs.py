@@ -15,9 +15,10 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.core.catalog import Catalog, Feature
+from bundle_router.core.catalog import Feature
 from bundle_router.core.tools.exposure import Toolset
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.engine.results import Result
@@ -26,66 +27,15 @@ from bundle_router.serving.mcp.content import content_of, resource_of
 
 if TYPE_CHECKING:
     from bundle_router.serving.mcp.protocol import RunServer
+    from bundle_router.wiring.endpoint_access import EndpointAccess
 
 MAX_RUNS: Final = 256
-
-
-class ServedRouter(Protocol):
-    """What an endpoint needs of a router."""
-
-    async def decision_id(self, run_id: str, decision: str | None) -> str: ...
-
-    async def tools(self, run_id: str, *, format: str, fixed: bool, decision: str | None) -> Toolset: ...  # noqa: A002 - the contract's name
-
-    async def call(
-        self,
-        run_id: str,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        joins: bool,
-        client: Client | None,
-        decision: str | None,
-    ) -> Result: ...
-
-    async def principal(self, run_id: str) -> str: ...
-
-    async def passes(self, run_id: str, decision: str | None) -> frozenset[Feature]: ...
-
-    async def ask(
-        self, run_id: str, method: str, params: Mapping[str, Any], client: Client, decision: str | None
-    ) -> ServerReply: ...
-
-    async def follow(
-        self, run_id: str, uri: str, updated: Callable[[], None], decision: str | None
-    ) -> Callable[[], None] | ServerReply: ...
-
-    async def media(
-        self,
-        run_id: str,
-        uri: str,
-        *,
-        format: str,  # noqa: A002 - the contract's name
-        link: bool,
-        decision: str | None,
-    ) -> dict[str, Any]: ...
-
-    @property
-    def catalog(self) -> Catalog: ...
-
-    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]: ...
-
-    def report(self, level: str, event: str, **fields: object) -> None: ...
-
-    def log_listener(self, report: Callable[[str, int], None]) -> Callable[[], None]: ...
-
-    def keep_secret(self, name: str, value: str) -> None: ...
 
 
 class ServedRun:
     """One run as its server sees it, under the decision that its address names, if it names one."""
 
-    def __init__(self, run_id: str, decision: str | None, runs: ServedRouter, version: str) -> None:
+    def __init__(self, run_id: str, decision: str | None, runs: EndpointAccess, version: str) -> None:
         from bundle_router.serving.mcp.protocol import RunServer
 
         self.id = run_id
@@ -97,6 +47,8 @@ class ServedRun:
         self._toolset: Toolset | None = None
         self._schemas: dict[str, Mapping[str, Any]] = {}
         self._lock = asyncio.Lock()
+        told = partial(runs.report, "warning", "mcp.warned", run_id=run_id)
+        self.listen_to_log = runs.log_listener(lambda where, untold: told(where=where, untold=untold))
         self.server: RunServer = RunServer(self, version)
 
     @property
@@ -165,18 +117,12 @@ class ServedRun:
     def report(self, defect: Exception) -> None:
         self._runs.report("error", "mcp.defect", run_id=self.id, error=defect)
 
-    def log_listener(self) -> Callable[[], None]:
-        """What begins to keep the SDK's log of a task's to itself: of a warning it is told where it was, not what."""
-        return self._runs.log_listener(
-            lambda where, untold: self._runs.report("warning", "mcp.warned", run_id=self.id, where=where, untold=untold)
-        )
-
 
 class ServedRuns:
     """The served runs by id and named decision. Belongs to one event loop; only what `watch` calls may come from
     elsewhere."""
 
-    def __init__(self, runs: ServedRouter, version: str) -> None:
+    def __init__(self, runs: EndpointAccess, version: str) -> None:
         self._runs = runs
         self._version = version
         self._served: OrderedDict[tuple[str, str | None], ServedRun] = OrderedDict()
