@@ -193,6 +193,12 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
         raise NotInstalled(f"{what} needs {missing.name}, which is not installed", advice=advice) from None
 
 
+def expect(what: str, value: object, kinds: type | tuple[type, ...], example: str) -> None:
+    """Say in a sentence that a parameter is of another kind than it has to be. Raises RequestError."""
+    if not isinstance(value, kinds):
+        raise RequestError(f"{what} can't be {value!r:.100}, of type {type(value).__name__}", advice=example)
+
+
 def refuse_windows(platform: str) -> None:
     """Say in a sentence what would be a failed import. Raises RouterError."""
     if platform == "win32":

@@ -385,6 +385,29 @@ def test_what_is_no_step_is_refused_in_words(router: Router, tmp_path: Path) -> 
     assert not (tmp_path / "runs").exists()
 
 
+UNTYPED_OPEN: Any = Router.open
+UNTYPED_LOAD: Any = load_catalog
+WRONG_CALLS: dict[str, Any] = {
+    "config": lambda _: UNTYPED_OPEN(7),
+    "local": lambda _: UNTYPED_OPEN(None, local=[print]),
+    "runs": lambda _: UNTYPED_OPEN(None, runs=None),
+    "workspace": lambda _: UNTYPED_OPEN(None, workspace=7),
+    "selector": lambda _: UNTYPED_OPEN(None, selector=7),
+    "load_catalog": lambda _: UNTYPED_LOAD(7),
+    "run id": lambda router: router.tools_sync(None),
+    "artifact": lambda router: router.media_sync("r-1", None),
+    "messages": lambda router: router.route_sync(step(), messages=7),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_a_parameter_of_another_kind_is_refused_in_words(router: Router, name: str) -> None:
+    router.route_sync(step())
+    with pytest.raises(RequestError, match=r"7|None|print") as raised:
+        WRONG_CALLS[name](router)
+    assert raised.value.advice
+
+
 def test_a_runs_folder_that_is_a_file_is_said_to_be_one(tmp_path: Path, workspace: Path) -> None:
     (tmp_path / "runs").write_text("", encoding="utf-8")
     with (

@@ -54,7 +54,7 @@ from bundle_router.engine.results import AdmittedCall, CallRequest, Result, reco
 from bundle_router.engine.route import Messages, accepted, prepare, route
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import Servers
-from bundle_router.errors import RequestError, UnknownArtifact, UnknownRun
+from bundle_router.errors import RequestError, UnknownArtifact, UnknownRun, expect
 from bundle_router.ports import Capabilities, Client, RunStore
 
 
@@ -330,6 +330,7 @@ class Engine:
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """See `Router.artifact`."""
+        expect("an artifact's address", uri, str, "use the `uri` of one of `Result.artifacts`")
         sha256 = uri.removeprefix("artifact:").removeprefix("sha256:")
         try:
             return self.runs.artifact(run_id, sha256)

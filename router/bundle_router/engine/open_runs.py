@@ -32,7 +32,7 @@ from bundle_router.core.records.call_records import CallFinished, RequestPassed,
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.fold import DecidedStep, RunFold
 from bundle_router.core.records.header import workspace_of
-from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun
+from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun, expect
 from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunStore, Writer
 
 MAX_ANCESTORS: Final = 16
@@ -291,6 +291,7 @@ class RunTable:
 
     def _found(self, run_id: str) -> OpenRun | None:
         """A run that the store has, opened; None where it has none."""
+        expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
         with self._stripes[hash(run_id) % _STRIPES]:
             self._refuse_closed()
             run = self._runs.get(run_id)

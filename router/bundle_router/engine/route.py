@@ -29,7 +29,7 @@ from bundle_router.core.records.fold import DecidedStep
 from bundle_router.core.records.replayed import conclude
 from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
 from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, RunTable, recorded_decision
-from bundle_router.errors import KeyConflict, RequestError, StorageError
+from bundle_router.errors import KeyConflict, RequestError, StorageError, expect
 from bundle_router.ports import Redactor
 
 Messages = Sequence[Mapping[str, Any]]
@@ -119,6 +119,8 @@ def prepare(
         facts = replace(facts, grants=limits.grants)
         changes["parent_run_id"] = run.parent_id
     folder = runs.folder(asked, limits)
+    if messages is not None:
+        expect("messages", messages, Sequence, "give the list of messages that the agent keeps")
     if asked.workspace is not None or folder != TOP:
         changes["workspace"] = folder
     return RouteRequest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Card, Catalog, Server
 from bundle_router.core.models import LocalServer, LocalTool
+from bundle_router.errors import expect
 
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
@@ -26,6 +28,7 @@ def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[L
     """The local servers a config may name (first-party ones, and the caller's own over them) and their cards."""
     from bundle_router.adapters.local import cards_of, counted_tokens, shipped_servers, tools_of
 
+    expect("local", local, (Mapping, type(None)), "local={'tickets': [get_ticket]}")
     own = {
         name: tools_of(name, given.tools if isinstance(given, LocalServer) else given)
         for name, given in (local or {}).items()
@@ -82,6 +85,7 @@ def load_remembering(
     config: str | Path | None, *, local: LocalServers | None = None
 ) -> tuple[Catalog, Memories | None]:
     """`load_catalog`, and the memories that are in force beside it."""
+    expect("config", config, (str, os.PathLike, type(None)), 'load_catalog("config")')
     _, cards = local_cards(local)
     return with_learned(config, read_catalog(config, cards, declared_files(local))[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -18,7 +19,7 @@ from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
-from bundle_router.errors import RequestError, WrongContext
+from bundle_router.errors import RequestError, WrongContext, expect
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import LocalServers
 from bundle_router.wiring.endpoint_access import EndpointAccess
@@ -80,6 +81,7 @@ class Router:
         far as its pins go (`bundles/pins` beside the config, written by `bundle-router pin`).
         Raises ConfigError, RequestError, CorruptPins.
         """
+        expect("workspace", workspace, (str, os.PathLike, type(None)), 'Router.open(..., workspace=".")')
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         opening = Opening(config, runs, store, root, development, local, selector)
         return cls(*open_engines(opening), opening)

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.flow import EnginePorts
 from bundle_router.engine.versions import EngineVersions
-from bundle_router.errors import RequestError
+from bundle_router.errors import RequestError, expect
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import (
     LocalServers,
@@ -77,6 +77,9 @@ class PinnedFrom:
         return make(now, self.pins, approved), self.pins
 
 
+_PATHS: Final = (str, os.PathLike, type(None))
+
+
 @dataclass(frozen=True, slots=True)
 class Opening:
     """How a router is opened: the parameters of `Router.open`. Raises RequestError for what can't be."""
@@ -90,6 +93,12 @@ class Opening:
     selector: Selector | None
 
     def __post_init__(self) -> None:
+        expect("config", self.config, _PATHS, 'Router.open("config"), or None for the shipped one alone')
+        expect("runs", self.runs, (str, os.PathLike), 'Router.open(..., runs="runs")')
+        if self.selector is not None and not hasattr(self.selector, "select"):
+            raise RequestError(
+                f"selector={self.selector!r:.100} has no method `select`", advice="leave it out for search"
+            )
         if self.development not in (False, True, "unpinned"):
             raise RequestError(f"development={self.development!r} is not known", advice="use True or 'unpinned'")
         if not self.workspace.is_dir():
