@@ -35,10 +35,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
         "replay",
         "take recorded decisions again, under the config they were taken with or another, and compare",
     ),
-    "eval": (
-        "eval",
-        "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)",
-    ),
+    "eval": ("eval", "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)"),
     "learn": (
         "learn",
         "learn from past runs: show what they teach, and what it does to the newest of them; accept it, or label steps",

@@ -6,11 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from bundle_router.cli.output import print_json, say
-from bundle_router.cli.shared_arguments import (
-    add_opening,
-    json_object,
-    open_router,
-)
+from bundle_router.cli.shared_arguments import add_opening, json_object, open_router
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

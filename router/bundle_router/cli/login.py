@@ -50,12 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.timeout <= MAX_TIMEOUT_S:
         raise RequestError(f"--timeout is out of range: it is above 0 and at most {MAX_TIMEOUT_S:g} seconds")
     done = log_in(
-        catalog,
-        server,
-        principal=arguments.principal,
-        show=_show,
-        port=arguments.port,
-        timeout_s=arguments.timeout,
+        catalog, server, principal=arguments.principal, show=_show, port=arguments.port, timeout_s=arguments.timeout
     )
     facts = {"authorized": done.kept, "asked": done.asked, "tools": done.tools}
     if not done.kept:

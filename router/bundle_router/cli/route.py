@@ -9,12 +9,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from bundle_router.cli.output import print_json, say, table
-from bundle_router.cli.shared_arguments import (
-    add_opening,
-    add_step,
-    open_router,
-    step_from,
-)
+from bundle_router.cli.shared_arguments import add_opening, add_step, open_router, step_from
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.errors import RequestError

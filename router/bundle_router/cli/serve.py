@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
 from bundle_router.cli.route import new_run_id, wants_warm_up
-from bundle_router.cli.shared_arguments import (
-    ADDRESS,
-    add_opening,
-    add_step,
-    config_folder,
-    open_router,
-    step_from,
-)
+from bundle_router.cli.shared_arguments import ADDRESS, add_opening, add_step, config_folder, open_router, step_from
 from bundle_router.core.models import RUN_ID, Step
 from bundle_router.errors import RequestError
 

@@ -121,8 +121,5 @@ def _unknown_names(ctx: RunContext[Any]) -> list[str]:
 
 def _definition(row: dict[str, Any], *, later: bool = False) -> ToolDefinition:
     return ToolDefinition(
-        name=row["name"],
-        description=row["description"],
-        parameters_json_schema=row["inputSchema"],
-        defer_loading=later,
+        name=row["name"], description=row["description"], parameters_json_schema=row["inputSchema"], defer_loading=later
     )

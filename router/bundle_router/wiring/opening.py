@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.engine.engine import Engine
@@ -77,9 +77,6 @@ class PinnedFrom:
         return make(now, self.pins, approved), self.pins
 
 
-_PATHS: Final = (str, os.PathLike, type(None))
-
-
 @dataclass(frozen=True, slots=True)
 class Opening:
     """How a router is opened: the parameters of `Router.open`. Raises RequestError for what can't be."""
@@ -93,7 +90,12 @@ class Opening:
     selector: Selector | None
 
     def __post_init__(self) -> None:
-        expect("config", self.config, _PATHS, 'Router.open("config"), or None for the shipped one alone')
+        expect(
+            "config",
+            self.config,
+            (str, os.PathLike, type(None)),
+            'Router.open("config"), or None for the shipped one alone',
+        )
         expect("runs", self.runs, (str, os.PathLike), 'Router.open(..., runs="runs")')
         if self.selector is not None and not hasattr(self.selector, "select"):
             raise RequestError(

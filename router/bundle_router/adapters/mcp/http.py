@@ -53,13 +53,7 @@ class Broken(httpx2.StreamError):
 class OneOrigin(httpx2.AsyncBaseTransport):
     """Carries out requests for one configured endpoint. `stateful` turns true when the server gives out a session."""
 
-    def __init__(
-        self,
-        url: str,
-        headers: Mapping[str, str],
-        max_bytes: int,
-        inner: httpx2.AsyncBaseTransport,
-    ) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int, inner: httpx2.AsyncBaseTransport) -> None:
         self._url = httpx2.URL(url)
         self._origin = origin_of(url)
         self._headers = dict(headers)

@@ -142,11 +142,7 @@ class RawSession(ClientSession):
         return form.validate_python(await client.ask(asked))
 
     async def request(
-        self,
-        method: str,
-        params: dict[str, Any],
-        schema: Mapping[str, Any] | None = None,
-        client: Client | None = None,
+        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None = None, client: Client | None = None
     ) -> dict[str, Any]:
         """Sends a request, stamped for the era, and gives its result unread. Raises MCPError, ServerFault, RpcError.
 

@@ -153,8 +153,5 @@ async def http_wire(
         async with sdk.open_sse(url, lambda: open_client(transport, auth)) as streams:
             yield streams, HttpWire(transport)
         return
-    async with (
-        open_client(transport, auth) as client,
-        sdk.open_http(url, client, bounds.max_message_bytes) as streams,
-    ):
+    async with open_client(transport, auth) as client, sdk.open_http(url, client, bounds.max_message_bytes) as streams:
         yield streams, HttpWire(transport, transport.posts(pool) if auth is None else None)

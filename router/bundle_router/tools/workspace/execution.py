@@ -19,10 +19,11 @@ from pydantic import Field
 from bundle_router.core.models import BinaryRule, Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.beneath import PATH_ONLY
+from bundle_router.tools.repo.children import find_binary
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.lineage import location
 from bundle_router.tools.sandbox.plan import FACILITIES, SandboxPlan, Statement
-from bundle_router.tools.workspace import confine, grammar
+from bundle_router.tools.workspace import confine, grammar, macos
 from bundle_router.tools.workspace.binary import Binary, opened
 from bundle_router.tools.workspace.cgroups import ControlGroup, control_groups
 from bundle_router.tools.workspace.environment import environment
@@ -128,9 +129,7 @@ def _starter(root: str) -> Callable[..., Finished]:
     """What starts a plan's program on this system. Raises ToolFailure where nothing confines one."""
     if sys.platform == "linux":
         return run
-    from bundle_router.tools.workspace import macos
-
-    program = macos.sandbox_exec(root) if sys.platform == "darwin" else None
+    program = find_binary("sandbox-exec", outside=root) if sys.platform == "darwin" else None
     if program is None:
         message = "programs are started on Linux, and on macOS where there is sandbox-exec"
         raise ToolFailure(message, code="unsupported_platform")

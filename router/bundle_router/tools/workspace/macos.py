@@ -14,19 +14,12 @@ from dataclasses import replace
 from typing import Final
 
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.children import find_binary
 from bundle_router.tools.sandbox import seatbelt
 from bundle_router.tools.sandbox.plan import SandboxPlan
 from bundle_router.tools.workspace.process import Capture, Ended, Finished
 
 _POLL_S: Final = 0.05
-_DRAIN_S: Final = 1.0
-"""How long output is waited for once the program has ended."""
-
-
-def sandbox_exec(root: str) -> str | None:
-    """Return the path of sandbox-exec, which may not lie in the folder `root`; None where there is none."""
-    return find_binary("sandbox-exec", outside=root)
+_DRAIN_S: Final = 1.0  # for output, once the program has ended
 
 
 def run(
@@ -59,17 +52,10 @@ def run(
             raise ToolFailure(f"the program was not started: {error.strerror}", code="not_started") from error
     with process:
         ended, streams = _follow(process, began + timeout_s, cancelled, max_bytes)
-    status = process.returncode
-    return Finished(
-        ended="killed" if ended == "exited" and status < 0 else ended,
-        exit_code=status if status >= 0 else None,
-        signal=-status if status < 0 else None,
-        elapsed_ms=(time.monotonic() - began) * 1000,
-        stdout=streams[0].kept(),
-        stderr=streams[1].kept(),
-        statements=seatbelt.STATEMENTS,
-        leftovers=0,
-    )
+    status, took_ms = process.returncode, (time.monotonic() - began) * 1000
+    code, number = (status, None) if status >= 0 else (None, -status)
+    how: Ended = "killed" if ended == "exited" and number else ended
+    return Finished(how, code, number, took_ms, streams[0].kept(), streams[1].kept(), seatbelt.STATEMENTS, 0)
 
 
 def _follow(
