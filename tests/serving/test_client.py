@@ -7,11 +7,13 @@ import asyncio
 import inspect
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+import zipfile
 from dataclasses import is_dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,9 @@ import bundle_router
 import pytest
 from bundle_router.core.models import Media
 from bundle_router.tool import ToolContext, ToolOutput
-from pydantic import TypeAdapter
 
 from tests.serving.conftest import Words
+from tests.serving.session import SESSION, played
 from tests.serving.test_endpoint_media import png
 
 httpx = pytest.importorskip("httpx", reason="the client needs httpx")
@@ -31,35 +33,6 @@ import bundle_router_client as client  # noqa: E402 - after what it needs
 
 RECORDED = Path(__file__).parents[1] / "data" / "session.json"
 PICTURE = png(8)
-STEP = {"run_id": "s", "workflow": "w", "role": "r"}
-KEYED = {**STEP, "step": "both", "goal": "look", "constraints": ["offline"], "labels": {"a": "ö"}, "key": "1"}
-SESSION: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("tools", {"run_id": "s"}),
-    ("route", KEYED),
-    ("route", KEYED),
-    ("route", {**STEP, "step": "some", "key": "1"}),
-    ("tools", {"run_id": "s", "format": "openai"}),
-    ("tools", {"run_id": "s", "format": "anthropic", "native": True}),
-    ("call", {"run_id": "s", "name": "kit.echo", "arguments": {"text": "hello"}, "key": "c"}),
-    ("call", {"run_id": "s", "name": "kit.echo", "arguments": {"text": "hello"}, "key": "c"}),
-    ("call", {"run_id": "s", "name": "kit.echo", "arguments": {"text": "other"}, "key": "c"}),
-    ("call", {"run_id": "s", "name": "kit__late", "arguments": '{"text": "as text"}'}),
-    ("tools", {"run_id": "s"}),
-    ("call", {"run_id": "s", "name": "kit.echo", "arguments": {"txt": "wrong"}}),
-    ("call", {"run_id": "s", "name": "search_tools", "arguments": {"query": "say it later"}}),
-    ("call", {"run_id": "s", "name": "kit.wait", "arguments": {}}),
-    ("media", {"run_id": "s", "uri": "PICTURE", "format": "openai"}),
-    ("media", {"run_id": "s", "uri": "PICTURE", "format": "mcp", "link": True}),
-    ("artifact", {"run_id": "s", "uri": "PICTURE"}),
-    ("artifact", {"run_id": "s", "uri": f"artifact:sha256:{'0' * 64}"}),
-    ("missed", {"run_id": "s", "name": "nobody.knows"}),
-    ("route", {**STEP, "step": "some", "policy": {"deny": ["tool:kit.echo"]}, "branch": "b", "max_tools": 5}),
-    ("call", {"run_id": "s", "name": "kit.echo", "arguments": {}}),
-    ("route", {**STEP, "step": "some", "policy": {"deny": ["kit.nothing"]}}),
-    ("route", {**STEP, "step": "later", "messages": []}),
-    ("close_run", {"run_id": "s"}),
-)  # fmt: skip
-"""What is asked, in order. `PICTURE`: the artifact of the picture that was returned before."""
 
 
 def fit(site: Any) -> Any:
@@ -72,52 +45,6 @@ def fit(site: Any) -> Any:
     return site
 
 
-def values(library: bool) -> Any:
-    return bundle_router if library else client
-
-
-async def asked(router: Any, name: str, given: dict[str, Any], *, sync: bool, library: bool) -> Any:
-    """What one question comes to, as JSON values; of an error its kind and what it says."""
-    if name == "route":
-        fields = {key: value for key, value in given.items() if key != "messages"}
-        step = values(library).Step.model_validate(fields)
-        more = {"messages": given["messages"]} if "messages" in given else {}
-        question: Callable[[str], Any] = lambda way: getattr(router, way)(step, **more)  # noqa: E731
-    else:
-        question = lambda way: getattr(router, way)(**given)  # noqa: E731
-    try:
-        if name == "artifact":
-            return (await asyncio.to_thread(question, name)).hex()
-        answer = await asyncio.to_thread(question, f"{name}_sync") if sync else await question(name)
-    except Exception as error:  # noqa: BLE001 - the session's errors are a part of it
-        return {"error": type(error).__name__, "message": str(error).removesuffix("."), "advice": error.advice}  # type: ignore[attr-defined] # of both
-    if isinstance(answer, dict):
-        return answer
-    shown = answer.to_json() if hasattr(answer, "to_json") else TypeAdapter(type(answer)).dump_python(answer)
-    return json.loads(json.dumps(shown))
-
-
-def comparable(value: Any) -> Any:
-    """Without what no two sessions share: times, digests of the machine's own, ids of decisions and calls."""
-    text = json.dumps(value, ensure_ascii=False)
-    text = re.sub(r"\bs\.[0-9a-f]{8}\.(\d+)", r"s.NONCE.\1", text)
-    text = re.sub(r'"elapsed_ms": [0-9.e-]+', '"elapsed_ms": 0', text)
-    text = re.sub(r'"(catalog_revision|input_digest)": "[^"]*"', r'"\1": ""', text)
-    return json.loads(text)
-
-
-async def played(router: Any, *, sync: bool, library: bool) -> list[Any]:
-    answers: list[Any] = []
-    picture = ""
-    for name, given in SESSION:
-        filled = {key: picture if value == "PICTURE" else value for key, value in given.items()}
-        answer = await asked(router, name, filled, sync=sync, library=library)
-        if isinstance(answer, dict) and answer.get("artifacts"):
-            picture = answer["artifacts"][0]["uri"]
-        answers.append(comparable(answer))
-    return answers
-
-
 def wanted() -> list[Any]:
     found: list[Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return found
@@ -127,9 +54,9 @@ def wanted() -> list[Any]:
 def test_a_recorded_session_goes_the_same_in_the_library_and_over_the_client(site: Any, way: str) -> None:
     async def work(router: Any, endpoint: Any) -> list[Any]:
         if way == "library":
-            return await played(router, sync=False, library=True)
+            return await played(router, bundle_router.Step, sync=False)
         async with client.Router.connect(endpoint.base, token=endpoint.key) as remote:
-            return await played(remote, sync="thread" in way, library=False)
+            return await played(remote, client.Step, sync="thread" in way)
 
     answers = fit(site).serve_all(work)
     for (name, given), answer, expected in zip(SESSION, answers, wanted(), strict=True):
@@ -219,11 +146,69 @@ def test_it_is_a_distribution_of_its_own_that_needs_httpx_and_pydantic_alone() -
     subprocess.run([sys.executable, "-P", "-W", "ignore", "-c", script], check=True, cwd="/")
 
 
+def closure_of(*names: str) -> set[str]:
+    """These distributions and whatever they need to be imported."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name not in found:
+            found.add(name)
+            needs = [need for need in metadata.requires(name) or () if "extra ==" not in need]
+            waiting += [re.split(r"[ <>=!~;(\[]", need)[0] for need in needs if is_installed(need)]
+    return found
+
+
+def is_installed(need: str) -> bool:
+    try:
+        metadata.distribution(re.split(r"[ <>=!~;(\[]", need)[0])
+    except metadata.PackageNotFoundError:  # for another Python or platform
+        return False
+    return True
+
+
+def test_its_wheel_plays_the_session_where_only_httpx_and_pydantic_are(site: Any, tmp_path: Path) -> None:
+    """An environment of its own, without a registry: the wheel, and links to what the two consist of."""
+    pytest.importorskip("hatchling", reason="builds the wheel")
+    source = tmp_path / "source"
+    shutil.copytree(Path(client.__file__).parents[1], source, ignore=shutil.ignore_patterns("__pycache__", "dist"))
+    built, place = tmp_path / "dist", tmp_path / "place"
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
+    subprocess.run(words, check=True, cwd=source, capture_output=True)
+    (wheel,) = built.glob("bundle_router_client-*-py3-none-any.whl")
+    place.mkdir()
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(place)
+    for name in closure_of("httpx", "pydantic"):
+        distribution = metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            if not (place / top).exists():
+                (place / top).symlink_to(Path(str(distribution.locate_file(top))))
+    assert not list(place.glob("bundle_router/")), "the full package"
+    session = Path(__file__).with_name("session.py")
+    script = (
+        f"import runpy, sys; sys.path.append({str(place)!r}); runpy.run_path({str(session)!r}, run_name='__main__')"
+    )
+
+    async def work(_router: Any, endpoint: Any) -> list[Any]:
+        asking = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-c", script, endpoint.base),
+            env={"SESSION_TOKEN": endpoint.key}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        said, trouble = await asking.communicate()
+        assert asking.returncode == 0, trouble.decode()
+        answers: list[Any] = json.loads(said)
+        return answers
+
+    for (name, given), answer, expected in zip(SESSION, fit(site).serve_all(work), wanted(), strict=True):
+        assert answer == expected, (name, given)
+
+
 if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     from tests.serving.conftest import Site
 
     with TemporaryDirectory() as folder:
-        recorded = fit(Site(Path(folder))).serve_all(lambda router, _: played(router, sync=False, library=True))
+        recorded = fit(Site(Path(folder))).serve_all(lambda router, _: played(router, bundle_router.Step, sync=False))
     RECORDED.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
