@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Server
-from bundle_router.core.decide.ceiling import ceiling_of
+from bundle_router.core.decide.ceiling import ceiling_of, may_call_untrusted_in_code
 from bundle_router.core.decide.policy import checks, constituents, verdict
 from bundle_router.core.models import Facts, Grant
 from bundle_router.core.models.patterns import Targets, covers, is_glob, matches, selected
@@ -90,6 +90,29 @@ def test_ancestors_are_named_by_how_far_up_they_are() -> None:
     assert ceiling_of(made, AT, None, grants).ungranted == (
         "p1/r/s of the parent run", "p2/r/s of the ancestor run 2 levels up", "p3/r/s of the ancestor run 3 levels up",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "ancestor", "may"),
+    [
+        ([None], None, False),
+        ([True, None], None, True),
+        ([True, False], None, False),
+        ([False], None, False),
+        ([], None, False),
+        ([True], [True], True),
+        ([True], [None], False),
+        ([True], [True, False], False),
+        ([None], [True], False),
+    ],
+)
+def test_a_program_may_call_strangers_where_a_row_says_so_and_none_says_no_for_every_ancestor_too(
+    rows: list[bool | None], ancestor: list[bool | None] | None, may: bool
+) -> None:
+    here = [Policy(f"here {n}", workflow=("w",), untrusted_in_code=says) for n, says in enumerate(rows)]
+    above = [Policy(f"above {n}", workflow=("p",), untrusted_in_code=says) for n, says in enumerate(ancestor or ())]
+    grants = () if ancestor is None else (Grant("p", "r", "s", None),)
+    assert may_call_untrusted_in_code(catalog(*here, *above), AT, grants) is may
 
 
 @pytest.mark.parametrize(

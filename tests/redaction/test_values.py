@@ -30,6 +30,7 @@ CASES: list[tuple[Any, Any]] = [
     ({"cookies": [{"name": "sid", "value": "abc"}]}, {"cookies": [{"name": "sid", "value": NAMED}]}),
     ([{"deep": {"er": ["x", TOKEN]}}], [{"deep": {"er": ["x", "[redacted:github-pat]"]}}]),
     ({TOKEN: 1, "a": 2}, {"[redacted:github-pat]": 1, "a": 2}),
+    (TOKEN, "[redacted:github-pat]"),
     (("a", (TOKEN,)), ("a", ("[redacted:github-pat]",))),
     ({"arguments": '{"password": "hunter2"}'}, {"arguments": f'{{"password": "{NAMED}"}}'}),
 ]

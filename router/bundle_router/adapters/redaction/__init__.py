@@ -132,7 +132,7 @@ def _merged(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
     merged: list[SecretHit] = []
     for hit in sorted(hits):
         start, end = hit.start, hit.end
-        while start > 0 and data[start] & 0xC0 == 0x80:
+        while data[start] & 0xC0 == 0x80:  # which no text begins with
             start -= 1
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1

@@ -66,7 +66,7 @@ class _Reader:
             return f"a pattern of {len(pattern):,} characters ({pattern[:40]!r}…), at most {MAX_PATTERN} are taken"
         kind, colon, name = pattern.partition(":")
         if not colon:
-            kind, name = "bundle", pattern
+            kind, name = "", pattern
         if ":" in name:  # all else that is no pattern is refused by `StepPolicy`
             return f"{pattern!r} is not a pattern: {_FORMS}"
         if is_glob(name):
