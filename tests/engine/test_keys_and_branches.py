@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from bundle_router import Step
+from bundle_router import Router, Step
 from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Route, Server, Settings
 from bundle_router.core.models import StepPolicy, Text
 from bundle_router.core.records.chain import check
 from bundle_router.engine.calls import UNKNOWN_TEXT
-from bundle_router.errors import KeyConflict, RequestError, StorageError
+from bundle_router.errors import KeyConflict, RequestError, StorageError, WrongContext
 from bundle_router.ports import RawResult
 from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
 
@@ -349,36 +351,71 @@ def test_the_whole_result_is_had_on_request_and_results_say_whether_to_try_again
         assert router.call_sync("r", "s.once", {}).retryable
 
 
-def test_a_forked_process_is_told_to_open_a_router_of_its_own() -> None:
+# --- where a router can't be used ----------------------------------------------------------------------------------
+
+ASKED: Final[dict[str, Any]] = {
+    "step": step(), "run_id": "r", "name": "s.look", "arguments": {}, "target": "read",
+    "uri": f"artifact:sha256:{0:064}",
+}  # fmt: skip
+"""What the entry points of a router are given, by the names of their parameters."""
+HARMLESS: Final = {
+    "open": "makes a router of the process's own",
+    "close": "what there is to end is the parent's",
+    "close_sync": "what there is to end is the parent's",
+    "config_stamp": "looks at the config's files only",
+}
+ENTRIES: Final = sorted(name for name in dir(Router) if not name.startswith("_") and name not in HARMLESS)
+
+
+def enter(router: Router, name: str) -> Any:
+    """Use an entry point: read the property, call the method."""
+    entry = getattr(router, name)
+    if not callable(entry):
+        return entry
+    wanted = [one.name for one in inspect.signature(entry).parameters.values() if one.default is one.empty]
+    return entry(**{parameter: ASKED[parameter] for parameter in wanted if parameter != "how"})
+
+
+def carry_out(made: Any, drive: Callable[[Coroutine[Any, Any, Any]], object]) -> None:
+    if isinstance(made, AbstractAsyncContextManager):
+        drive(made.__aenter__())  # type: ignore[arg-type]  # of a generator: it is a coroutine
+    elif inspect.iscoroutine(made):
+        drive(made)
+
+
+def test_every_entry_point_of_a_forked_process_says_that_it_is_to_open_a_router_of_its_own() -> None:
     with worker(MemoryRuns()) as router:
         router.route_sync(step())
-        entries: list[Callable[[], Any]] = [
-            lambda: router.route_sync(step()),
-            lambda: router.tools_sync("r"),
-            lambda: router.call_sync("r", "s.look", {}),
-            lambda: router.missed_sync("r", "x"),
-            lambda: router.close_run_sync("r"),
-            lambda: router.artifact("r", "artifact:sha256:00"),
-            lambda: asyncio.run(router.route(step())),
-            lambda: router.catalog,
-        ]
+        heard, say = os.pipe()
         child = os.fork()
         if child == 0:  # pragma: no cover (in the child)
-            said = 0
-            for entry in entries:
+            for name in ENTRIES:
                 try:
-                    entry()
+                    carry_out(enter(router, name), asyncio.run)
+                    said = "nothing"
                 except RequestError as error:
-                    said += "forked" in error.message
+                    said = f"{error.message}; {error.advice}"
+                except Exception as error:  # noqa: BLE001 - the parent reads it
+                    said = repr(error)
+                os.write(say, f"{name}: {said}\n".encode())
             router.close_sync()
-            os._exit(0 if said == len(entries) else 1)
+            asyncio.run(router.close())
+            os._exit(0)
+        os.close(say)
+        with os.fdopen(heard, encoding="utf-8") as lines:
+            told = [line for line in lines if "forked" not in line or "open a router of its own" not in line]
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert told == []
         assert router.route_sync(step()).seq == 1
 
 
-def test_a_coroutine_on_another_event_loop_gets_a_sentence() -> None:
-    with worker(MemoryRuns()) as router, pytest.raises(RequestError, match="asyncio"):
-        router.route(step()).send(None)
+ASYNC: Final = [name for name in ENTRIES if inspect.iscoroutinefunction(getattr(Router, name))]
+
+
+@pytest.mark.parametrize("name", [*ASYNC, "serve", "close", "__aenter__"])
+def test_a_coroutine_on_another_event_loop_gets_a_sentence(name: str) -> None:
+    with worker(MemoryRuns()) as router, pytest.raises(WrongContext, match="asyncio"):
+        carry_out(enter(router, name), lambda coroutine: coroutine.send(None))
 
 
 def test_the_chain_of_a_run_that_many_workers_wrote_is_whole() -> None:

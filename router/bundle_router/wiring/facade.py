@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
 
@@ -94,13 +94,14 @@ class Router:
 
         What was opened over the former config is closed by `retire`, once no run needs it any more.
         """
+        known = self._engines
         if self._opening is None:
             raise RequestError("this router was not opened from files", advice="open it with Router.open(...)")
         newer, selector = open_engines(self._opening)  # has contacted nobody and opened nothing yet
         if newer.newest.catalog.revision == self.catalog.revision:
             return False
-        self._older[self._engines.first], self._selector = self._selector, selector
-        self._engines.supersede(newer)
+        self._older[known.first], self._selector = self._selector, selector
+        known.supersede(newer)
         return True
 
     def config_stamp(self) -> object:
@@ -112,7 +113,7 @@ class Router:
 
     async def retire(self) -> None:
         """Close what was opened over former configs and has no run any more. `close` does it, too."""
-        for engine in await self._engines.retire():
+        for engine in await self._on_loop.retire():
             selector = self._older.pop(engine, None)
             if selector is not None:
                 await selector.close()
@@ -163,13 +164,15 @@ class Router:
         """What only an MCP endpoint asks of a router."""
         return EndpointAccess(self._engines)
 
-    def serve(self, **how: Any) -> AbstractAsyncContextManager[Any]:
+    @asynccontextmanager
+    async def serve(self, **how: Any) -> AsyncIterator[Any]:
         """Serves the runs over MCP on 127.0.0.1 while the context lasts, which gives the endpoint:
         `bundle_router.serving.serve_mcp`, with its parameters (`key`, `port`)."""
         from importlib import import_module
 
-        served: AbstractAsyncContextManager[Any] = import_module("bundle_router.serving").serve_mcp(self, **how)
-        return served
+        _ = self._on_loop
+        async with import_module("bundle_router.serving").serve_mcp(self, **how) as endpoint:
+            yield endpoint
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the router's own loop."""
@@ -367,6 +370,7 @@ class Router:
         """Ends every run and lets go of everything. The router can't be used afterwards."""
         if self._portal.is_forked:
             return  # what it holds is the parent's
+        _ = self._on_loop
         await self._end()
         self._portal.close()
 
@@ -384,6 +388,7 @@ class Router:
             self._portal.close()
 
     async def __aenter__(self) -> Self:
+        _ = self._on_loop
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
