@@ -20,6 +20,8 @@ from bundle_router.testing import FakeCapabilities, FakeClock, FakeDiagnostics, 
 from tests.engine.model import CATALOGS, Model
 
 T = TypeVar("T")
+SKEW_S: Final = 600.0
+"""How far the clocks of two workers are apart."""
 DIES: Final = 0.03
 """How often a worker is killed at a place where it may be."""
 
@@ -135,9 +137,10 @@ class Worker:
         self.logs: list[RunLog] = []
         self.dead = False
         self._store = place.store()
-        redactor, store = FakeRedactor(), SimulatedStore(self, self._store)
+        redactor, store, clock = FakeRedactor(), SimulatedStore(self, self._store), FakeClock()
+        clock.advance(SKEW_S * at)
         ports = EnginePorts(
-            clock=FakeClock(),
+            clock=clock,
             redactor=redactor,
             diagnostics=FakeDiagnostics(),
             sessions={"local": Effects(self)},
