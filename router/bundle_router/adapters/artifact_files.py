@@ -253,7 +253,7 @@ class RunArtifacts(ArtifactReader):
             finally:
                 os.close(fd)
             os.rename(beside, sha256, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
+        except BaseException:  # who is interrupted leaves nothing half written, too
             with suppress(OSError):
                 os.unlink(beside, dir_fd=folder)
             raise

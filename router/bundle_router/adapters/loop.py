@@ -74,7 +74,7 @@ class LoopThread:
                     raise RequestError(f"{self._name} is closed")
                 if self._loop is None:
                     self._loop, self._thread = self._start()
-            except BaseException:
+            except (RequestError, OSError, RuntimeError):
                 work.close()
                 raise
             if context is not None:

@@ -145,7 +145,7 @@ class Pool:
             connection.deadline, connection.warned = deadline, ""
             try:
                 yield connection
-            except BaseException:
+            except BaseException:  # who is interrupted in mid exchange leaves a connection that nobody can use
                 with suppress(psycopg.Error):
                     connection.close()
                 raise

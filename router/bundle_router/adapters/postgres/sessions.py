@@ -34,7 +34,7 @@ class WriterSession:
     here. A session that was lost is replaced, under a new token: others may have found the old one dead."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+        self.pool = pool
         self._lock = threading.RLock()
         self._connection: BoundedConnection | None = None
         self._token = ""
@@ -44,7 +44,7 @@ class WriterSession:
     def _lock_of(self, run_id: str) -> int:
         """Locks are the database's: two sets of tables in it may hold runs of one id."""
         if not self._tables:
-            self._tables = str(self._pool.fetch("select 'router_runs'::regclass::oid::bigint")[0][0])
+            self._tables = str(self.pool.fetch("select 'router_runs'::regclass::oid::bigint")[0][0])
         return lock_of(f"run:{self._tables}:{run_id}")
 
     @property
@@ -57,7 +57,7 @@ class WriterSession:
         with self._lock:
             if token == self._token:
                 return True
-        return bool(self._pool.fetch(_HOLDERS, (lock_of(f"writer:{token}"),)))
+        return bool(self.pool.fetch(_HOLDERS, (lock_of(f"writer:{token}"),)))
 
     def enter(self, run_id: str) -> None:
         """Takes the shared lock that says: this process works on the run."""
@@ -77,30 +77,30 @@ class WriterSession:
 
     def who_has(self, run_id: str) -> tuple[Writer, ...]:
         """Return who works on a run."""
-        return tuple(_writer(name) for (name,) in self._pool.fetch(_HOLDERS, (self._lock_of(run_id),)))
+        return tuple(_writer(name) for (name,) in self.pool.fetch(_HOLDERS, (self._lock_of(run_id),)))
 
     def _run(self, statement: str, run_id: str) -> None:
         connection = self._alive()
-        connection.deadline = time.monotonic() + self._pool.wait_s
+        connection.deadline = time.monotonic() + self.pool.wait_s
         try:
             connection.execute(statement, (self._lock_of(run_id),))
         except psycopg.Error as error:
             connection.close()
-            raise translated("keep a session", self._pool.where, error) from None
+            raise translated("keep a session", self.pool.where, error) from None
 
     def _alive(self) -> BoundedConnection:
         """Return the session, replaced where it was lost. The caller holds the lock."""
         connection = self._connection
         if connection is not None and not connection.closed and not _is_cut(connection):
             return connection
-        deadline = time.monotonic() + self._pool.wait_s
+        deadline = time.monotonic() + self.pool.wait_s
         pause = 0.05
         while True:
             if self._connection is not None:  # cut, or it failed on the way: its socket goes at once
                 with contextlib.suppress(psycopg.Error):
                     self._connection.close()
             try:
-                self._connection = connection = self._pool.connect(wait_s=deadline - time.monotonic())
+                self._connection = connection = self.pool.connect(wait_s=deadline - time.monotonic())
                 self._token = secrets.token_hex(8)
                 connection.deadline = deadline
                 connection.execute("select pg_advisory_lock(%s)", (lock_of(f"writer:{self._token}"),))
@@ -109,7 +109,7 @@ class WriterSession:
                 return connection
             except psycopg.Error as error:
                 if time.monotonic() + pause >= deadline:
-                    raise translated("begin a session", self._pool.where, error) from None
+                    raise translated("begin a session", self.pool.where, error) from None
                 time.sleep(pause)
                 pause = min(2 * pause, 0.5)
 
@@ -118,12 +118,12 @@ class WriterSession:
         until = time.monotonic() + min(timeout_s, POLL_S)
         connection: Any = None
         try:
-            with self._pool.lent(until + self._pool.wait_s) as connection:
+            with self.pool.lent(until + self.pool.wait_s) as connection:
                 connection.execute("listen router_runs")
                 for notice in connection.notifies(timeout=max(0.0, until - time.monotonic())):
                     if notice.payload == run_id:
                         break
-                connection.deadline = time.monotonic() + self._pool.wait_s
+                connection.deadline = time.monotonic() + self.pool.wait_s
                 connection.execute("unlisten *")
         except psycopg.Error:
             time.sleep(max(0.0, until - time.monotonic()))

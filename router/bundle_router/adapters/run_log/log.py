@@ -369,7 +369,7 @@ class DiskRunLog:
                 if self._setting.durable:  # only a descriptor that was open all along is told of a failed write-back
                     calls = self._segments["calls"]
                     calls.fd = self._storage.open(calls.name, flags, dir_fd=folder)
-            except BaseException:
+            except BaseException:  # who is interrupted keeps no lock, too
                 self._storage.close(fd)
                 raise
         segment.fd, segment.identity = fd, identity(found)

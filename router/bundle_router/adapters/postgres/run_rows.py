@@ -1,0 +1,309 @@
+"""A handle on one run. See `bundle_router.adapters.postgres` for the rules."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import psycopg
+
+from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
+from bundle_router.adapters.postgres.connections import PAUSE_S, Unconfirmed, is_away, translated
+from bundle_router.adapters.postgres.sessions import WriterSession
+from bundle_router.core.records.chain import BadLine, File, encode_record, genesis, seal_text, unseal, with_opening
+from bundle_router.core.records.header import opening_digest, sealed
+from bundle_router.errors import CorruptRun, KeyConflict, RunBusy, StorageError
+from bundle_router.ports import Appended, Clock, Healed, Redactor, Writer
+
+Record = Mapping[str, Any]
+BATCH: Final = 1000
+"""Lines fetched at once."""
+CONFIRMED_BY: Final = "update router_runs set head = head where run_id = %s"
+
+_APPEND: Final = """
+with moved as (
+    update router_runs set next_seq = %(seq)s + 1, head = %(hash)s, ended = null
+    where run_id = %(run_id)s and next_seq = %(seq)s and head = %(prev)s returning run_id
+), written as (
+    insert into router_records (run_id, seq, file, kind, key, branch, attempt, line)
+    select run_id, %(seq)s, %(file)s, %(kind)s, %(key)s, %(branch)s, %(attempt)s, %(line)s from moved
+)
+(select null as line, case when %(notify)s then pg_notify('router_runs', run_id) end from moved)
+union all
+(select line, null from router_records
+ where run_id = %(run_id)s and seq >= %(seq)s and not exists (select from moved) order by seq limit 1000)
+"""
+"""Answers with one row without a line where the line was written, else with what stands there instead (as far as that
+was committed when the statement began)."""
+
+
+class PostgresRunLog:
+    """One run, as one process reads and appends it. Implements `ports.RunLog`.
+
+    The position (`next_seq`, `head`) is behind what the caller was given. `_waiting` holds records that were read and
+    not given yet, because what they were read for failed afterwards.
+    """
+
+    def __init__(
+        self,
+        header: dict[str, Any],
+        session: WriterSession,
+        artifacts: PostgresArtifacts,
+        redactor: Redactor | None,
+        clock: Clock,
+    ) -> None:
+        self._pool, self._session, self._artifacts = session.pool, session, artifacts
+        self._redactor, self._clock = redactor, clock
+        self._run_id = run_id = str(header["run_id"])
+        self.header: Mapping[str, Any] = header
+        self.path = f"{self._pool.where}#{run_id}"
+        nonce = header.get("nonce")
+        self.id_prefix = f"{run_id}.{nonce[:8]}" if isinstance(nonce, str) and nonce else run_id
+        self.healed: tuple[Healed, ...] = ()
+        self.head = genesis(run_id)
+        self._read_to = 0
+        self._waiting: list[Record] = []
+        self._catalogs: set[str] = {header["catalog_revision"]}
+        self._has_begun = self._is_closed = False
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    @property
+    def next_seq(self) -> int:
+        """The number of records that the caller was given."""
+        return self._read_to - len(self._waiting)
+
+    def news(self) -> Iterator[Record]:
+        """What came since the position, in order. Raises CorruptRun where it does not continue what was read before."""
+        while self._fetch():
+            yield from self._hand_out()
+        yield from self._hand_out()
+
+    def _hand_out(self) -> list[Record]:
+        records, self._waiting = self._waiting, []
+        return records
+
+    def _fetch(self) -> int:
+        """Reads what is new into `_waiting`, a batch at most; returns how many records that was."""
+        rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
+        if not rows:
+            raise StorageError(
+                f"run {self._run_id!r} was deleted", kind="deleted", advice="close it; the next step begins a new run"
+            )
+        next_seq, head = rows[0]
+        if (next_seq, head) == (self._read_to, self.head):
+            return 0
+        if next_seq <= self._read_to:
+            raise self._other_history(next_seq)
+        lines = self._pool.fetch(
+            "select line from router_records where run_id = %s and seq >= %s order by seq limit %s",
+            (self._run_id, self._read_to, BATCH),
+        )
+        for (line,) in lines:
+            self._take(line)
+        return len(lines)
+
+    def _take(self, line: str) -> None:
+        """Goes past one line, which has to continue the chain."""
+        try:
+            found = unseal(line.encode("ascii"))
+        except (BadLine, UnicodeEncodeError) as error:
+            advice = "`bundle-router runs verify` names the first bad record"
+            raise CorruptRun(f"record {self._read_to} of {self.path}: {error}", advice=advice) from None
+        if found.seq != self._read_to or found.prev != self.head:
+            raise self._other_history(found.seq)
+        self._waiting.append(found.record)
+        self._read_to, self.head = found.seq + 1, found.hash
+
+    def _other_history(self, there: int) -> CorruptRun:
+        return CorruptRun(
+            f"{self.path} does not continue what was read of it before (record {self._read_to - 1}, found {there}): "
+            "the database holds another history",
+            advice="a replica that lacked the end was promoted, or a copy put back: use a new run id for this work",
+        )
+
+    def record(self, seq: int) -> Record:
+        """Return one record before the position, read again. Raises KeyError."""
+        query = "select line from router_records where run_id = %s and seq = %s"
+        rows = self._pool.fetch(query, (self._run_id, seq)) if 0 <= seq < self.next_seq else []
+        if not rows:
+            raise KeyError(seq)
+        return unseal(rows[0][0].encode("ascii")).record
+
+    def wait(self, timeout_s: float) -> None:
+        """Returns when there may be news, at the latest after that time."""
+        self._session.wait_for(self._run_id, timeout_s)
+
+    # --- appending --------------------------------------------------------------------------------------------------
+
+    def append(
+        self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
+    ) -> Appended:
+        """Seals and writes one record behind everything that is there; with `only_at`, only if nothing came.
+
+        Raises RunBusy where others kept moving the run for `wait_s`; KeyConflict where a record of this type has the
+        key already; StorageError, ValueError, TypeError. When it is `unreachable`, nobody knows whether the record was
+        written: it was not acknowledged, and if it was, it comes as news.
+        """
+        if self._is_closed:
+            raise StorageError(f"run {self._run_id!r} is closed", kind="io_error", advice="open it again")
+        deadline = time.monotonic() + wait_s
+        text = self._encode(record)
+        if not self._has_begun:
+            self.begin()
+        while only_at is None or (only_at == self._read_to and not self._waiting):
+            seq = self._read_to
+            line, hash_ = seal_text(self._opened(text) if seq == 0 else text, seq, self.head)
+            others = self._write(file, record, seq, line, hash_, deadline)
+            if others is None:
+                self._read_to, self.head = seq + 1, hash_
+                return Appended(tuple(self._hand_out()), seq, hash_)
+            for other in others:
+                self._take(other)
+            while self._fetch():
+                pass
+            if time.monotonic() >= deadline:
+                raise RunBusy(
+                    f"others kept moving {self.path} for {wait_s:g} s", advice="try again: nothing was written"
+                )
+        while self._fetch():
+            pass
+        return Appended(tuple(self._hand_out()), None)
+
+    def _opened(self, text: str) -> str:
+        return with_opening(text, opening_digest(self.header))
+
+    def _encode(self, record: dict[str, Any]) -> str:
+        """Return the record's JSON without secrets: one look at the whole text, value by value where one may be."""
+        text = encode_record(record)
+        if self._redactor is None or ("\\" not in text and self._redactor.is_clean(text)):
+            return text
+        return encode_record(self._redactor.redact_value(record))
+
+    def _write(
+        self, file: File, record: dict[str, Any], seq: int, line: bytes, hash_: str, deadline: float
+    ) -> list[str] | None:
+        """Sends the statement until it is answered. Returns None where the line stands there, written by us; else the
+        lines of others from there on, as far as they are known yet.
+
+        A connection that broke leaves open whether it does. The same bytes are sent again: at most one of them can be
+        written; where neither moved the head, the line at `seq` says whether the first one did.
+        """
+        values = {
+            "run_id": self._run_id,
+            "seq": seq,
+            "prev": self.head,
+            "hash": hash_,
+            "file": file,
+            "kind": str(record.get("type", "")),
+            "key": record.get("key") or None,
+            "branch": record.get("branch") or None,
+            "attempt": int(record.get("attempt") or 1),
+            "line": line[:-1].decode("ascii"),
+            "notify": file == "calls" and bool(record.get("key")) and record.get("type") != "call.started",
+        }
+        is_doubtful, looks, pause = False, 0, PAUSE_S
+        while True:
+            try:
+                with self._pool.lent(deadline) as connection:
+                    found = [there for there, _ in connection.execute(_APPEND, values).fetchall()]
+                    is_ours = is_doubtful and values["line"] in found[:1]
+                    if is_ours:
+                        connection.execute(CONFIRMED_BY, (self._run_id,))  # waits for whom every commit waits for
+                    if connection.warned:
+                        raise Unconfirmed(f"{self.path}: {connection.warned}", kind="unreachable", advice="try again")
+                    if is_ours or found == [None]:
+                        return None
+                    if found or not is_doubtful or looks == 2:
+                        return found
+                    looks += 1  # whoever moved the head has committed by now: the next look sees whether we did
+            except psycopg.errors.UniqueViolation as error:
+                if error.diag.constraint_name == "router_records_key":
+                    raise KeyConflict(f"run {self._run_id!r} has a {values['kind']} of key {values['key']!r}") from None
+                return []
+            except (psycopg.Error, Unconfirmed) as error:
+                away = isinstance(error, Unconfirmed) or is_away(error)
+                is_doubtful = is_doubtful or away
+                if not away or time.monotonic() + pause >= deadline:
+                    if isinstance(error, Unconfirmed):
+                        raise
+                    raise translated("append to a run", self._pool.where, error) from None
+                self._pool.drop_idle()
+                time.sleep(pause)
+                pause = min(pause * 2, 0.5)
+
+    # --- what stands beside the records -----------------------------------------------------------------------------
+
+    def put_catalog(self, revision: str, text: str) -> None:
+        """Makes sure that the text of a catalog revision stands with the run, before a decision names it."""
+        if revision in self._catalogs:
+            return
+        self._pool.fetch(
+            """
+            with kept as (insert into router_catalogs values (%(revision)s, %(text)s) on conflict do nothing)
+            insert into router_run_catalogs select %(run_id)s, %(revision)s,
+                (select count(*) from router_run_catalogs where run_id = %(run_id)s) on conflict do nothing
+            """,
+            {"run_id": self._run_id, "revision": revision, "text": text},
+            doing="store a catalog",
+        )
+        self._catalogs.add(revision)
+
+    def artifacts(self) -> PostgresArtifacts:
+        return self._artifacts
+
+    def sync(self) -> None:
+        """Returns at once: what was appended is committed."""
+
+    # --- its end ----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Says to others, from now until `close`, that this process works on the run."""
+        if not self._has_begun:
+            self._session.enter(self._run_id)
+            self._has_begun = True
+
+    def close(self) -> tuple[Writer, ...]:
+        """Lets go of the run. Where nobody else has it open its end is written, else those others are returned."""
+        if self._is_closed:
+            return ()
+        self._is_closed = True
+        if not self._has_begun:
+            return ()
+        others = self._session.leave(self._run_id)
+        if not others:
+            self._write_end()
+        return others
+
+    def _write_end(self) -> None:
+        """Writes `run.json` as of the end of the run, unless the run moved on meanwhile."""
+        rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
+        if not rows:
+            return
+        count, head = rows[0]
+        query = "select revision from router_run_catalogs where run_id = %s order by position, revision"
+        revisions = [revision for (revision,) in self._pool.fetch(query, (self._run_id,))]
+        end = {"catalogs": catalog_files(revisions), "closed": self._clock.now(), "head": head, "count": count}
+        self._pool.fetch(
+            "update router_runs set ended = %s where run_id = %s and next_seq = %s and head = %s",
+            (json.dumps(sealed({**self.header, **end})), self._run_id, count, head),
+            doing="close a run",
+        )
+
+    def __repr__(self) -> str:
+        return f"PostgresRunLog({self.path!r}, next_seq={self.next_seq})"
+
+
+def catalog_files(revisions: Iterable[str]) -> list[dict[str, str]]:
+    """Return the rows of `run.json` that say in which file each catalog stands."""
+    return [
+        {"revision": revision, "file": "catalog.json" if at == 0 else f"catalog-{_short(revision)}.json"}
+        for at, revision in enumerate(revisions)
+    ]
+
+
+def _short(revision: str) -> str:
+    return re.sub(r"[^0-9a-f]", "", revision.rpartition(":")[2])[:16]
