@@ -378,7 +378,7 @@ def enter(router: Router, name: str) -> Any:
 
 def carry_out(made: Any, drive: Callable[[Coroutine[Any, Any, Any]], object]) -> None:
     if isinstance(made, AbstractAsyncContextManager):
-        drive(made.__aenter__())  # type: ignore[arg-type]  # of a generator: it is a coroutine
+        drive(made.__aenter__())
     elif inspect.iscoroutine(made):
         drive(made)
 
