@@ -2,6 +2,7 @@
 
 A failing seed is named, and `BUNDLE_ROUTER_SEED=<seed>` runs it alone. `BUNDLE_ROUTER_LONG=1`: 100,000 schedules in
 memory and as many in a directory, 10,000 in a database (which takes 15 times as long), in parts that run side by side.
+A schedule costs 9 ms of CPU in memory (100,000: 15 minutes), 25 ms in a directory (42 minutes).
 """
 
 from __future__ import annotations

@@ -6,14 +6,17 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.archive import open_archive
 from bundle_router.serving.listener import Listener
 
 from tests.deferral.fake_api import Block, FakeApi, blocks_of
@@ -31,8 +34,8 @@ def python(environment: str) -> str:
     return str(found)
 
 
-def run(folder: Path, *words: object) -> str:
-    """Run a recipe in a home of its own, and return what it prints."""
+def run(folder: Path, *words: object, ends: tuple[int, ...] = (0,)) -> str:
+    """Run a recipe in a home of its own, and return what it prints. `ends`: how it may end."""
     home = {"HOME": str(folder), "PREFECT_HOME": str(folder / "prefect"), "CREWAI_STORAGE_DIR": str(folder / "crew")}
     quiet = {"DO_NOT_TRACK": "1", "CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
     where = {"PYTHONPATH": str(RECIPES.parent), "PATH": os.environ["PATH"], "PREFECT_LOGGING_LEVEL": "ERROR"}
@@ -40,7 +43,7 @@ def run(folder: Path, *words: object) -> str:
     done = subprocess.run(
         list(map(str, words)), capture_output=True, text=True, timeout=120, env={**home, **quiet, **where}, cwd=folder
     )
-    assert done.returncode == 0, (done.stdout, done.stderr[-3000:])
+    assert done.returncode in ends, (done.stdout, done.stderr[-3000:])
     return done.stdout
 
 
@@ -64,6 +67,21 @@ def test_dbos(tmp_path: Path) -> None:
     assert said.count(FOUND) == 2
     assert decisions(tmp_path) == 1
     assert calls(tmp_path) == [("get_ticket", "ok")]
+
+
+def test_a_dbos_workflow_whose_worker_is_killed_goes_on_elsewhere_and_does_nothing_twice(tmp_path: Path) -> None:
+    """E-10 with DBOS itself, which goes on with what was pending when it is launched again."""
+    program, recipe = python("recipes"), RECIPES / "dbos_killed.py"
+    for point in range(1, 41) if os.environ.get("BUNDLE_ROUTER_LONG") else (3, 5):
+        run(tmp_path, program, recipe, tmp_path, point, ends=(0, -signal.SIGKILL))
+    heard = run(tmp_path, program, recipe, tmp_path, 0).split()
+    assert len(heard) == 8
+    assert set(heard) <= {"ok", "unknown"}
+    assert open_archive(tmp_path / "runs").verify("r").ok
+    keys = Counter(row["key"] for row in open_archive(tmp_path / "runs").records("r") if row["type"] == "route.decided")
+    assert list(keys.values()) == [1] * 4
+    effects = Counter((tmp_path / "effects").read_text(encoding="utf-8").split())
+    assert all(effects[f"s.once-{number}"] <= 1 <= effects[f"s.again-{number}"] for number in range(4))
 
 
 def test_google_adk(tmp_path: Path) -> None:
