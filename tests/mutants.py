@@ -6,8 +6,8 @@ mutant is killed or no longer there.
 
 Rules:
 1. Nothing on disk is changed. pytest collects an area's tests once; for each mutant this process is forked, the child
-   puts the mutant's code into the functions that exist, and runs the tests that enter the changed lines, quickest
-   first, to the first that fails.
+   puts the mutant's code into the functions that exist, and runs the tests that enter the changed statement, quickest
+   first, to the first that fails. Which they are is seen once, with code that notes each statement it enters.
 2. What is changed: the body of functions, and the values of constants of a module (put wherever they were imported).
    Not: class bodies, defaults of parameters, decorators, annotations, messages.
 3. The quickest tests that together take `SECONDS` of CPU have to tell it apart: what only a long search would find is
@@ -15,7 +15,7 @@ Rules:
 4. A child that fails, dies or uses several times the CPU of its tests is a killed mutant. Hypothesis takes the same
    examples each time and shrinks nothing, so that two runs say the same.
 
-    python tests/mutants.py                     all areas: an hour or two of CPU
+    python tests/mutants.py                     all areas: about half an hour of CPU
     python tests/mutants.py chain --part 1/4    every fourth mutant of one area
     python tests/mutants.py chain --match seal  those whose line in the list holds the text
     python tests/mutants.py --list              what would be tried
