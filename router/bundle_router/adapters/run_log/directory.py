@@ -46,7 +46,7 @@ def open_runs(storage: Storage, path: Path, *, durable: bool) -> int:
             _refuse_foreign_link(storage, text)
             shared = bool(storage.stat("..", dir_fd=fd).st_mode & stat.S_IWOTH)
             check_private(storage.fstat(fd), text, forbidden=stat.S_IWOTH | (stat.S_IWGRP if shared else 0))
-    except BaseException:
+    except BaseException:  # who is interrupted keeps no descriptor, and no lock
         storage.close(fd)
         raise
     return fd
@@ -67,7 +67,7 @@ def open_run(storage: Storage, path: str) -> int:
     try:
         with translated("look at", path):
             check_private(storage.fstat(fd), path, forbidden=stat.S_IWGRP | stat.S_IWOTH)
-    except BaseException:
+    except BaseException:  # who is interrupted keeps no descriptor, and no lock
         storage.close(fd)
         raise
     return fd
@@ -124,7 +124,7 @@ def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
             raise OSError(errno.EINVAL, "it is not a regular file")
         if stat.S_IMODE(found.st_mode) != 0o600:
             storage.fchmod(fd, 0o600)
-    except BaseException:
+    except BaseException:  # who is interrupted keeps no descriptor, and no lock
         storage.close(fd)
         raise
     return fd

@@ -163,7 +163,7 @@ class DiskRunStore:
                 if trouble.kind != "deleted":
                     raise
                 continue  # it was pruned between our look and our lock: begin it anew
-            except BaseException:
+            except BaseException:  # who is interrupted keeps no descriptor, and no lock
                 log.release()
                 raise
             return log

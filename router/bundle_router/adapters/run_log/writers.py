@@ -75,7 +75,7 @@ class WriterTokens:
                     self._storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     write_all(self._storage, fd, f"{os.getpid()} {platform.node()}\n".encode())
                     self._storage.replace(beside, token, src_dir_fd=folder, dst_dir_fd=folder)
-                except BaseException:
+                except BaseException:  # who is interrupted keeps no descriptor, and no lock
                     self._storage.close(fd)
                     raise
             finally:
