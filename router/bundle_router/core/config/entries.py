@@ -96,7 +96,10 @@ def _syntax_problem(file: ConfigFile, message: str) -> Problem:
     where = re.search(r" \(at line (\d+), column (\d+)\)$", message)
     if where is not None:
         said = message[: where.start()]
-        return Problem(file.display_path, int(where[1]), "", f"not valid TOML: {_lower(said)}", column=int(where[2]))
+        twice = re.search(r"[Cc]annot declare \('(\w+)',\) twice", said)
+        hint = f"write [[{twice[1]}]] for each of several" if twice else ""
+        said = f"not valid TOML: {_lower(said)}"
+        return Problem(file.display_path, int(where[1]), "", said, hint, column=int(where[2]))
     last = file.text.count("\n", 0, len(file.text.rstrip())) + 1
     said = message.removesuffix(" (at end of document)")
     return Problem(file.display_path, last, "", f"not valid TOML: {_lower(said)}, at the end of the file")
