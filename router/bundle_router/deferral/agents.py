@@ -29,7 +29,6 @@ from bundle_router.errors import RequestError
 
 DEFAULT_UPSTREAM: Final = "https://api.anthropic.com"
 HEALTH_S: Final = 3.0
-KNOWN_AGENTS: Final = ("claude", "opencode", "cline")
 MARK: Final = "BUNDLE_ROUTER_DEFERRAL"
 
 

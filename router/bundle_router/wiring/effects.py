@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.errors import needs_extra
@@ -24,9 +24,6 @@ def open_redactor(catalog: Catalog) -> Redactor:
     if catalog.settings.search.embeddings is not None:
         names |= catalog.settings.search.embeddings.env_names
     return SecretRedactor(env_values={name: os.environ[name] for name in sorted(names) if os.environ.get(name)})
-
-
-DATABASES: Final = ("postgresql://", "postgres://")
 
 
 def open_store(

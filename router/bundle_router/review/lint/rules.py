@@ -11,7 +11,7 @@ Rules for the rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from bundle_router.core.config.positions import Path
@@ -91,7 +91,3 @@ def _findings(resolved: ResolvedConfig, has_content: HasContent | None) -> Itera
 
 def _place(word: str, finding: LintFinding) -> tuple[str, str, Path]:
     return word, finding.entry.file.name, (*finding.entry.path, *finding.path)
-
-
-def rule_words() -> Sequence[str]:
-    return (*RULES, "stray-file")
