@@ -54,7 +54,7 @@ class ServerDiscovery:
         if hidden:
             await self._servers.discover(hidden, state.scope)
         verified: set[str] = set()
-        while todo := self._meant(self._servers, state_now(), name) - verified:
+        while todo := self._servers_of(self._servers, state_now(), name) - verified:
             first = min(todo)
             await self._verified(self._servers, first, state.scope)
             verified.add(first)
@@ -86,7 +86,7 @@ class ServerDiscovery:
         """The servers that the decision holds tools of."""
         return {server for bundle in _shown(self._catalog, state) for server in bundle.servers}
 
-    def _meant(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
+    def _servers_of(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
         """The servers elsewhere of the tools that the name means: as things are known, and as a new list may say."""
         surface, servers = state.surface, self._catalog.servers
         exact = servers.get(surface.canonical.get(name, name).partition(".")[0])

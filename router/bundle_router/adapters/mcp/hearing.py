@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from bundle_router.core.tools.transport.pass_through import LOG, PROGRESS, Client, Heard
+from bundle_router.core.tools.transport.pass_through import LOG, PROGRESS, Client, NotificationHandler
 
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -33,7 +33,7 @@ def hear_log(client: Client, line: Mapping[str, Any]) -> None:
         client.heard(LOG, line)
 
 
-def progress_to(heard: Heard) -> Progress:
+def progress_to(heard: NotificationHandler) -> Progress:
     """Hands progress over without the token, which is the SDK's own."""
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:

@@ -102,7 +102,7 @@ class GitleaksRule:
             start, end = self._secret(spans)
             while end - start > 1 and data[start] in QUOTES and data[start] == data[end - 1]:
                 start, end = start + 1, end - 1
-            if start < end and self._stands(data[start:end], data[spans[0][0] : spans[0][1]]):
+            if start < end and self._is_secret(data[start:end], data[spans[0][0] : spans[0][1]]):
                 yield SecretHit(start, end, self.rank, self.id)
 
     def _secret(self, spans: tuple[tuple[int, int], ...]) -> tuple[int, int]:
@@ -110,7 +110,7 @@ class GitleaksRule:
             return spans[self.group]
         return next((span for span in spans[1:] if span[0] < span[1]), spans[0])
 
-    def _stands(self, secret: bytes, match: bytes) -> bool:
+    def _is_secret(self, secret: bytes, match: bytes) -> bool:
         if self.entropy and entropy(secret) <= self.entropy:
             return False
         if self.id == "generic-api-key" and not any(48 <= byte <= 57 for byte in secret):

@@ -60,7 +60,7 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True)
-class _Meant:
+class _MeaningScores:
     """What the request's vector is like, relative to the likest, and the best bundle's cosine. Empty without one."""
 
     bundles: Mapping[str, float] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class _Meant:
     cosine: float = 0.0
 
 
-WORDS_ALONE: Final = _Meant()
+WORDS_ALONE: Final = _MeaningScores()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _Found:
     tools: Mapping[str, float]
     full: Pass
     coherence: float
-    meant: _Meant
+    meaning: _MeaningScores
     terms: Terms | None
     """Of the request's whole text as bundles are ranked by it, where that is what was ranked."""
 
@@ -201,14 +201,14 @@ class Search:
             of_tools = blend(full.tools, add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
         else:
             bundles, of_tools = dict(full.bundles), dict(full.tools)
-        meant, coherence = self._meant(request, scope, tools), coherence_of(parts)
-        if meant.bundles:
+        meaning, coherence = self._meaning_scores(request, scope, tools), coherence_of(parts)
+        if meaning.bundles:
             share = w.meaning * coherence
-            bundles = blend(meant.bundles, best_is_one(bundles), share)
-            of_tools = blend(meant.tools, best_is_one(of_tools), share) if tools else of_tools
+            bundles = blend(meaning.bundles, best_is_one(bundles), share)
+            of_tools = blend(meaning.tools, best_is_one(of_tools), share) if tools else of_tools
         self._add_history(bundles, request, scope)
         whole = terms if wish == request.text and not tools else None
-        return _Found(bundles, of_tools, full, coherence, meant, whole)
+        return _Found(bundles, of_tools, full, coherence, meaning, whole)
 
     def _respelt(self, terms: Terms, tools: bool = False) -> Terms:
         """The terms with what an unknown word may stand for in its place. A name is no misspelt word. Which words are
@@ -231,7 +231,7 @@ class Search:
             return (stem,)
         return self.index.like("bundles", stem) or (stem,)
 
-    def _meant(self, request: Request, scope: SearchScope, tools: bool) -> _Meant:
+    def _meaning_scores(self, request: Request, scope: SearchScope, tools: bool) -> _MeaningScores:
         vector = request.vector or self.understood.get(request.text)
         if vector is None or self.vectors is None:
             return WORDS_ALONE
@@ -246,7 +246,9 @@ class Search:
             for id_ in by_text.keys() | by_tool.keys()
             if scope.bundles is None or id_ in scope.bundles
         }
-        return _Meant(likeness(both), likeness(dict((*near_tools, *near_pinned))), max(both.values(), default=0.0))
+        return _MeaningScores(
+            likeness(both), likeness(dict((*near_tools, *near_pinned))), max(both.values(), default=0.0)
+        )
 
     def _clauses(self, text: str) -> list[Terms]:
         clauses = self.analyzer.clauses(text)
@@ -309,7 +311,7 @@ class Search:
         weights = self.analyzer.weigh(replace(terms, pairs=()), self.weights.bundle_scale)
         total = sum(weights[s] * r for s, r in zip(stems, self.index.rarity("bundles", stems), strict=True))
         unseen = self.index.rarity("bundles", ("\0",))[0] or 1.0
-        votes = [scores for scores in (found.full.by_text, found.full.by_tool, found.meant.bundles, fused) if scores]
+        votes = [scores for scores in (found.full.by_text, found.full.by_tool, found.meaning.bundles, fused) if scores]
         agreeing = sum(min(votes_of, key=lambda id_: (-votes_of[id_], id_)) == first.id for votes_of in votes)
         full = found.full
         evidence = Evidence(
@@ -320,6 +322,6 @@ class Search:
             entropy=round(spread(list(fused.values())), 6),
             agreement=round(agreeing / len(votes), 6) if votes else 0.0,
             remembered=round(max(0.0, *remembered.values(), 0.0), 6),
-            likeness=round(found.meant.cosine, 6),
+            likeness=round(found.meaning.cosine, 6),
         )
         return replace(evidence, relevance=round(self.relevance(relevance_features(evidence, request.text)), 6))

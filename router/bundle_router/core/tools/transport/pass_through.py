@@ -21,7 +21,7 @@ ASKS_FOR: Final[Mapping[str, str]] = {
 PROGRESS: Final = "notifications/progress"
 LOG: Final = "notifications/message"
 
-Heard = Callable[[str, Mapping[str, Any]], None]
+NotificationHandler = Callable[[str, Mapping[str, Any]], None]
 """Called with the method and the params of a notification, from any thread; must neither block nor raise."""
 Ask = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Asks a client something, as a request of its protocol, and gives its answer; on any event loop."""
@@ -43,7 +43,7 @@ class Client:
     may_be_asked: bool = True
     log_level: str = ""
     progress: bool = False
-    heard: Heard | None = None
+    heard: NotificationHandler | None = None
     ask: Ask | None = None
 
     @property
