@@ -107,7 +107,7 @@ class Keys:
         """Return whom a token stands for at a run (None: at what is no run's), under a decision of it where one is
         named; None for a token that opens nothing there. Takes as long for every wrong one."""
         known = _digest(given)
-        derived = (self.of_run(run_id or ""), self.of_run(run_id or "", decision))
+        derived = () if run_id is None else (self.of_run(run_id), self.of_run(run_id, decision))
         single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
         listed = [token for token in self.named if hmac.compare_digest(known, token.digest)]
         if hmac.compare_digest(known, self._digest):
@@ -115,9 +115,7 @@ class Keys:
         if listed:
             until = listed[0].expires
             return listed[0].caller if until is None or time.time() < until else None
-        if not any(single) or run_id is None:
-            return None
-        return Caller("run", frozenset(("call",)), run_id=run_id)
+        return Caller("run", frozenset(("call",)), run_id=run_id) if any(single) else None
 
 
 def _digest(key: bytes) -> bytes:
