@@ -14,7 +14,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.json_schema import SchemaChecker
@@ -73,8 +72,9 @@ class McpSessions:
         self._hub: Hub | None = None
         self._making = threading.Lock()
         self._thread = SessionsLoop("bundle-router-mcp", self._context)
-        told = partial(diagnostics.event, "warning", "sdk.warned")
-        self._ear = LogListener(lambda where, untold: told(where=where, untold=untold))
+        self._ear = LogListener(
+            lambda where, untold: diagnostics.event("warning", "sdk.warned", where=where, untold=untold)
+        )
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
