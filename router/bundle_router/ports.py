@@ -344,12 +344,14 @@ class AnswerStore(Protocol):
 @dataclass(frozen=True, slots=True)
 class RawResult:
     """What a tool gave before shaping. `outcome` is `ok` or what went wrong; `code` is the tool's own word for it.
-    `answer` is the server's own, where it was asked for a client that is to have it."""
+    `answer` is the server's own, where it was asked for a client that is to have it. `queued_ms` is how long the call
+    waited here for its turn."""
 
     blocks: tuple[Block, ...]
     outcome: Outcome = "ok"
     code: str = ""
     answer: ServerReply | None = None
+    queued_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,6 +250,17 @@ def test_a_server_that_is_not_in_the_catalog_is_the_callers_mistake(bench: Any) 
 # --- many at once -----------------------------------------------------------------------------------------------------
 
 
+def test_a_call_says_how_long_it_waited_for_its_turn(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> list[float]:
+        calls = [bench.call(sessions, "hang", s=0.1) for _ in range(3)]
+        return [result.queued_ms for result in await asyncio.gather(*calls)]
+
+    with bench.faults.serving() as server:
+        first, second, third = bench.run(main, bench.http(server), bounds=Bounds(per_server=1))
+    assert first < second < third
+    assert third >= 200  # the server took as long for the two before
+
+
 def test_calls_beyond_the_queue_are_busy_and_those_within_it_are_done(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         results = await asyncio.gather(*(bench.call(sessions, "sleep", s=0.3) for _ in range(9)))

@@ -361,7 +361,7 @@ async def _reused(at: CallPorts, call: AdmittedCall) -> CallOutcome:
         raw = await _made(at, call)
         shaped = await shape_blocks(at.ports, catalog.settings.limits.max_result_chars, raw.blocks)
         whole = raw.blocks if call.request.whole else None
-        return CallOutcome(raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole)
+        return CallOutcome(raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole, queued_ms=raw.queued_ms)
 
     if results is None:
         return await work()

@@ -192,7 +192,7 @@ def finish_call(
     """Record the end of a call and return what it came to. The caller holds the run's lock. `refused`: it was not
     made, so that its arguments are kept by their beginning alone. A call without an id is given that of this record:
     nothing began it."""
-    elapsed_ms = (ports.clock.monotonic_ns() - call.started_ns) / 1e6
+    elapsed_ms = max(0.0, (ports.clock.monotonic_ns() - call.started_ns) / 1e6 - outcome.queued_ms)
 
     def record_of(call_id: str) -> CallFinished:
         named = replace(call, call_id=call_id)
@@ -225,7 +225,7 @@ def _finished(
         shaped=ShapedSize(shaped.original_bytes, shaped.kept_bytes, shaped.rule, tuple(shaped.flags)),
         joined=joined,
         elapsed_ms=round(elapsed_ms, 3),
-        ready_ms=round(call.ready_ms, 3),
+        ready_ms=round(call.ready_ms + outcome.queued_ms, 3),
         cached_from=outcome.source,
     )
     if refused:

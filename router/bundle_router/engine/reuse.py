@@ -42,7 +42,8 @@ S_IN_NS: Final = 1_000_000_000
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
     """What making a call gave, shaped. `source` is the call whose result it is, where that is another; `answer` the
-    server's own, where an agent's client is to have it; `whole` the result as it came, where that was asked for."""
+    server's own, where an agent's client is to have it; `whole` the result as it came, where that was asked for;
+    `queued_ms` how long it waited here for its turn."""
 
     outcome: Outcome
     code: str
@@ -52,6 +53,7 @@ class CallOutcome:
     stored: tuple[Stored, ...] = ()
     joined: tuple[tuple[str, str], ...] = ()
     whole: tuple[Block, ...] | None = None
+    queued_ms: float = 0.0
 
 
 Work = Callable[[], Awaitable[CallOutcome]]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bundle_router.adapters.mcp import wires
@@ -87,9 +88,12 @@ class Hub:
         self, server: Server, tool: str, arguments: Mapping[str, Any], scope: Scope, timeout_s: float
     ) -> RawResult:
         """Never raises what a server did."""
-        name = f"{server.name}.{tool}"
+        name, loop, queued_ms = f"{server.name}.{tool}", asyncio.get_running_loop(), -1.0
+        asked_at = loop.time()
 
         async def work(deadline: float) -> RawResult:
+            nonlocal queued_ms
+            queued_ms = (loop.time() - asked_at) * 1000
             params = {"name": tool, "arguments": dict(arguments)}
             raw = await self._twice(server, "tools/call", params, scope, deadline)
             await self._look_at(server, tool, scope, raw)
@@ -98,9 +102,10 @@ class Hub:
             return await in_turn("taken_apart", lambda: answered(name, raw, self._bounds.max_blocks, scope.client))
 
         try:
-            return await self._placed(server, name, work, timeout_s)
+            result = await self._placed(server, name, work, timeout_s)
         except RpcError as error:
-            return refused(name, error, scope.client)
+            result = refused(name, error, scope.client)
+        return replace(result, queued_ms=queued_ms if queued_ms >= 0 else (loop.time() - asked_at) * 1000)
 
     async def ask(
         self, server: Server, method: str, params: Mapping[str, Any], scope: Scope, timeout_s: float
