@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, ModelSettings, Policy, Server
-from bundle_router.core.decide.asking.key import question_key
 from bundle_router.core.decide.asking.picks import MAX_ENUMERATED, picked, shape_for, without_fence
 from bundle_router.core.decide.asking.prompt import (
     MAX_EXAMPLES,
@@ -17,6 +16,7 @@ from bundle_router.core.decide.asking.prompt import (
     PROMPT_VERSION,
     RUBRIC,
     Prompt,
+    question_key,
     system_part,
     user_part,
 )

@@ -20,11 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, ModelChoice, ModelSettings
-from bundle_router.core.decide.asking.key import question_key
 from bundle_router.core.decide.asking.model_breaker import TERMS, RetryBudget, end_of
 from bundle_router.core.decide.asking.model_exchange import Correction, ModelReply, ModelRequest
 from bundle_router.core.decide.asking.picks import Picked, picked, shape_for
-from bundle_router.core.decide.asking.prompt import PROMPT_VERSION, Prompt, system_part, user_part
+from bundle_router.core.decide.asking.prompt import PROMPT_VERSION, Prompt, question_key, system_part, user_part
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Failure, ModelUse, RecentStep, Reply
 from bundle_router.core.models.breaker import Breaker, Ticket

@@ -16,11 +16,12 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.catalog import Bundle, Catalog, ModelChoice
 from bundle_router.core.models import RecentStep, Step
+from bundle_router.core.models.canonical import digest_of
 
 PROMPT_VERSION: Final = "router-prompt/3"
 
@@ -128,3 +129,12 @@ def _json(value: Any) -> str:
 def _escaped(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+
+
+def question_key(prompt: Prompt, models: Sequence[ModelChoice], max_picks: int) -> str:
+    """Return a key that is equal where the same question is put to the same models under the same limits.
+
+    It is `sha256:…` over the prompt's version and both its parts (hence the permitted catalog text, the workflow, role,
+    step, normalised intent and recent steps), the models in order with their parameters, and the cap on picks.
+    """
+    return digest_of([PROMPT_VERSION, prompt.system, prompt.user, [asdict(model) for model in models], max_picks])

@@ -1,0 +1,371 @@
+"""What each keyword of JSON Schema asks of a value. A keyword says what is wrong, and whether the value fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from bundle_router.adapters.json_schema.verdicts import (
+    KEYWORDS,
+    MAX_SENTENCES,
+    KeywordRow,
+    Unchecked,
+    ValueCheck,
+    ValuePlace,
+    shown,
+)
+
+# --- keywords: any value ---------------------------------------------------------------------------------------------
+
+
+def _type(check: ValueCheck, names: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    value, kind = place.value, place.kind
+    for name in names if isinstance(names, list) else (names,):
+        if name == kind or (name == "integer" and kind == "number" and (isinstance(value, int) or value.is_integer())):
+            return True
+    wanted = ", ".join(repr(name) for name in names[:20]) if isinstance(names, list) else repr(names)
+    return check.wrong(place, f"{shown(value)} is not of type {wanted}")
+
+
+def _enum(check: ValueCheck, values: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    if check.canonical(place.value) in check.schema.equals(values, check):
+        return True
+    some = ", ".join(shown(value) for value in values[:20]) + (", …" if len(values) > 20 else "")
+    return check.wrong(place, f"{shown(place.value)} is not one of [{some}]")
+
+
+def _const(check: ValueCheck, wanted: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    if check.canonical(place.value) == check.canonical(wanted):
+        return True
+    return check.wrong(place, f"{shown(wanted)} was expected")
+
+
+def _reference(check: ValueCheck, reference: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    check.spend(1)
+    return check.fits_too(check.schema.target("#" if reference is True else reference), place)
+
+
+def _all_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    fine = True
+    for schema in schemas:
+        if not check.fits_too(schema, place):
+            fine = False
+            if not place.reports:
+                break
+    return fine
+
+
+def _any_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    fine = False
+    for schema in schemas:
+        if check.fits_too(schema, place, quietly=True):
+            fine = True
+            if place.seen is None:
+                break
+    return fine or check.wrong(place, f"{shown(place.value)} is not valid under any of the given schemas")
+
+
+def _one_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    fitting = 0
+    for schema in schemas:
+        fitting += check.fits_too(schema, place, quietly=True)
+        if fitting > 1:
+            return check.wrong(place, f"{shown(place.value)} is valid under more than one of the given schemas")
+    return fitting == 1 or check.wrong(place, f"{shown(place.value)} is not valid under any of the given schemas")
+
+
+def _not(check: ValueCheck, schema: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    refused = not check.fits(schema, ValuePlace(place.value, place.parent, place.name, False, None, place.kind))
+    return refused or check.wrong(place, f"{shown(place.value)} is what it should not be")
+
+
+def _if(check: ValueCheck, condition: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    branch = "then" if check.fits_too(condition, place, quietly=True) else "else"
+    return branch not in schema or check.fits_too(schema[branch], place)
+
+
+# --- keywords: numbers and texts -------------------------------------------------------------------------------------
+
+
+def _number(limit: Any) -> int | float:
+    if isinstance(limit, bool) or not isinstance(limit, int | float):
+        raise Unchecked("a limit is a number")
+    return limit
+
+
+def _minimum(check: ValueCheck, limit: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    if schema.get("exclusiveMinimum") is True:  # draft 4
+        return _exclusive_minimum(check, limit, schema, place)
+    return place.value >= _number(limit) or check.wrong(
+        place, f"{shown(place.value)} is less than the minimum of {shown(limit)}"
+    )
+
+
+def _maximum(check: ValueCheck, limit: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    if schema.get("exclusiveMaximum") is True:  # draft 4
+        return _exclusive_maximum(check, limit, schema, place)
+    return place.value <= _number(limit) or check.wrong(
+        place, f"{shown(place.value)} is greater than the maximum of {shown(limit)}"
+    )
+
+
+def _exclusive_minimum(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    if isinstance(limit, bool) or place.value > _number(limit):
+        return True
+    return check.wrong(place, f"{shown(place.value)} is less than or equal to the minimum of {shown(limit)}")
+
+
+def _exclusive_maximum(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    if isinstance(limit, bool) or place.value < _number(limit):
+        return True
+    return check.wrong(place, f"{shown(place.value)} is greater than or equal to the maximum of {shown(limit)}")
+
+
+def _multiple_of(check: ValueCheck, divisor: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    if _number(divisor) == 0:
+        raise Unchecked("nothing is a multiple of 0")
+    check.spend(4)
+    try:
+        # As the numbers are written, not as they are stored: 0.0075 is a multiple of 0.0001.
+        fine = Fraction(repr(place.value)) % Fraction(repr(divisor)) == 0
+    except ValueError:
+        raise Unchecked("a number that is none, or is too long") from None
+    return fine or check.wrong(place, f"{shown(place.value)} is not a multiple of {shown(divisor)}")
+
+
+def _min_length(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    return len(place.value) >= _number(limit) or check.wrong(place, f"{shown(place.value)} is too short")
+
+
+def _max_length(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    return len(place.value) <= _number(limit) or check.wrong(place, f"{shown(place.value)} is too long")
+
+
+def _pattern(check: ValueCheck, pattern: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    if check.matches(pattern, place.value) is False:
+        return check.wrong(place, f"{shown(place.value)} does not match {shown(pattern)}")
+    return True
+
+
+# --- keywords: arrays ------------------------------------------------------------------------------------------------
+
+
+def _items(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    """`prefixItems`, `items` and `additionalItems` together: what stands at which place."""
+    items, rest = schema.get("items", True), schema.get("items")
+    prefix = schema.get("prefixItems", ()) if check.schema.draft >= 2020 else ()
+    if isinstance(items, list):
+        prefix, rest = items, schema.get("additionalItems")
+    fine = True
+    for index, item in enumerate(place.value):
+        inner = prefix[index] if index < len(prefix) else rest
+        if inner is None:
+            break
+        if not check.fits_inside(inner, place, index, item):
+            fine = False
+            if not place.reports:
+                return False
+    if place.seen is not None:
+        place.seen.prefix = max(place.seen.prefix, len(prefix))
+        place.seen.all_items |= rest is not None
+    return fine
+
+
+def _contains(check: ValueCheck, wanted: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    quiet = ValuePlace(place.value, place.parent, place.name, False, None, place.kind)
+    found = [index for index, item in enumerate(place.value) if check.fits_inside(wanted, quiet, index, item)]
+    if place.seen is not None and check.schema.draft >= 2020:
+        place.seen.indexes.update(found)
+    counted = check.schema.draft >= 2019
+    least, most = (schema.get("minContains", 1), schema.get("maxContains")) if counted else (1, None)
+    if len(found) < _number(least):
+        return check.wrong(place, f"{len(found)} of its items are as {_number(least)} of them must be")
+    if most is not None and len(found) > _number(most):
+        return check.wrong(place, f"{len(found)} of its items are as {_number(most)} of them may be")
+    return True
+
+
+def _unique_items(check: ValueCheck, unique: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    if unique is not True:
+        return True
+    met: set[str] = set()
+    for item in place.value:
+        text = check.canonical(item)
+        if text in met:
+            return check.wrong(place, f"{shown(item)} is in it more than once: its items must be unique")
+        met.add(text)
+    return True
+
+
+def _min_items(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    return len(place.value) >= _number(limit) or check.wrong(
+        place, f"it has {len(place.value)} items, at least {limit} are expected"
+    )
+
+
+def _max_items(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    return len(place.value) <= _number(limit) or check.wrong(
+        place, f"it has {len(place.value)} items, at most {limit} are allowed"
+    )
+
+
+def _unevaluated_items(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    seen = place.seen
+    assert seen is not None  # noqa: S101 - `fits` made one, since the keyword is there
+    if seen.all_items:
+        return True
+    check.spend(len(place.value))
+    left = [index for index in range(seen.prefix, len(place.value)) if index not in seen.indexes]
+    fine = _each(check, place, inner, ((index, place.value[index]) for index in left), "Unevaluated items")
+    seen.all_items = True
+    return fine
+
+
+# --- keywords: objects -----------------------------------------------------------------------------------------------
+
+
+def _properties(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    """`properties`, `patternProperties` and `additionalProperties` together: which schemas each name must fit."""
+    properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    additional = schema.get("additionalProperties")
+    extra: list[str] = []
+    fine = True
+    for name, value in place.value.items():
+        check.spend(1)
+        inner = [properties[name]] if name in properties else []
+        unsure = False
+        for pattern, other in patterns.items():
+            matched = check.matches(pattern, name)
+            unsure |= matched is None
+            if matched:
+                inner.append(other)
+        if not inner and not unsure and additional is not None:
+            extra.append(name)
+        elif place.seen is not None and (inner or unsure):
+            place.seen.names.add(name)
+        for other in inner:
+            if not check.fits_inside(other, place, name, value):
+                fine = False
+                if not place.reports:
+                    return False
+    if additional is not None:
+        fine &= _each(check, place, additional, ((name, place.value[name]) for name in extra), "Additional properties")
+        if place.seen is not None:
+            place.seen.all_names = True
+    return fine
+
+
+def _each(check: ValueCheck, place: ValuePlace, schema: Any, parts: Iterable[tuple[Any, Any]], what: str) -> bool:
+    """Whether each part fits; where none may be, one sentence names the first of them."""
+    if schema is False:
+        names = [name for name, _ in parts]
+        some = ", ".join(shown(name) for name in names[:5]) + (", …" if len(names) > 5 else "")
+        was = "was" if len(names) == 1 else "were"
+        return not names or check.wrong(place, f"{what} are not allowed ({some} {was} unexpected)")
+    fine = True
+    for name, value in parts:
+        if not check.fits_inside(schema, place, name, value):
+            fine = False
+            if not place.reports:
+                break
+    return fine
+
+
+def _unevaluated_properties(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    seen = place.seen
+    assert seen is not None  # noqa: S101 - `fits` made one, since the keyword is there
+    if seen.all_names:
+        return True
+    check.spend(len(place.value))
+    left = ((name, value) for name, value in place.value.items() if name not in seen.names)
+    fine = _each(check, place, inner, left, "Unevaluated properties")
+    seen.all_names = True
+    return fine
+
+
+def _property_names(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    fine = True
+    for name in place.value:
+        if not check.fits_inside(inner, place, name, name):
+            fine = False
+            if not place.reports:
+                break
+    return fine
+
+
+def _required(check: ValueCheck, names: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    check.spend(len(names) // 8)
+    missing = [name for name in names if name not in place.value]
+    for name in missing[:MAX_SENTENCES]:
+        check.wrong(place, f"{shown(name)} is a required property")
+    return not missing
+
+
+def _dependencies(check: ValueCheck, needs: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    """`dependentRequired`, `dependentSchemas`, and what both were called before."""
+    check.spend(len(needs))
+    fine = True
+    for name, needed in needs.items():
+        if name not in place.value:
+            continue
+        if isinstance(needed, list):
+            check.spend(len(needed) // 8)
+            missing = [other for other in needed if other not in place.value]
+            fits = not missing or check.wrong(place, f"{shown(missing[0])} is a dependency of {shown(name)}")
+        else:
+            fits = check.fits_too(needed, place)
+        fine &= fits
+    return fine
+
+
+def _min_properties(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    return len(place.value) >= _number(limit) or check.wrong(place, "it has too few properties")
+
+
+def _max_properties(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    return len(place.value) <= _number(limit) or check.wrong(place, "it has too many properties")
+
+
+KEYWORDS.update(
+    {
+        "type": KeywordRow("", _type),
+        "enum": KeywordRow("", _enum),
+        "const": KeywordRow("", _const, since=6),
+        "$ref": KeywordRow("", _reference),
+        "$dynamicRef": KeywordRow("", _reference, since=2020),
+        "$recursiveRef": KeywordRow("", _reference, since=2019, until=2019),
+        "allOf": KeywordRow("", _all_of),
+        "anyOf": KeywordRow("", _any_of),
+        "oneOf": KeywordRow("", _one_of),
+        "not": KeywordRow("", _not),
+        "if": KeywordRow("", _if, since=7),
+        "minimum": KeywordRow("number", _minimum),
+        "maximum": KeywordRow("number", _maximum),
+        "exclusiveMinimum": KeywordRow("number", _exclusive_minimum),
+        "exclusiveMaximum": KeywordRow("number", _exclusive_maximum),
+        "multipleOf": KeywordRow("number", _multiple_of),
+        "minLength": KeywordRow("string", _min_length),
+        "maxLength": KeywordRow("string", _max_length),
+        "pattern": KeywordRow("string", _pattern),
+        "minItems": KeywordRow("array", _min_items),
+        "maxItems": KeywordRow("array", _max_items),
+        "uniqueItems": KeywordRow("array", _unique_items),
+        "contains": KeywordRow("array", _contains, since=6),
+        "minProperties": KeywordRow("object", _min_properties),
+        "maxProperties": KeywordRow("object", _max_properties),
+        "required": KeywordRow("object", _required),
+        "propertyNames": KeywordRow("object", _property_names, since=6),
+        "dependencies": KeywordRow("object", _dependencies, until=7),
+        "dependentRequired": KeywordRow("object", _dependencies, since=2019),
+        "dependentSchemas": KeywordRow("object", _dependencies, since=2019),
+        "prefixItems": KeywordRow("array", _items, since=2020, joint=True),
+        "items": KeywordRow("array", _items, joint=True),
+        "properties": KeywordRow("object", _properties, joint=True),
+        "patternProperties": KeywordRow("object", _properties, joint=True),
+        "additionalProperties": KeywordRow("object", _properties, joint=True),
+        "unevaluatedItems": KeywordRow("array", _unevaluated_items, since=2019),
+        "unevaluatedProperties": KeywordRow("object", _unevaluated_properties, since=2019),
+    }
+)
+"""In the order they are looked at: `unevaluated*` are about what all others left."""
