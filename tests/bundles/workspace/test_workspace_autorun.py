@@ -87,7 +87,10 @@ def as_router(workspace: Path, source: str, python: str = ".venv/bin/python") ->
     return done.stdout
 
 
-def test_no_code_planted_in_the_routers_environment_runs_outside(made_environment: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("facilities", [FACILITIES, FACILITIES[1:]], ids=["bubblewrap", "own"])
+def test_no_code_planted_in_the_routers_environment_runs_outside(
+    made_environment: Path, tmp_path: Path, facilities: tuple[str, ...]
+) -> None:
     canary = tmp_path / "escaped"
     stdlib = made_environment / "evil" / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     for planted in ("encodings/__init__.py", "os.py"):
@@ -98,7 +101,7 @@ def test_no_code_planted_in_the_routers_environment_runs_outside(made_environmen
         'print(write(".venv/pyvenv.cfg", "home = evil/bin\\n"), write(".venv/new/x"), write("evil/fine"))\n'
         f"config = Path({str(made_environment / '.venv' / 'pyvenv.cfg')!r}); before = config.read_text()\n"
         f'config.write_text("home = {made_environment}/evil/bin\\n")\n'
-        'print(run("print(6 * 7)"))\n'
+        f'print(run("print(6 * 7)", facilities={facilities!r}))\n'
         "config.write_text(before)\n",
     )
     assert said.startswith("autorun autorun None\n")
@@ -150,6 +153,22 @@ def test_the_launchers_code_is_what_it_was_when_the_router_started(tmp_path: Pat
     assert done.stdout.startswith("protected autorun None\n")
     assert "Read-only file system" in done.stdout
     assert "\n42\n" in done.stdout
+
+
+def test_who_holds_the_launchers_code_can_not_change_it(made_environment: Path) -> None:
+    said = as_router(
+        made_environment,
+        "import os\n"
+        'run("print(6 * 7)")\n'
+        "for name in os.listdir('/proc/self/fd'):\n"
+        "    if os.path.exists(f'/proc/self/fd/{name}') and 'memfd:launcher' in os.readlink(f'/proc/self/fd/{name}'):\n"
+        "        for change in (lambda fd: os.pwrite(fd, b'x', 0), lambda fd: os.ftruncate(fd, 0)):\n"
+        "            try:\n"
+        "                print(change(int(name)))\n"
+        "            except PermissionError:\n"
+        "                print('sealed')\n",
+    )
+    assert said == "sealed\nsealed\n"
 
 
 # --- layouts --------------------------------------------------------------------------------------------------------
