@@ -243,8 +243,11 @@ def test_lists_say_what_came_since_and_move_nothing(new_page: Any, tmp_path: Pat
             engine.submit(router.close_run_sync, "first").result()
             run.get_by_role("link", name="1 new").click()
             run.locator("li.step").nth(1).wait_for()
-            while run.get_by_text("closed").count() == 0:  # a look at the runs may be a moment old
+            for _ in range(100):  # a look at the runs may be a moment old
+                if run.get_by_text("closed").count():
+                    break
                 run.reload()
+            assert run.get_by_text("closed").count()
             assert run.locator("li.step").count() == 2
             assert runs.troubles + run.troubles == []
         reader.close()
