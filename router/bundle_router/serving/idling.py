@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import takewhile
 from typing import Final
 
 from bundle_router.errors import RouterError
@@ -17,7 +19,7 @@ LOOKS: Final = 4
 
 
 class IdleRuns:
-    """Which runs were used when. Belongs to one event loop; only `note` may be called from elsewhere.
+    """Which runs were used when. Belongs to one event loop; only `note` may be called from other threads.
 
     `close` ends a run; `report` says what came of it.
     """
@@ -28,7 +30,7 @@ class IdleRuns:
         self._report = report
         self._used: OrderedDict[str, float] = OrderedDict()
         self._busy: dict[str, int] = {}
-        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
         self._task = asyncio.create_task(self._watch(), name="idle-runs")
 
     @contextlib.contextmanager
@@ -41,20 +43,18 @@ class IdleRuns:
             self._busy[run_id] -= 1
             if not self._busy[run_id]:
                 del self._busy[run_id]
-            self._note(run_id)
+            self.note(run_id)
 
     def note(self, run_id: str) -> None:
-        """A run was routed, on whatever thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to care
-            self._loop.call_soon_threadsafe(self._note, run_id)
+        """A run was used, on whatever thread."""
+        with self._lock:
+            self._used[run_id] = time.monotonic()
+            self._used.move_to_end(run_id)
 
     def forget(self, run_id: str) -> None:
         """A run was closed."""
-        self._used.pop(run_id, None)
-
-    def _note(self, run_id: str) -> None:
-        self._used[run_id] = time.monotonic()
-        self._used.move_to_end(run_id)
+        with self._lock:
+            self._used.pop(run_id, None)
 
     async def _watch(self) -> None:
         while True:
@@ -64,9 +64,9 @@ class IdleRuns:
     async def close_idle(self) -> None:
         """Close what has been idle for long enough."""
         until = time.monotonic() - self._idle_s
-        for run_id, used in list(self._used.items()):
-            if used > until:
-                break
+        with self._lock:
+            idle = [*takewhile(lambda run_id: self._used[run_id] <= until, self._used)]
+        for run_id in idle:
             if run_id in self._busy:
                 continue
             self.forget(run_id)

@@ -17,7 +17,16 @@ from starlette.routing import BaseRoute, Route
 from bundle_router.core.models import RUN_ID, Decision
 from bundle_router.core.tools.shaping.media_forms import IMAGES
 from bundle_router.errors import RouterError, UnknownRun
-from bundle_router.serving.api.bodies import KEY, CallBody, MediaQuery, MissedBody, NoQuery, RouteBody, ToolsQuery
+from bundle_router.serving.api.bodies import (
+    KEY,
+    CallBody,
+    MediaQuery,
+    MissedBody,
+    NoQuery,
+    ToolsQuery,
+    route_body,
+    step_and_messages,
+)
 from bundle_router.serving.api.openapi import openapi_document
 from bundle_router.serving.api.problems import (
     GONE,
@@ -88,14 +97,11 @@ class DecisionApi:
                 if scope is not None and scope not in caller.scopes:
                     raise RefusedRequest(lacks(scope))
                 await request.body()  # whole already; what is received after it is the client's going away
-                async with asyncio.timeout(self._request_s):
-                    response = await _while_connected(request, work)
+                response = await _while_waited_for(request, work, self._request_s)
             except RefusedRequest as refused:
                 response = respond(refused.refusal)
             except RouterError as error:
                 response = respond(self._told(error))
-            except TimeoutError:
-                response = respond(TIMED_OUT)
             except Exception as defect:  # noqa: BLE001 - the boundary: a defect of ours is a sentence, its text is for the log
                 self._access.report("error", "request.failed", route=route, error=defect)
                 response = respond(INTERNAL)
@@ -113,9 +119,8 @@ class DecisionApi:
     # --- what is asked ---------------------------------------------------------------------------------------------
 
     async def _route(self, request: Request) -> Response:
-        body = await _body(request, RouteBody)
-        key = _key(request, body.key)
-        step = body.to_step(key)
+        body = await _body(request, route_body(await request.body()))
+        step, messages = step_and_messages(body, _key(request, body.key))
         caller: Caller = request.scope["user"]
         if caller.principal:
             if step.principal not in ("", caller.principal):
@@ -125,7 +130,7 @@ class DecisionApi:
                 if run_id is not None:
                     await self._own(caller, run_id, may_be_new=run_id == step.run_id)
         with self._idle.use(step.run_id):
-            routing = self._router.route(step, messages=body.messages)
+            routing = self._router.route(step, messages=messages)
             decision = await self._telemetry.decision(routing, request.headers.get("traceparent"))
         return _json(_DECISION.dump_json(decision))
 
@@ -269,17 +274,21 @@ def _sha256(request: Request) -> str:
     return sha256
 
 
-async def _while_connected(request: Request, work: Work) -> Response:
-    """Do the work unless the client goes away: then it is cancelled. What never has to wait is never watched."""
+async def _while_waited_for(request: Request, work: Work, within_s: float) -> Response:
+    """Do the work unless it takes too long or the client goes away: then it is cancelled. What never has to wait is
+    never watched."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     watching: list[asyncio.Task[None]] = []
-    gone = False
+    ended: list[Refusal] = []
 
     async def watch() -> None:
-        nonlocal gone
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        gone = True
+        try:
+            async with asyncio.timeout(within_s):
+                while (await request.receive())["type"] != "http.disconnect":
+                    pass
+            ended.append(GONE)
+        except TimeoutError:
+            ended.append(TIMED_OUT)
         assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
         task.cancel()
 
@@ -287,10 +296,10 @@ async def _while_connected(request: Request, work: Work) -> Response:
     try:
         return await work(request)
     except asyncio.CancelledError:
-        if not gone or task is None:
+        if not ended or task is None:
             raise
         task.uncancel()
-        return respond(GONE)
+        return respond(ended[0])
     finally:
         begin.cancel()
         for each in watching:

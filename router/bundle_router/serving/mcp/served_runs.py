@@ -171,8 +171,9 @@ class ServedRuns:
 
     def _decided(self, run_id: str) -> None:
         """A run was routed, on whatever thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(self._hear, run_id)
+        if self._served:  # who begins to be served reads the newest decision anyway
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._hear, run_id)
 
     def _hear(self, run_id: str) -> None:
         for served in [served for served in self._served.values() if served.id == run_id]:
