@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from bundle_router.serving.pages import pages
+from bundle_router.serving.pages.application import pages
 from bundle_router.wiring.run_reader import RunReader
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from bundle_router.core.models.words import CODES, FAILURES, OUTCOMES, REASONS, 
 from bundle_router.core.records.read_model import RunQuery
 from bundle_router.errors import RequestError
 from bundle_router.review import sentences
-from bundle_router.serving.pages import pages, publish
-from bundle_router.serving.pages.application import POLICY
+from bundle_router.serving.pages.application import POLICY, pages
+from bundle_router.serving.pages.publishing import publish
 from bundle_router.wiring.run_reader import RunReader, open_reader
 from starlette.testclient import TestClient
 

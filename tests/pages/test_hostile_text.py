@@ -18,7 +18,8 @@ from bundle_router.core.records.chain import FILES, genesis, parse, seal
 from bundle_router.core.records.header import opening_digest, sealed
 from bundle_router.core.records.read_model import RunQuery
 from bundle_router.core.tools.shaping import visible
-from bundle_router.serving.pages import pages, publish
+from bundle_router.serving.pages.application import pages
+from bundle_router.serving.pages.publishing import publish
 from bundle_router.wiring.run_reader import RunReader, open_reader
 from starlette.testclient import TestClient
 

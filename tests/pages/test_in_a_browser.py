@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.serving.pages import publish
+from bundle_router.serving.pages.publishing import publish
 from bundle_router.wiring.run_reader import RunReader, open_reader
 
 from tests.pages.browsing import BrowserThread, browsed, served

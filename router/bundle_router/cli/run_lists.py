@@ -136,19 +136,7 @@ def list_some(arguments: argparse.Namespace) -> int:
     elif not page.runs:
         say("no run is like that")
     else:
-        columns = (
-            "run",
-            "state",
-            "began (UTC)",
-            "took>",
-            "workflow",
-            "steps>",
-            "calls>",
-            "tokens>",
-            "of all>",
-            "marks",
-        )
-        table(columns, [_cells(run) for run in page.runs])
+        table(_COLUMNS, [_cells(run) for run in page.runs])
         if page.total > len(page.runs):
             say(f"{len(page.runs)} of {page.total:,} runs; --limit shows more")
         if line := unrouted_line({row.name: row.count for row in sources}):

@@ -304,7 +304,7 @@ def _index(arguments: argparse.Namespace) -> int:
 
 
 def _publish(arguments: argparse.Namespace) -> int:
-    from bundle_router.serving.pages import publish
+    from bundle_router.serving.pages.publishing import publish
     from bundle_router.wiring.run_reader import open_reader
 
     reader = open_reader(arguments.runs, store=arguments.store, config=config_folder(arguments))

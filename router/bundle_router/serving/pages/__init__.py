@@ -9,8 +9,3 @@ Rules:
 4. A list reads what it shows. Pages of runs and records have an end, and say how many more there are.
 5. Words are the closed codes' own, each with its sentence.
 """
-
-from bundle_router.serving.pages.application import pages
-from bundle_router.serving.pages.publishing import publish
-
-__all__ = ["pages", "publish"]

@@ -8,23 +8,21 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 from urllib.parse import parse_qs
 
-from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun, needs_extra
-from bundle_router.serving.pages.rendering import NAV, Links, PageContent, render
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun
+from bundle_router.serving.pages.rendering import NAV, Links, PageContent, asset_bytes, error_page, json_text, render
 from bundle_router.serving.pages.views import Away, PageViews, Query, first
 from bundle_router.serving.refusals import Asgi
 from bundle_router.wiring.run_reader import RunReader
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import BaseRoute
-
-    Handler = Callable[[Request], Awaitable[Response]]
-
+Handler = Callable[[Request], Awaitable[Response]]
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -51,7 +49,7 @@ ASSETS: Final[Mapping[str, str]] = {
 """What pages load, all of it ours or vendored with its licence."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _STATUS: Final = ((UnknownRun, 404), (RequestError, 404), (CorruptRun, 500))
-Reviewer = Callable[["Request"], str | None]
+Reviewer = Callable[[Request], str | None]
 """Who asks, if they may label; None where they may only read."""
 
 
@@ -66,11 +64,7 @@ def pages(
 ) -> Asgi:
     """Return the pages of a reader. `base` is the path they are mounted at; `away` says which servers can't be used
     now, and why; `more` are routes that come first, `nav` the addresses and names at the top of every page.
-
-    Raises NotInstalled where Starlette or Jinja2 is missing.
     """
-    with needs_extra("pages", "service"):
-        from starlette.applications import Starlette
     app = Starlette(routes=[*more, *PageRoutes(reader, Links(base, nav=tuple(nav)), reviewer, away).routes()])
     app.router.redirect_slashes = False
     return app
@@ -87,8 +81,6 @@ class PageRoutes:
         self._token = secrets.token_urlsafe(24)
 
     def routes(self) -> list[BaseRoute]:
-        from starlette.routing import Route
-
         def page(path: str, view: Callable[[PageViews, Request], PageContent]) -> list[BaseRoute]:
             as_json = "/index.json" if path == "/" else f"{path}.json"
             return [Route(as_json, self._answer(view, as_json=True)), Route(path, self._answer(view))]
@@ -145,8 +137,6 @@ class PageRoutes:
 
     async def _named_why(self, request: Request) -> Response:
         """The form's address: what was typed becomes a part of the path, where it can be one."""
-        from starlette.responses import RedirectResponse
-
         name = first(_query(request), "name").strip()[:300]
         if re.fullmatch(r"[A-Za-z0-9._~@:+-]+", name) and set(name) != {"."}:
             run_id, seq = _at(request)
@@ -155,8 +145,6 @@ class PageRoutes:
 
     async def _label(self, request: Request) -> Response:
         """Keep a label. Needs a reviewer, a page of this origin, and its token."""
-        from starlette.responses import RedirectResponse
-
         by = self._reviewer(request)
         if by is None:
             return await self._refused(request, "this token may read, and not label", 403)
@@ -179,8 +167,6 @@ class PageRoutes:
 
     async def _artifact(self, request: Request) -> Response:
         """The bytes of an artifact: in place where they are a raster image or sound by content, else to keep."""
-        from starlette.responses import Response as Plain
-
         run_id, sha256 = request.path_params["run"], request.path_params["sha256"]
         try:
             if not _DIGEST.fullmatch(sha256):
@@ -190,16 +176,14 @@ class PageRoutes:
             return await self._refused(request, error.message, 404, error.advice)
         headers = {**HEADERS, "content-security-policy": ARTIFACT_POLICY, "cache-control": "private, max-age=86400"}
         headers["content-disposition"] = f'{"inline" if found.inline else "attachment"}; filename="{sha256[:16]}"'
-        return Plain(found.data, 200, headers, found.mime_type if found.inline else "application/octet-stream")
+        return Response(found.data, 200, headers, found.mime_type if found.inline else "application/octet-stream")
 
     async def _asset(self, request: Request) -> Response:
-        from starlette.responses import Response as Plain
-
         name = request.path_params["name"]
         if name not in ASSETS:
             return await self._refused(request, "there is nothing here", 404)
         data = await asyncio.to_thread(asset_bytes, name)
-        return Plain(data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name])
+        return Response(data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name])
 
 
 async def answered(
@@ -210,8 +194,6 @@ async def answered(
     as_json: bool = False,
 ) -> Response:
     """Make a page in a thread, and answer with it as HTML or JSON; an address in its place is led on to."""
-    from starlette.responses import HTMLResponse, RedirectResponse
-    from starlette.responses import Response as Plain
 
     def made() -> tuple[PageContent | str, str]:
         page = make()
@@ -223,7 +205,7 @@ async def answered(
     if isinstance(page, str):
         return RedirectResponse(links.base + page, 303, HEADERS)
     if as_json:
-        return Plain(text, page.status, HEADERS, "application/json")
+        return Response(text, page.status, HEADERS, "application/json")
     return HTMLResponse(text, page.status, HEADERS)
 
 
@@ -242,34 +224,6 @@ async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, l
     if not is_own or not hmac.compare_digest(first(form, "token").encode(), token.encode()):
         return "the form is not from a page of this service, or from an older one", 403
     return form
-
-
-def asset_bytes(name: str) -> bytes:
-    """Return one of `ASSETS`."""
-    return files("bundle_router.serving.pages").joinpath("assets", name).read_bytes()
-
-
-def json_text(value: Any) -> str:
-    """Return JSON that can stand anywhere: ASCII alone, and no `<` that a reader could take for markup."""
-    import json
-
-    text = json.dumps(value, default=_plain, ensure_ascii=True)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _plain(value: Any) -> Any:
-    from dataclasses import asdict, is_dataclass
-
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return list(value) if isinstance(value, set | frozenset | tuple) else str(value)
-
-
-def error_page(message: str, advice: str, where: str, status: int) -> PageContent:
-    """Return the page that says what is wrong."""
-    values = {"title": "Not found" if status == 404 else "Not possible", "here": "", "where": where, "message": message,
-              "advice": advice, "may_label": False, "token": "", "stale": ""}  # fmt: skip
-    return PageContent("error.html", values, {"error": message, "advice": advice}, status)
 
 
 def _query(request: Request) -> Query:

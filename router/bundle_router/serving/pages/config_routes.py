@@ -11,33 +11,28 @@ Rules:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qs
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
 from bundle_router.errors import ConfigError, RequestError, RouterError
-from bundle_router.serving.pages.application import HEADERS, answered, error_page, read_form
+from bundle_router.serving.pages.application import HEADERS, Handler, Reviewer, answered, read_form
 from bundle_router.serving.pages.config_views import ConfigViews, Form, field, text_digest
-from bundle_router.serving.pages.rendering import NAV, Links, PageContent
+from bundle_router.serving.pages.rendering import NAV, Links, PageContent, error_page
 from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, WideningRefused
 from bundle_router.wiring.pin_approval import PinApproval
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import BaseRoute
-
-    Handler = Callable[[Request], Awaitable[Response]]
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a form: a config file, with every character escaped."""
 WITH_CONFIG: Final = (*NAV, ("/config", "Config"))
 """The pages at the top of every page where the config is edited."""
-Editor = Callable[["Request"], str | None]
-"""Who asks, if they may edit; None where they may only read."""
-Post = Callable[[Form, str], "PageContent | str"]
+Post = Callable[[Form, str, Request], PageContent | str]
 """A page, or the address to go on to."""
 
 
@@ -51,7 +46,7 @@ class ConfigRoutes:
         *,
         approval: PinApproval | None = None,
         others: Mapping[str, Path] | None = None,
-        who: Editor = lambda _: None,
+        who: Reviewer = lambda _: None,
         base: str = "",
     ) -> None:
         self._editor = editor
@@ -62,8 +57,6 @@ class ConfigRoutes:
         self._token = secrets.token_urlsafe(24)
 
     def routes(self) -> list[BaseRoute]:
-        from starlette.routing import Route
-
         def page(path: str, view: Callable[[Form, Request], PageContent]) -> list[BaseRoute]:
             return [Route(f"{path}.json", self._get(view, as_json=True)), Route(path, self._get(view))]
 
@@ -72,25 +65,27 @@ class ConfigRoutes:
             *page("/config/compare", lambda query, _: self._views.compare(field(query, "with"))),
             *page("/config/changes", lambda query, _: self._views.changes()),
             Route("/config/schema/{file}", self._schema),
-            Route("/config/check", self._post(self._check), methods=["POST"]),
-            Route("/config/preview", self._post(self._preview), methods=["POST"]),
+            Route(
+                "/config/check",
+                self._post(lambda form, *_: self._views.problems(field(form, "file"), field(form, "text"))),
+                methods=["POST"],
+            ),
+            Route("/config/preview", self._post(lambda form, *_: self._views.preview(form)), methods=["POST"]),
             Route("/config/save", self._post(self._save), methods=["POST"]),
             Route("/config/undo", self._get(lambda *_: self._views.undo())),
             Route("/config/undo", self._post(self._undo), methods=["POST"]),
             *page("/servers/{server}/pins", lambda _, request: self._views.pins(request.path_params["server"])),
-            Route("/servers/{server}/pins", self._post_at("server", self._review), methods=["POST"]),
-            Route("/servers/{server}/approve", self._post_at("server", self._approve), methods=["POST"]),
+            Route(
+                "/servers/{server}/pins",
+                self._post(lambda _form, _by, request: self._views.pins(request.path_params["server"], ask=True)),
+                methods=["POST"],
+            ),
+            Route("/servers/{server}/approve", self._post(self._approve), methods=["POST"]),
         ]
 
     # --- what is posted ----------------------------------------------------------------------------------------------
 
-    def _check(self, form: Form, _by: str) -> PageContent:
-        return self._views.problems(field(form, "file"), field(form, "text"))
-
-    def _preview(self, form: Form, _by: str) -> PageContent:
-        return self._views.preview(form)
-
-    def _save(self, form: Form, by: str) -> PageContent | str:
+    def _save(self, form: Form, by: str, _request: Request) -> PageContent | str:
         name, text = field(form, "file"), field(form, "text")
         if field(form, "compared") != text_digest(text):
             said = RequestError("the text was changed since it was compared", advice="see what it comes to now")
@@ -107,17 +102,15 @@ class ConfigRoutes:
             return self._views.preview(form, refused=error)
         return f"/config?file={name}&saved=1"
 
-    def _undo(self, form: Form, by: str) -> PageContent | str:
+    def _undo(self, form: Form, by: str, _request: Request) -> PageContent | str:
         try:
             change = self._editor.undo(by=by, reason=field(form, "reason"), acknowledged=field(form, "acknowledged"))
         except (ConfigConflict, WideningRefused, ConfigError, RequestError) as error:
             return self._views.undo(refused=error)
         return f"/config?file={change.files[0].name}&saved=undone"
 
-    def _review(self, server: str, _form: Form, _by: str) -> PageContent:
-        return self._views.pins(server, ask=True)
-
-    def _approve(self, server: str, form: Form, by: str) -> PageContent | str:
+    def _approve(self, form: Form, by: str, request: Request) -> PageContent | str:
+        server: str = request.path_params["server"]
         if self._approval is None:
             raise RequestError("servers are not asked here")
         try:
@@ -139,13 +132,6 @@ class ConfigRoutes:
 
         return answer
 
-    def _post_at(self, parameter: str, post: Callable[[str, Form, str], PageContent | str]) -> Handler:
-        async def answer(request: Request) -> Response:
-            value: str = request.path_params[parameter]
-            return await self._post(lambda form, by: post(value, form, by))(request)
-
-        return answer
-
     def _post(self, post: Post) -> Handler:
         async def answer(request: Request) -> Response:
             by = self._who(request)
@@ -154,7 +140,7 @@ class ConfigRoutes:
             form = await read_form(request, self._token, MAX_FORM_BYTES)
             if isinstance(form, tuple):
                 return await self._refused(request, *form)
-            return await self._answer(request, lambda: post(form, by))
+            return await self._answer(request, lambda: post(form, by, request))
 
         return answer
 
@@ -178,8 +164,7 @@ class ConfigRoutes:
         as_json = f"{self._links.base}{path}.json{query}" if has_json else ""
         values = {"may_edit": self._who(request) is not None, "token": self._token, "stale": "", "may_label": False,
                   "as_json": as_json, **page.values}  # fmt: skip
-        if page.template != "error.html":
-            values["token"] = self._token
+        values["token"] = self._token
         return PageContent(page.template, values, page.json, page.status)
 
     async def _refused(self, request: Request, message: str, status: int) -> Response:
@@ -187,12 +172,10 @@ class ConfigRoutes:
 
     async def _schema(self, request: Request) -> Response:
         """The JSON Schema of a file, for editors: the one that `init` writes beside the config."""
-        from starlette.responses import Response as Plain
-
         from bundle_router.core.config.written_forms import schema_texts
 
         name = request.path_params["file"]
         text = schema_texts().get(f"schema/{name}")
         if text is None:
             return await self._refused(request, "there is no such schema", 404)
-        return Plain(text, 200, HEADERS, "application/schema+json")
+        return Response(text, 200, HEADERS, "application/schema+json")

@@ -10,8 +10,7 @@ from typing import Final
 
 from bundle_router.core.records.read_model import RunPage, RunQuery
 from bundle_router.errors import CorruptRun, RequestError, RouterError, storage_error
-from bundle_router.serving.pages.application import asset_bytes, json_text
-from bundle_router.serving.pages.rendering import Links, PageContent, render
+from bundle_router.serving.pages.rendering import Links, PageContent, asset_bytes, json_text, render
 from bundle_router.serving.pages.views import RECORDS, PageViews
 from bundle_router.wiring.run_reader import RunReader
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -94,6 +95,30 @@ def environment() -> Environment:
     made.filters.update(filters)
     made.globals.update(share_bar=charts.share_bar)
     return made
+
+
+def asset_bytes(name: str) -> bytes:
+    """Return a file that pages load."""
+    return files("bundle_router.serving.pages").joinpath("assets", name).read_bytes()
+
+
+def json_text(value: Any) -> str:
+    """Return JSON that can stand anywhere: ASCII alone, and no `<` that a reader could take for markup."""
+    text = json.dumps(value, default=_plain, ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return list(value) if isinstance(value, set | frozenset | tuple) else str(value)
+
+
+def error_page(message: str, advice: str, where: str, status: int) -> PageContent:
+    """Return the page that says what is wrong."""
+    values = {"title": "Not found" if status == 404 else "Not possible", "here": "", "where": where, "message": message,
+              "advice": advice, "may_label": False, "token": "", "stale": ""}  # fmt: skip
+    return PageContent("error.html", values, {"error": message, "advice": advice}, status)
 
 
 # --- filters ---------------------------------------------------------------------------------------------------------
