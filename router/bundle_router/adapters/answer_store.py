@@ -31,7 +31,7 @@ class SqlAnswers:
         self._diagnostics = diagnostics
         self._lock = Lock()
         self._opened: tuple[Any, Any] | None = None
-        self._said = False
+        self._warned = False
 
     def get(self, key: str) -> str | None:
         """The text kept under the key, unless it is too old, or from the future: the clock was set back then."""
@@ -104,8 +104,8 @@ class SqlAnswers:
             return self._opened
 
     def _unusable(self, error: Exception) -> None:
-        if not self._said:
-            self._said = True
+        if not self._warned:
+            self._warned = True
             cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]
             self._diagnostics.event("warning", "answers.unusable", path=str(self._path), cause=cause)
 

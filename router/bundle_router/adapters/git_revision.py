@@ -46,8 +46,8 @@ def _git(*words: str) -> bytes:
     except subprocess.TimeoutExpired:
         raise RequestError(f"git took longer than {_TIMEOUT_S} s") from None
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        stderr = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise RequestError(
-            f"git: {said[0] if said else 'failed'}", advice="name a folder, or a revision and a folder: main:config"
+            f"git: {stderr[0] if stderr else 'failed'}", advice="name a folder, or a revision and a folder: main:config"
         )
     return done.stdout

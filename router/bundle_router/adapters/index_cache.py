@@ -46,7 +46,7 @@ class IndexCache:
     def load(self, revision: str, read: Callable[[Path], T | None]) -> T | None:
         """What `read` makes of the index of that revision, or None."""
         place = self._place(revision)
-        if place is None or not _is_ours(place.parent) or not _is_ours(place):
+        if place is None or not is_ours(place.parent) or not is_ours(place):
             return None
         found = read(place)
         if found is None:
@@ -64,7 +64,7 @@ class IndexCache:
         beside: Path | None = None
         try:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_ours(place.parent):
+            if not is_ours(place.parent):
                 return False
             beside = Path(tempfile.mkdtemp(prefix=_HALF, dir=place.parent))
             write(beside)
@@ -94,7 +94,8 @@ class IndexCache:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _is_ours(folder: Path) -> bool:
+def is_ours(folder: Path) -> bool:
+    """Return whether a folder is one that this user made and nobody else can write to."""
     try:
         found = folder.lstat()
     except OSError:

@@ -20,12 +20,12 @@ def query_json(expression: str, value: Any) -> Any:
     steps = 0
 
     class Bounded(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath ships no types
-        def visit(self, node: Any, *given: Any, **named: Any) -> Any:
+        def visit(self, node: Any, *arguments: Any, **options: Any) -> Any:
             nonlocal steps
             steps += 1
             if steps > MAX_STEPS:
                 raise ValueError(f"it takes more than {MAX_STEPS:,} steps")
-            made = super().visit(node, *given, **named)
+            made = super().visit(node, *arguments, **options)
             if isinstance(made, list | dict | str) and len(made) > MAX_MADE:
                 raise ValueError(f"it makes a value of more than {MAX_MADE:,} items or characters")
             return made

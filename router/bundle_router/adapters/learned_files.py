@@ -3,7 +3,7 @@
 Rules:
 1. These three files are in force, and there are no others: a file is there because a person accepted it. To go back,
    delete it (or restore the one your version control holds); the next `Router.open` sees it.
-2. A file is replaced whole or not at all: written beside, synced, renamed. A reader never sees half of one.
+2. A file is replaced whole or not at all (`text_files`).
 3. Only regular files are read, up to `MAX_BYTES`. A file that is not the version it says is a config error: nobody is
    routed on the strength of it, and nobody without it unawares.
 4. `proposals.toml` beside them is text for people. Nothing reads it.
@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from bundle_router.adapters.text_files import delete, replace_texts
 from bundle_router.core.models.canonical import encode
-from bundle_router.errors import STORAGE_KINDS, ConfigError, Problem, StorageError
+from bundle_router.errors import ConfigError, Problem
 from bundle_router.review.learning.learned_values import (
     NOTHING,
     Learned,
@@ -72,41 +72,11 @@ def save_learned(config_folder: str | os.PathLike[str], learned: Learned) -> lis
     tools = tools_json(learned.tools, learned.known_tools) if learned.tools is not None else None
     for name, value in ((MEMORY, memory), (CALIBRATION, calibration), (TOOLS, tools)):
         if value is None:
-            _delete(folder / name)
+            delete(folder / name)
         else:
-            kept.append(write_text(folder / name, encode(value) + "\n"))
+            replace_texts({folder / name: encode(value) + "\n"})
+            kept.append(folder / name)
     return kept
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Writes the file whole or not at all, with the folder it stands in. Raises StorageError."""
-    beside: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode("utf-8"))
-            os.fchmod(descriptor, 0o644)
-            file.flush()
-            os.fsync(descriptor)
-        Path(beside).replace(path)
-        beside = None
-        _sync(path.parent)
-    except OSError as error:
-        raise _storage_error(path, "written", error) from error
-    finally:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
-    return path
-
-
-def _delete(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-        if path.parent.is_dir():
-            _sync(path.parent)
-    except OSError as error:
-        raise _storage_error(path, "deleted", error) from error
 
 
 def _read(path: Path, parse: Callable[[Any], T], problems: list[Problem]) -> T | None:
@@ -142,16 +112,3 @@ def _object(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
     return value
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _storage_error(path: Path, what: str, error: OSError) -> StorageError:
-    kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
-    return StorageError(f"{path} can't be {what}: {error.strerror}", kind=kind)

@@ -102,5 +102,5 @@ class _Printed:
         return "".join(self._parts)
 
     def with_line(self, line: str) -> str:
-        said = self.text
-        return f"{said}{'' if not said or said.endswith(chr(10)) else chr(10)}{line}"
+        text = self.text
+        return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}"

@@ -1,7 +1,7 @@
 """Pin files on disk: `<root>/<server>.json`, usually under `bundles/pins/`, committed like code.
 
 Rules:
-1. A file is replaced whole or not at all: written beside, synced, renamed. A reader never sees half of one.
+1. A file is replaced whole or not at all (`text_files`).
 2. Only regular files are read, up to `MAX_BYTES`: a link could lead to another server's pins.
 3. The file's name is the server's, and so is the name inside it.
 """
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from bundle_router.adapters.text_files import replace_texts
 from bundle_router.core.models import SERVER_NAME
 from bundle_router.core.tools.pins import Pins, pins_from_text, pins_to_text
-from bundle_router.errors import CorruptPins, RequestError, StorageError
+from bundle_router.errors import CorruptPins, RequestError
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 
@@ -79,28 +79,5 @@ class PinFiles:
     def write(self, pins: Pins) -> Path:
         """Replaces the server's pin file; returns where it is. Raises StorageError, and then nothing has changed."""
         path = self.path(pins.server)
-        beside: str | None = None
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            descriptor, beside = tempfile.mkstemp(prefix=f".{pins.server}.", suffix=".tmp", dir=self._root)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(pins_to_text(pins).encode("ascii"))
-                os.fchmod(descriptor, 0o644)
-                file.flush()
-                os.fsync(descriptor)
-            Path(beside).replace(path)
-            beside = None
-            self._sync_folder()
-        except OSError as error:
-            raise StorageError(f"{path}: can't be written ({error.strerror})", kind="io_error") from error
-        finally:
-            if beside is not None:
-                Path(beside).unlink(missing_ok=True)
+        replace_texts({path: pins_to_text(pins)})
         return path
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -1,4 +1,7 @@
-"""Text files of a project that a command changes: replaced whole or not at all, and never through a link."""
+"""Text files of a project that a command changes: replaced whole or not at all, and never through a link.
+
+A file is written beside its place, synced and renamed, and its folder synced: a reader never sees half of one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from bundle_router.errors import STORAGE_KINDS, StorageError
 
 
 def replace_texts(texts: Mapping[Path, str]) -> None:
-    """Writes each file beside its place, then moves them there, so that a failing disk changes nothing.
+    """Write all files, with their folders, then move each to its place, so that a failing disk changes nothing.
 
     Raises StorageError.
     """
@@ -29,9 +32,33 @@ def replace_texts(texts: Mapping[Path, str]) -> None:
         for path in list(beside):
             Path(beside[path]).replace(path)
             del beside[path]
+        for folder in {path.parent for path in texts}:
+            _sync(folder)
     except OSError as error:
-        kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
-        raise StorageError(f"{error.filename or path}: can't be written ({error.strerror})", kind=kind) from error
+        raise _storage_error(path, "written", error) from error
     finally:
         for name in beside.values():
             Path(name).unlink(missing_ok=True)
+
+
+def delete(path: Path) -> None:
+    """Delete a file, where there is one. Raises StorageError."""
+    try:
+        path.unlink(missing_ok=True)
+        if path.parent.is_dir():
+            _sync(path.parent)
+    except OSError as error:
+        raise _storage_error(path, "deleted", error) from error
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _storage_error(path: Path, what: str, error: OSError) -> StorageError:
+    kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
+    return StorageError(f"{error.filename or path}: can't be {what} ({error.strerror})", kind=kind)

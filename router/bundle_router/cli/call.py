@@ -18,9 +18,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
 
-    given = json_object(arguments.arguments)
+    call_arguments = json_object(arguments.arguments)
     with open_router(arguments) as router:
-        result = router.call_sync(arguments.run, arguments.tool, given)
+        result = router.call_sync(arguments.run, arguments.tool, call_arguments)
     if arguments.json:
         print_json(asdict(result))
     else:

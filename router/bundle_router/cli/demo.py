@@ -22,7 +22,7 @@ from bundle_router.demo.repository import Repository, copy_of, make
 from bundle_router.demo.scripted import config_with_model, is_installed, server
 from bundle_router.demo.workflow import DemoStep, run_open_questions
 from bundle_router.demo.workflow import run as run_workflow
-from bundle_router.review.sentences import heard
+from bundle_router.review.sentences import selection_lines
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +102,7 @@ def _show_asked(steps: list[DemoStep]) -> None:
         say_whole("", f"{item.planned.role}, {item.planned.step}: {item.planned.goal!r}", under=2)
         shown = ", ".join(_bundle(c.id, c.reason) for c in decision.bundles) or "none"
         say_whole("  ", f"{decision.source}{' (degraded)' if decision.degraded else ''}: {shown}", under=4)
-        for line in (decision.justification, *heard(decision.search, decision.model)):
+        for line in (decision.justification, *selection_lines(decision.search, decision.model)):
             say_whole("  ", line, under=4)
     say()
 

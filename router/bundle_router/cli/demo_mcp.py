@@ -72,12 +72,14 @@ async def _run(
         direct = {tool.name for tool in toolset.active}
         results = []
         for server in servers:
-            for tool, given in server.calls:
+            for tool, call_arguments in server.calls:
                 name = f"{server.name}.{tool}"
                 if name in direct:
-                    results.append(await router.call(run_id, name, given))
+                    results.append(await router.call(run_id, name, call_arguments))
                 else:
-                    results.append(await router.call(run_id, "call_tool", {"name": name, "arguments": dict(given)}))
+                    results.append(
+                        await router.call(run_id, "call_tool", {"name": name, "arguments": dict(call_arguments)})
+                    )
     return decision, toolset, results
 
 
@@ -94,8 +96,8 @@ def _show_review(servers: list[DemoServer], rows: list[Review]) -> None:
     for row in rows:
         tools = row.admitted.tools if row.admitted is not None else ()
         tokens = sum(tool.card.tokens for tool in tools)
-        said = row.error or ", ".join(light.tool for light in row.lights) or "-"
-        lines.append((row.server.name, packages[row.server.name], row.server.trust, len(tools), f"{tokens:,}", said))
+        remark = row.error or ", ".join(light.tool for light in row.lights) or "-"
+        lines.append((row.server.name, packages[row.server.name], row.server.trust, len(tools), f"{tokens:,}", remark))
     table(("server", "from", "trust", "tools>", "tokens>", "warning light"), lines)
     say()
 
@@ -157,7 +159,7 @@ def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: 
     """A tool that was approved with other words than it has now, as after a bad release: it is not called."""
     from bundle_router.wiring import Router, local_cards, open_pins, read_catalog
 
-    files, (tool, given) = open_pins(config), server.calls[0]
+    files, (tool, call_arguments) = open_pins(config), server.calls[0]
     pins, entry = files.read(server.name), read_catalog(config, local_cards()[1])[0].servers[server.name]
     if pins is None:
         return
@@ -168,7 +170,7 @@ def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: 
     files.write(approve(entry, admit(entry, definitions, pins.instructions)))
     with Router.open(config, runs=runs, workspace=workspace, development=True) as router:
         router.route_sync(Step(run_id=f"{run_id}-changed", workflow="demo", role="agent", step="look"))
-        result = router.call_sync(f"{run_id}-changed", f"{server.name}.{tool}", given)
+        result = router.call_sync(f"{run_id}-changed", f"{server.name}.{tool}", call_arguments)
     heading(f"The same call, where {server.name}.{tool} was approved with another description than it has")
     say()
     table(("call", "outcome", "ms>", "what came back"), [_line(result)])

@@ -135,9 +135,9 @@ def _show(diff: PrivilegeDiff, places: Places, limit: int | None) -> None:
     if not diff.complete:
         say("there are too many names, or globs over them, to look at all addresses: this counts as widening")
     workflows, roles, steps = diff.class_counts
-    said = ", ".join(f"{count} {kind}" for kind, count in counts.items()) if diff.rows else "no difference in powers"
+    summary = ", ".join(f"{count} {kind}" for kind, count in counts.items()) if diff.rows else "no difference in powers"
     looked = f"{diff.address_count:,} addresses ({workflows} kinds of workflow, {roles} of role, {steps} of step)"
-    say_whole("", f"{said}; {looked}", under=2)
+    say_whole("", f"{summary}; {looked}", under=2)
 
 
 def row_lines(row: PrivilegeRow, places: Places) -> Iterator[tuple[str, str, int]]:

@@ -169,9 +169,9 @@ def _set_json(path: Path, found: Measures, unknown: tuple[str, ...]) -> dict[str
 def _show_set(path: Path, found: Measures, unknown: tuple[str, ...]) -> None:
     steps = found.rows + found.abstain
     say()
-    for ids, said in ((unknown, "not in this config"), (found.unpickable, "not for search to pick there")):
+    for ids, reason in ((unknown, "not in this config"), (found.unpickable, "not for search to pick there")):
         if ids:
-            say(f"note: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}: {said}, so never found by it")
+            say(f"note: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}: {reason}, so never found by it")
     rows: list[tuple[str, str]] = [(f"recall@{k}, bundles", _number(value)) for k, value in found.recall]
     rows += [
         ("MRR, bundles", _number(found.mrr)),

@@ -22,7 +22,7 @@ from bundle_router.core.models import Step
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import RequestError
 from bundle_router.review.explanation import Explanation, explain
-from bundle_router.review.sentences import heard
+from bundle_router.review.sentences import selection_lines
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +105,7 @@ def _show(step: Step, explanation: Explanation) -> None:
     say(f"{route}, source {explanation.source}{degraded}" + (", search or a model would be asked" if unheard else ""))
     if not unheard:
         say(explanation.justification)
-    for line in heard(explanation.search, explanation.model):
+    for line in selection_lines(explanation.search, explanation.model):
         say(line)
     for chain in explanation.chains:
         say()

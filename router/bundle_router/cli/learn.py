@@ -160,20 +160,23 @@ def _search(catalog: Catalog, requests: list[str]) -> tuple[Search | None, str]:
 
 
 def _write(arguments: argparse.Namespace, folder: str | None, learning: Learning, catalog: Catalog) -> list[str]:
-    from bundle_router.adapters.learned_files import FOLDER, PROPOSALS, save_learned, write_text
+    from bundle_router.adapters.learned_files import FOLDER, PROPOSALS, save_learned
+    from bundle_router.adapters.text_files import replace_texts
     from bundle_router.review.learning.report_text import proposals_toml
 
     written: list[Path] = []
-    text = proposals_toml(learning.proposals, catalog)
+    places: list[Path] = []
     if arguments.accept is not None and folder is not None:
         _check_version(arguments.accept, learning.version)
         if learning.changes:
             written += save_learned(folder, learning.then)
         if learning.proposals.count:
-            written.append(write_text(Path(folder, FOLDER, PROPOSALS), text))
+            places.append(Path(folder, FOLDER, PROPOSALS))
     if arguments.proposals is not None:
-        written.append(write_text(arguments.proposals, text))
-    return [str(path) for path in written]
+        places.append(arguments.proposals)
+    if places:
+        replace_texts(dict.fromkeys(places, proposals_toml(learning.proposals, catalog)))
+    return [str(path) for path in (*written, *places)]
 
 
 def _check_version(wanted: str, version: str) -> None:

@@ -38,28 +38,28 @@ def add_local(parser: argparse.ArgumentParser) -> None:
 def local_servers(arguments: argparse.Namespace) -> dict[str, Sequence[LocalTool]]:
     """The local servers that the options name. Imports their modules. Raises RequestError."""
     servers: dict[str, Sequence[LocalTool]] = {}
-    for given in arguments.local:
-        name, module, attribute = _parts(given)
+    for option in arguments.local:
+        name, module, attribute = _parts(option)
         if name in servers:
             raise RequestError(f"--local {name}=... is given twice", advice="give a server all of its tools at once")
-        servers[name] = _tools(given, _import(given, module), attribute)
+        servers[name] = _tools(option, _import(option, module), attribute)
     return servers
 
 
-def _parts(given: str) -> tuple[str, str, str]:
-    name, equals, place = given.partition("=")
+def _parts(option: str) -> tuple[str, str, str]:
+    name, equals, place = option.partition("=")
     module, colon, attribute = place.partition(":")
     if not (equals and colon and module and attribute):
-        raise RequestError(f"--local {given!r} does not say which tools", advice=_FORM)
+        raise RequestError(f"--local {option!r} does not say which tools", advice=_FORM)
     if not SERVER_NAME.fullmatch(name):
         raise RequestError(
-            f"--local {given!r}: {name!r} is not a server name",
+            f"--local {option!r}: {name!r} is not a server name",
             advice="lower case letters, digits, '-' and '_', as in servers.toml",
         )
     return name, module, attribute
 
 
-def _import(given: str, module: str) -> ModuleType:
+def _import(option: str, module: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
@@ -68,42 +68,42 @@ def _import(given: str, module: str) -> ModuleType:
     except ModuleNotFoundError as missing:
         if missing.name is not None and (module == missing.name or module.startswith(f"{missing.name}.")):
             raise RequestError(
-                f"--local {given!r}: there is no module {missing.name!r}",
+                f"--local {option!r}: there is no module {missing.name!r}",
                 advice="looked among the installed ones and in this folder; is its environment active?",
             ) from None
-        raise _defect(given, module, missing) from missing
+        raise _defect(option, module, missing) from missing
     except (Exception, SystemExit) as defect:
-        raise _defect(given, module, defect) from defect
+        raise _defect(option, module, defect) from defect
 
 
-def _defect(given: str, module: str, defect: BaseException) -> RequestError:
-    said = f"{type(defect).__name__}: {defect}" if str(defect) else type(defect).__name__
+def _defect(option: str, module: str, defect: BaseException) -> RequestError:
+    reason = f"{type(defect).__name__}: {defect}" if str(defect) else type(defect).__name__
     return RequestError(
-        f"--local {given!r}: module {module!r} can't be imported: {said}",
+        f"--local {option!r}: module {module!r} can't be imported: {reason}",
         advice=f"`python -c 'import {module}'` shows where",
     )
 
 
-def _tools(given: str, module: ModuleType, attribute: str) -> Sequence[LocalTool]:
+def _tools(option: str, module: ModuleType, attribute: str) -> Sequence[LocalTool]:
     from bundle_router.adapters.local import tools_of
 
     found: Any = getattr(module, attribute, None)
     if found is None:
         lists = sorted(name for name, value in vars(module).items() if _is_tools(value))
         has = f"it has {', '.join(lists)}" if lists else "it holds no list of LocalTool"
-        raise RequestError(f"--local {given!r}: module {module.__name__!r} has no {attribute!r}", advice=has)
+        raise RequestError(f"--local {option!r}: module {module.__name__!r} has no {attribute!r}", advice=has)
     if not _is_tools(found):
         wrong = next((item for item in found if not _is_tool(item)), None) if _is_row(found) else found
-        said = "it is empty" if _is_row(found) and not found else f"it holds {_kind(wrong)}" if _is_row(found) else ""
+        reason = "it is empty" if _is_row(found) and not found else f"it holds {_kind(wrong)}" if _is_row(found) else ""
         raise RequestError(
-            f"--local {given!r}: {attribute!r} is not a list of LocalTool: {said or f'it is {_kind(found)}'}",
+            f"--local {option!r}: {attribute!r} is not a list of LocalTool: {reason or f'it is {_kind(found)}'}",
             advice="TOOLS = [LocalTool(name=..., description=..., arguments=..., run=...)]",
         )
-    tools = tools_of(given.partition("=")[0], found)
+    tools = tools_of(option.partition("=")[0], found)
     for tool in tools:
         if not TOOL_NAME.fullmatch(tool.name):
             raise RequestError(
-                f"--local {given!r}: {tool.name[:80]!r} is not a tool's name",
+                f"--local {option!r}: {tool.name[:80]!r} is not a tool's name",
                 advice="letters, digits, '_', '-' and '.', at most 128",
             )
     return tools

@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
             )
         _say(arguments, server, "it asks for no authorization; auth = 'oauth' can go", facts)
         return 0
-    said = "authorized" if done.asked else "authorized before (--forget to begin anew)"
-    _say(arguments, server, f"{said}; it lists {done.tools} tools", facts)
+    outcome = "authorized" if done.asked else "authorized before (--forget to begin anew)"
+    _say(arguments, server, f"{outcome}; it lists {done.tools} tools", facts)
     return 0
 
 

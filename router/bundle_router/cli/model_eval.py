@@ -62,15 +62,15 @@ def _row(one: ModelFigures) -> tuple[str, ...]:
     counts = (str(one.asked), str(one.cached), failed) if one.model is not None else ("–", "–", "–")
     return (
         one.model or "none",
-        *(_said(value, ".2f") for value in shares),
+        *(_cell(value, ".2f") for value in shares),
         *counts,
-        _said(one.tokens, ",.0f"),
-        _said(one.cost_usd, ".6f", "$"),
-        _said(one.ms, ",.0f", after=" ms"),
+        _cell(one.tokens, ",.0f"),
+        _cell(one.cost_usd, ".6f", "$"),
+        _cell(one.ms, ",.0f", after=" ms"),
     )
 
 
-def _said(value: Estimate, form: str, before: str = "", after: str = "") -> str:
+def _cell(value: Estimate, form: str, before: str = "", after: str = "") -> str:
     if value.value is None:
         return "–"
     return f"{before}{value.value:{form}}{after} ({value.low:{form}} to {value.high:{form}})"

@@ -57,14 +57,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     from rich.text import Text
 
     made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    told = [i for i in range(len(heads)) if any(row[i] for row in cells)] or list(range(len(heads)))
+    filled = [i for i in range(len(heads)) if any(row[i] for row in cells)] or list(range(len(heads)))
     out = console()
-    widths = _widths([[heads[i], *(row[i] for row in cells)] for i in told], out.width)
-    for i, width in zip(told, widths, strict=True):
+    widths = _widths([[heads[i], *(row[i] for row in cells)] for i in filled], out.width)
+    for i, width in zip(filled, widths, strict=True):
         justify: Literal["right", "left"] = "right" if right[i] else "left"
         made.add_column(Text(heads[i], style="bold"), justify=justify, overflow="fold", width=width)
     for row in cells:
-        made.add_row(*(Text(row[i], style=_style(row[i])) for i in told))
+        made.add_row(*(Text(row[i], style=_style(row[i])) for i in filled))
     out.print(made)
 
 

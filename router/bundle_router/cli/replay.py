@@ -72,10 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(
             "--local goes with --config", advice="without it, decisions bring the catalog they were taken with"
         )
-    given, places = (
+    other, places = (
         load_with_places(arguments.config, local=local_servers(arguments)) if arguments.config else (None, {})
     )
-    replaying = RunReplays(archive, given, max(0, arguments.examples))
+    replaying = RunReplays(archive, other, max(0, arguments.examples))
     total, attempt = ReplayOutcome(Behaviour(replaying.examples)), EachRun()
     run_ids = arguments.run_ids or archive.run_ids()
     with progress("Replaying", sum(archive.summary(run_id).records or 0 for run_id in run_ids)) as done:
@@ -86,14 +86,14 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(total.to_json(places))
     else:
         _show(total, places)
-        if total.behaviour.decisions and (later := _later_servers(given, replaying.known)):
+        if total.behaviour.decisions and (later := _later_servers(other, replaying.known)):
             say(f"no run knew {', '.join(later)}: taken here as reviewed and available")
     return attempt.status or (1 if total.differing_count else 0)
 
 
-def _later_servers(given: Catalog | None, known: set[str]) -> list[str]:
+def _later_servers(other: Catalog | None, known: set[str]) -> list[str]:
     """Servers elsewhere of which no run has recorded how they stood."""
-    servers = given.servers.values() if given is not None else ()
+    servers = other.servers.values() if other is not None else ()
     return sorted(server.name for server in servers if server.traits.is_remote and server.name not in known)
 
 
@@ -102,8 +102,8 @@ def _later_servers(given: Catalog | None, known: set[str]) -> list[str]:
 
 def _show(total: ReplayOutcome, places: Places) -> None:
     behaviour = total.behaviour
-    said = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in behaviour.counts.most_common()) or "none"
-    say(f"{behaviour.decisions:,} decisions: {said}")
+    summary = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in behaviour.counts.most_common()) or "none"
+    say(f"{behaviour.decisions:,} decisions: {summary}")
     for group in behaviour.ordered():
         _show_group(group, places)
     if total.differing:

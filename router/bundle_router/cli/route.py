@@ -13,7 +13,7 @@ from bundle_router.cli.shared_arguments import add_opening, add_step, open_route
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.errors import RequestError
-from bundle_router.review.sentences import heard
+from bundle_router.review.sentences import selection_lines
 
 if TYPE_CHECKING:
     from bundle_router.wiring import Router
@@ -65,9 +65,9 @@ def wants_warm_up(router: Router, step: Step) -> bool:
     return found.asks and (settings.search.embeddings is not None or found.source != "search")
 
 
-def _labels(given: list[str]) -> dict[str, str]:
+def _labels(options: list[str]) -> dict[str, str]:
     labels: dict[str, str] = {}
-    for text in given:
+    for text in options:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise RequestError(f"--label {text!r} has no name or no value", advice="write --label ticket=4711")
@@ -86,7 +86,7 @@ def _identity(decision: Decision) -> dict[str, object]:
 def show(decision: Decision) -> None:
     """A decision for people: what is shown and why, what is not and why not."""
     say(f"{decision.source}{' (degraded)' if decision.degraded else ''}: {decision.justification}")
-    for line in heard(decision.search, decision.model):
+    for line in selection_lines(decision.search, decision.model):
         say(line)
     if decision.bundles:
         table(("bundle", "reason", "evidence"), [(c.id, c.reason, c.evidence) for c in decision.bundles])

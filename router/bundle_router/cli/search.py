@@ -62,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _is_placed(arguments: argparse.Namespace) -> bool:
     """Whether a step is named, and not only a query."""
-    given = [name for name in ADDRESS if getattr(arguments, name) is not None]
-    if given and len(given) < len(ADDRESS):
+    named = [name for name in ADDRESS if getattr(arguments, name) is not None]
+    if named and len(named) < len(ADDRESS):
         raise RequestError("--workflow, --role and --step come together", advice="give all three, or none")
-    return bool(given)
+    return bool(named)
 
 
 def _step(arguments: argparse.Namespace, placed: bool) -> Step:

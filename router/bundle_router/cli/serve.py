@@ -87,11 +87,11 @@ def _print_pasted(clients: Clients, endpoint: Endpoint, run_id: str) -> None:
 
 def _first_step(arguments: argparse.Namespace) -> Step | None:
     """The step to route before serving; None where the options name none."""
-    given = [name for name in ADDRESS if getattr(arguments, name)]
-    if not given:
+    named = [name for name in ADDRESS if getattr(arguments, name)]
+    if not named:
         return None
-    if len(given) < len(ADDRESS):
-        missing = ", ".join(f"--{name}" for name in ADDRESS if name not in given)
+    if len(named) < len(ADDRESS):
+        missing = ", ".join(f"--{name}" for name in ADDRESS if name not in named)
         raise RequestError(f"a step needs {missing}, too", advice="or leave all of them out to go on with runs on disk")
     return step_from(arguments, arguments.run or new_run_id())
 

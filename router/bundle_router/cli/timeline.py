@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 from bundle_router.cli.output import excerpt, heading, say, say_whole
 from bundle_router.core.records.call_records import CallFinished, CallStarted, Record, RequestPassed, SubRunOpened
 from bundle_router.core.records.decision_record import DecisionRecord, policy_json
-from bundle_router.review.sentences import heard
+from bundle_router.review.sentences import selection_lines
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunSummary
 
-MAX_TOLD: Final = 600
+MAX_EXCERPT: Final = 600
 """Characters of what an agent was told instead of a result: the reason comes first, then what would have been there."""
 
 
@@ -60,7 +60,7 @@ def _show_step(record: DecisionRecord) -> None:
     )
     for name, text in _asked(record):
         say(excerpt(f"      {name}: ", text))
-    for line in (decision.justification, *heard(decision.search, decision.model)):
+    for line in (decision.justification, *selection_lines(decision.search, decision.model)):
         say_whole("      ", line, under=8)
     for bundle in decision.bundles:
         say_whole("      + ", f"{bundle.id}  ({bundle.reason}: {bundle.evidence})", under=10)
@@ -108,7 +108,7 @@ def _show_ended(
     if record.outcome == "ok" and text:
         say(excerpt("        gave ", text))
     elif text:  # not what the agent asked for, but what it was told instead
-        told = text if len(text) <= MAX_TOLD else f"{text[:MAX_TOLD].rstrip()} … ({len(text):,} characters)"
-        say_whole("        gave ", told, under=13)
+        shown = text if len(text) <= MAX_EXCERPT else f"{text[:MAX_EXCERPT].rstrip()} … ({len(text):,} characters)"
+        say_whole("        gave ", shown, under=13)
     for artifact in record.artifacts:
         say(f"        artifact {artifact.mime_type} {artifact.bytes:,} bytes  {artifact.sha256[:16]}…")

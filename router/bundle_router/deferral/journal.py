@@ -186,8 +186,8 @@ class Journal:
 
     def _new_id(self) -> str:
         stem = self._now()[:19].replace(":", "").replace("-", "")
-        taken = {entry["id"] for entry in self.entries()}
-        return next(name for n in range(10_000) if (name := f"{stem}-{n}") not in taken)
+        used = {entry["id"] for entry in self.entries()}
+        return next(name for n in range(10_000) if (name := f"{stem}-{n}") not in used)
 
     def _change(self, identity: str, number: int, edit: FileEdit) -> dict[str, Any]:
         """Describe one file's change, after making sure that the file may be changed and is what was planned from."""

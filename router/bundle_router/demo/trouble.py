@@ -49,17 +49,17 @@ async def survive(config: Path, runs: str, run_id: str, workspace: Path, well: D
     async with Router.open(config, runs=runs, workspace=workspace, development=True) as router:
         await router.route(Step(run_id=run_id, workflow="demo", role="agent", step="trouble"))
 
-        async def call(name: str, given: Mapping[str, Any]) -> Result:
-            return await router.call(run_id, name, given)
+        async def call(name: str, arguments: Mapping[str, Any]) -> Result:
+            return await router.call(run_id, name, arguments)
 
         async def beside() -> Result | None:
             if well is None:
                 return None
-            tool, given = well.calls[0]
+            tool, arguments = well.calls[0]
             name = f"{well.name}.{tool}"
             if well.trust == "trusted":
-                return await call(name, given)
-            return await call("call_tool", {"name": name, "arguments": dict(given)})
+                return await call(name, arguments)
+            return await call("call_tool", {"name": name, "arguments": dict(arguments)})
 
         rows = []
         for fault, what in faulty.FAULTS.items():

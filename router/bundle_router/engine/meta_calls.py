@@ -106,7 +106,7 @@ class MetaQuestion:
     signed_before: frozenset[str] = frozenset()
 
     def visible_tools(self) -> VisibleTools:
-        return replace(self.state.surface.visible_tools(self.state, joins=self.joins), told=self.signed_before)
+        return replace(self.state.surface.visible_tools(self.state, joins=self.joins), described=self.signed_before)
 
 
 async def answer(

@@ -231,13 +231,13 @@ def edited_words(cause: Cause, places: Mapping[tuple[str, str], str]) -> str:
     """Return a cause in words, each edit with its file and line where they are known."""
     if not cause.known and len(cause.edits) >= MAX_TRIED:
         return f"more than {MAX_TRIED} edits bear on it"
-    said = list(_said(cause.edits, places))
-    if not said:
+    words = list(_edits_as_words(cause.edits, places))
+    if not words:
         return "nothing in the config: the program itself decides otherwise"
-    return (" and " if cause.together else ", or ").join(said) + ("" if cause.known else ", as far as can be told")
+    return (" and " if cause.together else ", or ").join(words) + ("" if cause.known else ", as far as can be told")
 
 
-def _said(edits: Iterable[ConfigEdit], places: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def _edits_as_words(edits: Iterable[ConfigEdit], places: Mapping[tuple[str, str], str]) -> Iterator[str]:
     for edit in edits:
         where = places.get(edit.place)
         yield f"{edit} ({where})" if where else str(edit)

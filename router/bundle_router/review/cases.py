@@ -128,9 +128,9 @@ def read_cases(file: ConfigFile) -> tuple[Case, ...]:
             _check_code(row, file, path, report)
     problems = report.problems()
     if problems:
-        said = f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the cases"
+        summary = f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the cases"
         raise RequestError(
-            "\n".join([said, *(f"  {problem}" for problem in problems)]), advice="fix the lines named above"
+            "\n".join([summary, *(f"  {problem}" for problem in problems)]), advice="fix the lines named above"
         )
     return cases
 
@@ -201,9 +201,9 @@ def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
     wrong: list[Mismatch] = []
     for number, expected in enumerate(case.steps, start=1):
         policies = (expected.policy, *(parent.policy for parent in expected.parents))
-        for said in (said for policy in policies if policy for said in check_step_policy(catalog, policy)):
+        for problem in (problem for policy in policies if policy for problem in check_step_policy(catalog, policy)):
             # A router refuses the step; here the decision is still taken, so that the rest of the case is told too.
-            wrong.append(Mismatch(case.name, number, "policy", "names that the config knows", said))
+            wrong.append(Mismatch(case.name, number, "policy", "names that the config knows", problem))
         decision = _decide(case, expected, catalog, activation)
         activation = decision.after
         for what, wanted, got in _differences(expected, decision):
@@ -235,11 +235,11 @@ def _decide(case: Case, expected: CaseStep, catalog: Catalog, activation: Activa
         max_tokens=expected.max_tokens,
     )
     grants = tuple(Grant(p.workflow, p.role, p.step, p.policy) for p in expected.parents)
-    taken = decide(catalog, Facts(capabilities=frozenset(case.capabilities), grants=grants), activation, step)
-    if not isinstance(taken, Question):
-        return taken
+    outcome = decide(catalog, Facts(capabilities=frozenset(case.capabilities), grants=grants), activation, step)
+    if not isinstance(outcome, Question):
+        return outcome
     answer = None if expected.answer is None else Answer(expected.answer, "model", "model", "as the case says")
-    return conclude(taken, Reply(taken.key, answer))
+    return conclude(outcome, Reply(outcome.key, answer))
 
 
 def _differences(expected: CaseStep, decision: Decision) -> Iterable[tuple[str, str, str]]:

@@ -97,9 +97,9 @@ def error_at(share: float, right: Sequence[bool], confidence: Sequence[float]) -
     wrong, left = 0.0, number
     for sure in sorted(by_confidence, reverse=True):
         tied = by_confidence[sure]
-        taken = min(left, len(tied))
-        wrong += tied.count(False) / len(tied) * taken
-        left -= taken
+        counted = min(left, len(tied))
+        wrong += tied.count(False) / len(tied) * counted
+        left -= counted
     return wrong / number
 
 
@@ -231,10 +231,10 @@ def _settled(
     row: LabelledRow, step: Step, catalog: Catalog, facts: Facts, judged: Judgement
 ) -> tuple[str, tuple[str, ...], int]:
     if row.is_placed:
-        taken = decide(catalog, facts, Activation(), step)
-        if isinstance(taken, Decision):
-            return taken.source, tuple(taken.bundle_ids), taken.exposure.tokens
-        judged = _within(judged, taken)
+        outcome = decide(catalog, facts, Activation(), step)
+        if isinstance(outcome, Decision):
+            return outcome.source, tuple(outcome.bundle_ids), outcome.exposure.tokens
+        judged = _within(judged, outcome)
     tools = {tool for id_ in judged.ids for tool in catalog.bundles[id_].tools}
     return (
         judged.use.verdict,

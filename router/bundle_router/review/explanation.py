@@ -83,10 +83,12 @@ def explain(
     Where search or a model is asked, `hear` gives what became of the question; without it, or where it gives None, the
     chains show the step as if nobody had answered.
     """
-    taken = decide(catalog, facts, activation, step)
-    asks = isinstance(taken, Question)
-    decision = conclude(taken, hear(taken) if hear is not None else None) if isinstance(taken, Question) else taken
-    candidates = taken.candidates if isinstance(taken, Question) else ()
+    outcome = decide(catalog, facts, activation, step)
+    asks = isinstance(outcome, Question)
+    decision = (
+        conclude(outcome, hear(outcome) if hear is not None else None) if isinstance(outcome, Question) else outcome
+    )
+    candidates = outcome.candidates if isinstance(outcome, Question) else ()
     chains = tuple(
         _chain(catalog, facts, step, decision, candidates, bundle, tool) for bundle, tool in _holders(catalog, target)
     )

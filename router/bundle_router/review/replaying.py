@@ -77,11 +77,11 @@ class ReplayOutcome:
 class RunReplays:
     """Takes the decisions of one run after another again. `known`: the servers that the runs had."""
 
-    def __init__(self, runs: RecordedRuns, given: Catalog | None, examples: int) -> None:
+    def __init__(self, runs: RecordedRuns, other: Catalog | None, examples: int) -> None:
         self.known: set[str] = set()
         self.examples = examples
         self._runs = runs
-        self._given = given
+        self._other = other
         self._own: dict[str, Catalog] = {}
         self._finders: dict[str, CauseFinder] = {}
         self._before = 0
@@ -89,7 +89,7 @@ class RunReplays:
     def whole_run(self, run_id: str, done: Callable[[int], None]) -> Iterator[ReplayOutcome]:
         """Yield what became of a run's decisions, once: a run that is broken anywhere contributes nothing."""
         outcome, last = ReplayOutcome(Behaviour(self.examples)), -1
-        is_early = self._given is None and header.is_early(self._runs.header(run_id))
+        is_early = self._other is None and header.is_early(self._runs.header(run_id))
         for number, record in enumerate(self._runs.decisions(run_id)):
             try:
                 self._add(record, outcome, is_early=is_early)
@@ -105,19 +105,19 @@ class RunReplays:
 
     def _add(self, record: DecisionRecord, outcome: ReplayOutcome, *, is_early: bool) -> None:
         then = self._catalog(record.step.run_id, record.decision.catalog_revision)
-        if self._given is None:
+        if self._other is None:
             replayed = replay(record, then)
             outcome.behaviour.add(replayed, {})
             if replayed.outcome != "identical":
                 outcome.add(replayed, is_early_detail=is_early and replayed.outcome == "same_bundles")
             return
-        replayed = replay(record, self._given, then)
+        replayed = replay(record, self._other, then)
         if replayed.outcome in ("identical", "same_bundles"):
             outcome.behaviour.add(replayed, {})
             return
         finder = self._finders.get(then.revision)
         if finder is None:
-            finder = self._finders[then.revision] = CauseFinder(then, self._given)
+            finder = self._finders[then.revision] = CauseFinder(then, self._other)
         outcome.behaviour.add(replayed, finder.causes(record, replayed))
         outcome.add(replayed, is_early_detail=False)
 

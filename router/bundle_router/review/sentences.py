@@ -83,7 +83,7 @@ def sentence_of(word: str) -> str:
     return ""
 
 
-def heard(search: SearchUse | None, model: ModelUse | None) -> Iterator[str]:
+def selection_lines(search: SearchUse | None, model: ModelUse | None) -> Iterator[str]:
     """A line for each that was asked."""
     if search is not None:
         yield _search(search)

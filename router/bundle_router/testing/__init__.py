@@ -116,12 +116,12 @@ class ScriptedSelector:
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         self.questions.append(question)
-        said = self._script(question)
-        if isinstance(said, str):
-            return Reply(failure=said)  # type: ignore[arg-type]  # a Failure is a Literal of strings
-        if isinstance(said, Answer):
-            return Reply(answer=said)
-        return Reply(answer=Answer(tuple(said), "model", "model", "scripted"))
+        scripted = self._script(question)
+        if isinstance(scripted, str):
+            return Reply(failure=scripted)  # type: ignore[arg-type]  # a Failure is a Literal of strings
+        if isinstance(scripted, Answer):
+            return Reply(answer=scripted)
+        return Reply(answer=Answer(tuple(scripted), "model", "model", "scripted"))
 
 
 class FakeSessions:

@@ -30,8 +30,8 @@ def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[L
 
     expect("local", local, (Mapping, type(None)), "local={'tickets': [get_ticket]}")
     own = {
-        name: tools_of(name, given.tools if isinstance(given, LocalServer) else given)
-        for name, given in (local or {}).items()
+        name: tools_of(name, declared.tools if isinstance(declared, LocalServer) else declared)
+        for name, declared in (local or {}).items()
     }
     servers = {**shipped_servers(), **own}
     return servers, cards_of(servers, counted_tokens())
@@ -41,7 +41,7 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
     """Return what `LocalServer`s declare, as config files. Entries of the project's own files replace them."""
     from bundle_router.core.config import from_bytes
 
-    declared = {name: given for name, given in (local or {}).items() if isinstance(given, LocalServer)}
+    declared = {name: server for name, server in (local or {}).items() if isinstance(server, LocalServer)}
     texts = {"servers.toml": "", "bundles.toml": ""}
     for name, server in declared.items():
         texts["servers.toml"] += f'[servers.{json.dumps(name)}]\ntransport = "local"\ntrust = "trusted"\n'

@@ -112,10 +112,10 @@ class EndpointAccess:
         async with self._engines.of(run_id).relayed(run_id, Client(), decision) as request:
             return await request.follow(uri, updated)
 
-    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
+    def watch(self, on_change: Callable[[str], None]) -> Callable[[], None]:
         """Calls `heard` with the run's id after each decision, on the thread that took it; it must neither block nor
         raise. Returns what ends it."""
-        return self._engines.watch(heard)
+        return self._engines.watch(on_change)
 
     def away(self) -> dict[str, str]:
         """Return the servers that can't be used now, each with the reason."""

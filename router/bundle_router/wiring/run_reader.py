@@ -262,8 +262,10 @@ class RunReader:
         if {*needed} & {*not_needed}:
             raise RequestError("a bundle can't be needed and not needed")
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        said = StepLabel(decision_id=record.decision_id, needed=needed, not_needed=not_needed, by=by[:200], time=now)
-        self._archive.add_label(run_id, said)
+        step_label = StepLabel(
+            decision_id=record.decision_id, needed=needed, not_needed=not_needed, by=by[:200], time=now
+        )
+        self._archive.add_label(run_id, step_label)
         self._index.refresh(now=True)
 
     # --- the config in force -----------------------------------------------------------------------------------------

@@ -64,11 +64,13 @@ def review(
 
     if not servers:
         return
-    heard = dict(zip((s.name for s in servers), admitted_now(catalog, servers, development=development), strict=True))
-    admitted = {name: found for name, found in heard.items() if isinstance(found, Admitted)}
+    listings = dict(
+        zip((s.name for s in servers), admitted_now(catalog, servers, development=development), strict=True)
+    )
+    admitted = {name: found for name, found in listings.items() if isinstance(found, Admitted)}
     everyone = _neighbours(catalog, admitted)
     for server in servers:
-        known, found = pins.get(server.name), heard[server.name]
+        known, found = pins.get(server.name), listings[server.name]
         if isinstance(found, str):
             yield Review(server, known, error=found)
             continue

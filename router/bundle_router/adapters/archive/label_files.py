@@ -86,5 +86,7 @@ def correction_from(where: str, line: str | bytes) -> StepLabel:
     try:
         return StepLabel.model_validate(json.loads(line))
     except (ValidationError, ValueError, RecursionError) as wrong:
-        said = "; ".join(error["msg"] for error in wrong.errors()) if isinstance(wrong, ValidationError) else str(wrong)
-        raise CorruptRun(f"{where}: is no label: {said}", advice="mend or remove the line") from None
+        reasons = (
+            "; ".join(error["msg"] for error in wrong.errors()) if isinstance(wrong, ValidationError) else str(wrong)
+        )
+        raise CorruptRun(f"{where}: is no label: {reasons}", advice="mend or remove the line") from None

@@ -15,12 +15,13 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-import stat
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
+
+from bundle_router.adapters.index_cache import is_ours
 
 MAX_KEPT: Final = 200_000
 REVISIONS: Final = 4
@@ -39,7 +40,7 @@ class VectorStore:
     def load(self, texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
         """What is known of the texts."""
         by_digest = {_digest(text): text for text in texts}
-        if self._file is None or not _is_ours(self._file.parent) or not self._file.is_file():
+        if self._file is None or not is_ours(self._file.parent) or not self._file.is_file():
             return {}
         found: dict[str, tuple[float, ...]] = {}
         digests = list(by_digest)
@@ -67,7 +68,7 @@ class VectorStore:
         rows = [(_digest(text), array("f", vector).tobytes()) for text, vector in vectors.items()]
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_ours(self._file.parent):
+            if not is_ours(self._file.parent):
                 return False
             with closing(self._open(self._file)) as base, base:
                 base.execute("CREATE TABLE IF NOT EXISTS kept (digest BLOB PRIMARY KEY, vector BLOB NOT NULL)")
@@ -105,11 +106,3 @@ def _make_room(file: Path, wrong: Exception) -> None:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-
-
-def _is_ours(folder: Path) -> bool:
-    try:
-        found = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022

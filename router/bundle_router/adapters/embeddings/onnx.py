@@ -162,8 +162,8 @@ class _Onnx:
     def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
         import numpy as np
 
-        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        out: NDArray[np.float32] = self._session.run(None, {name: given[name] for name in self._inputs})[0]
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        out: NDArray[np.float32] = self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
         return out
 
 

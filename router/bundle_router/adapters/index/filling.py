@@ -247,25 +247,25 @@ class _Filling:
 
     def _add_texts(self, run_id: str, table: Table, row: Row) -> None:
         if table == "artifacts":
-            words = [("artifact", " ".join(str(row[name]) for name in ("sha256", "name", "mime_type") if row[name]))]
+            fields = [("artifact", " ".join(str(row[name]) for name in ("sha256", "name", "mime_type") if row[name]))]
         elif table in ("decisions", "calls") and not (table == "calls" and row["outcome"] is None):
-            words = [(of, row[name]) for name, of in _SEARCHED.items() if row.get(name)]
+            fields = [(of, row[name]) for name, of in _SEARCHED.items() if row.get(name)]
         else:
             return
-        for of, said in words:
-            text = {"run_id": run_id, "seq": row["seq"], "field": of, "text": said[:MAX_TEXT]}
+        for of, words in fields:
+            text = {"run_id": run_id, "seq": row["seq"], "field": of, "text": words[:MAX_TEXT]}
             self._waiting.setdefault(TEXTS, []).append(text)
 
     def _add_labels(self, run_id: str, rows: RunRows) -> None:
         labels = tables()["labels"].__table__
         self._connection.execute(labels.delete().where(labels.c.run_id == run_id))
         try:
-            said = self._archive.labels(run_id)
+            labels = self._archive.labels(run_id)
         except CorruptRun as error:
             self.problems.append((run_id, error.message))
             return
         position = 0
-        for label in said:
+        for label in labels:
             for table, row in rows.label(position, label.model_dump(mode="json")):
                 self._add(run_id, table, row)
                 position += 1

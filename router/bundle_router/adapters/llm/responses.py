@@ -71,8 +71,8 @@ def check(response: Any) -> str:
 
 def _refusal(message: Any) -> bool:
     fields = getattr(message, "provider_specific_fields", None)
-    said = fields.get("refusal") if isinstance(fields, Mapping) else None
-    return bool(said or getattr(message, "refusal", None))
+    refusal = fields.get("refusal") if isinstance(fields, Mapping) else None
+    return bool(refusal or getattr(message, "refusal", None))
 
 
 def raw_of(response: Any) -> str | None:
@@ -88,18 +88,25 @@ def raw_of(response: Any) -> str | None:
         called[0].function.arguments if called else None,
         fields.get("refusal") if isinstance(fields, Mapping) else None,
     )
-    said = next((part for part in parts if isinstance(part, str) and part), None)
+    text = next((part for part in parts if isinstance(part, str) and part), None)
     # Valid Unicode: a second call sends it back to the model, and JSON on the wire takes no lone surrogates.
-    return said[:MAX_RAW].encode("utf-8", "replace").decode("utf-8") if said is not None else None
+    return text[:MAX_RAW].encode("utf-8", "replace").decode("utf-8") if text is not None else None
 
 
 def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> ModelReply:
     """The reply with what the call used: tokens as the provider counted them, cost by litellm's list (0: unknown, or
     of numbers that are no count)."""
     usage = getattr(response, "usage", None)
-    asked, said = _count(getattr(usage, "prompt_tokens", 0)), _count(getattr(usage, "completion_tokens", 0))
+    prompt_tokens, output_tokens = (
+        _count(getattr(usage, "prompt_tokens", 0)),
+        _count(getattr(usage, "completion_tokens", 0)),
+    )
     try:
-        cost = float(litellm.completion_cost(completion_response=response, model=model)) if asked or said else 0.0
+        cost = (
+            float(litellm.completion_cost(completion_response=response, model=model))
+            if prompt_tokens or output_tokens
+            else 0.0
+        )
     except Exception:  # noqa: BLE001 - it raises bare Exception for every model that it has no price for
         cost = 0.0
     return ModelReply(
@@ -107,8 +114,8 @@ def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> Model
         failure=reply.failure,
         raw=reply.raw,
         retry_after_s=reply.retry_after_s,
-        input_tokens=asked,
-        output_tokens=said,
+        input_tokens=prompt_tokens,
+        output_tokens=output_tokens,
         cost_usd=cost if 0.0 <= cost <= MAX_COST_USD else 0.0,
     )
 

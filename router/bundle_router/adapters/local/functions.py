@@ -36,10 +36,10 @@ class _Signature:
     positional: frozenset[str]
 
     def arguments(self, model: BaseModel, context: ToolContext) -> tuple[list[Any], dict[str, Any]]:
-        given = {name: getattr(model, field) for name, field in self.parameters.items()}
+        values = {name: getattr(model, field) for name, field in self.parameters.items()}
         if self.context is not None:
-            given[self.context] = context
-        return [given.pop(name) for name in list(given) if name in self.positional], given
+            values[self.context] = context
+        return [values.pop(name) for name in list(values) if name in self.positional], values
 
 
 def local_tool(function: Callable[..., Any] | LocalTool, *, name: str = "", description: str = "") -> LocalTool:
@@ -88,8 +88,8 @@ def _described(name: str, function: Callable[..., Any], texts: Mapping[str, str]
         model = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid", frozen=True), **fields)
         model.model_json_schema()
     except (PydanticUserError, TypeError, ValueError) as error:
-        said = str(error).partition("\n")[0]
-        raise RequestError(f"the tool {name!r} can't be described: {said}", advice=ADVICE) from None
+        reason = str(error).partition("\n")[0]
+        raise RequestError(f"the tool {name!r} can't be described: {reason}", advice=ADVICE) from None
     return model, _Signature(names, context, frozenset(positional))
 
 

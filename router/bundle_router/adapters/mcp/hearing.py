@@ -29,8 +29,8 @@ def hear_log(client: Client, line: Mapping[str, Any]) -> None:
     """Hands over a log line that the client wants."""
     level = line.get("level")
     wanted = client.log_level in LEVELS and level in LEVELS and not is_finer(str(level), client.log_level)
-    if client.heard is not None and wanted:
-        client.heard(LOG, line)
+    if client.on_notification is not None and wanted:
+        client.on_notification(LOG, line)
 
 
 def progress_to(heard: NotificationHandler) -> Progress:

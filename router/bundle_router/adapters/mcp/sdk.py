@@ -174,8 +174,8 @@ class RawSession(ClientSession):
     async def _speak_for(self, client: Client, data: dict[str, Any], opts: CallOptions) -> None:
         """Says what the client can give and wants to hear. In the handshake era a session has said that it can give
         nothing, and the level of its log is everybody's: it is only ever made finer."""
-        if client.progress and client.heard is not None:
-            opts["on_progress"] = progress_to(client.heard)
+        if client.progress and client.on_notification is not None:
+            opts["on_progress"] = progress_to(client.on_notification)
         if self.is_modern:
             meta = {**data["params"].get("_meta", {}), types.CLIENT_CAPABILITIES_META_KEY: dict(client.capabilities)}
             if client.log_level:

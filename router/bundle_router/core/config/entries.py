@@ -95,14 +95,14 @@ def parse(file: ConfigFile, report: Report) -> dict[str, Any] | None:
 def _syntax_problem(file: ConfigFile, message: str) -> Problem:
     where = re.search(r" \(at line (\d+), column (\d+)\)$", message)
     if where is not None:
-        said = message[: where.start()]
-        twice = re.search(r"[Cc]annot declare \('(\w+)',\) twice", said)
+        reason = message[: where.start()]
+        twice = re.search(r"[Cc]annot declare \('(\w+)',\) twice", reason)
         hint = f"write [[{twice[1]}]] for each of several" if twice else ""
-        said = f"not valid TOML: {_lower(said)}"
-        return Problem(file.display_path, int(where[1]), "", said, hint, column=int(where[2]))
+        reason = f"not valid TOML: {_lower(reason)}"
+        return Problem(file.display_path, int(where[1]), "", reason, hint, column=int(where[2]))
     last = file.text.count("\n", 0, len(file.text.rstrip())) + 1
-    said = message.removesuffix(" (at end of document)")
-    return Problem(file.display_path, last, "", f"not valid TOML: {_lower(said)}, at the end of the file")
+    reason = message.removesuffix(" (at end of document)")
+    return Problem(file.display_path, last, "", f"not valid TOML: {_lower(reason)}, at the end of the file")
 
 
 def _lower(message: str) -> str:

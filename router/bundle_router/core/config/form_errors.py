@@ -50,34 +50,34 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
     path: Path = error["loc"]
     if path and path[-1] == "[key]":
         path = path[:-1]
-    kind, given, context = error["type"], error["input"], error.get("ctx", {})
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
         name = str(path[-1])
         known = known_keys(form, path[:-1])
-        hint = suggester.did_you_mean(name, known) or _unquoted(path, given, known)
+        hint = suggester.did_you_mean(name, known) or _unquoted(path, value, known)
         return path, f"unknown key {name[:80]!r}", hint or (f"known keys: {', '.join(known)}" if known else "")
     if kind == "missing":
         return path, "is missing", f"add {path[-1]!s} = ..."
     if kind == "literal_error":
         choices = _choices(str(context["expected"]))
-        hint = suggester.did_you_mean(given, choices) if isinstance(given, str) else ""
-        return path, f"must be one of {context['expected']}, not {describe(given)}", hint
+        hint = suggester.did_you_mean(value, choices) if isinstance(value, str) else ""
+        return path, f"must be one of {context['expected']}, not {describe(value)}", hint
     if kind == "repeated":
         return (*path, int(context["index"])), f"{context['item']} is listed twice", ""
     if kind in _WANTED:
-        hint = f"write [{given!r}]" if _WANTED[kind] == "a list" and isinstance(given, str) and len(given) < 60 else ""
-        return path, f"must be {_WANTED[kind]}, not {describe(given)}", hint
-    return path, _bound(kind, given, context) or _plain(error["msg"]), ""
+        hint = f"write [{value!r}]" if _WANTED[kind] == "a list" and isinstance(value, str) and len(value) < 60 else ""
+        return path, f"must be {_WANTED[kind]}, not {describe(value)}", hint
+    return path, _bound(kind, value, context) or _plain(error["msg"]), ""
 
 
-def _bound(kind: str, given: Any, context: dict[str, Any]) -> str:
+def _bound(kind: str, value: Any, context: dict[str, Any]) -> str:
     sides = {"greater_than": "more than", "greater_than_equal": "at least", "less_than": "less than"}
     sides["less_than_equal"] = "at most"
     if kind in sides:
         limit = next(context[key] for key in ("gt", "ge", "lt", "le") if key in context)
-        return f"must be {sides[kind]} {limit:,}, not {describe(given)}"
+        return f"must be {sides[kind]} {limit:,}, not {describe(value)}"
     if kind == "string_pattern_mismatch":
-        return f"{describe(given)} does not match /{context['pattern']}/"
+        return f"{describe(value)} does not match /{context['pattern']}/"
     if kind in ("too_short", "string_too_short"):
         return "must not be empty"
     if kind in ("too_long", "string_too_long"):
@@ -95,15 +95,15 @@ def _choices(expected: str) -> list[str]:
     return [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
 
 
-def _unquoted(path: Path, given: Any, known: tuple[str, ...]) -> str:
+def _unquoted(path: Path, value: Any, known: tuple[str, ...]) -> str:
     """What to write for a bundle's id without quotes, whose dots TOML reads as tables inside tables."""
     if len(path) != 3 or path[0] != "bundles":
         return ""
     words = list(map(str, path[1:]))
-    while isinstance(given, dict) and given and not given.keys() & set(known):
-        word, given = next(iter(given.items()))
+    while isinstance(value, dict) and value and not value.keys() & set(known):
+        word, value = next(iter(value.items()))
         words.append(word)
-    if not isinstance(given, dict) or len(words) > 16:
+    if not isinstance(value, dict) or len(words) > 16:
         return ""
     return f'an id with dots needs quotes: [bundles."{".".join(words)}"]'
 

@@ -33,8 +33,8 @@ def resolve_settings(written: WrittenConfig, resolver: BundleResolver, report: R
     settings = Settings()
     for section, entries in written.sections.items():
         for entry in entries:
-            said = {key: getattr(entry.value, key) for key in entry.keys}
-            settings = replace(settings, **{section: replace(getattr(settings, section), **said)})
+            values = {key: getattr(entry.value, key) for key in entry.keys}
+            settings = replace(settings, **{section: replace(getattr(settings, section), **values)})
     for entry in written.sections.get("fallback", ()):
         resolver.check_ids(entry, "default", entry.value.default)
     for entry in written.sections.get("search", ()):
@@ -50,12 +50,12 @@ def _check_search(entry: WrittenEntry[SearchSettings], report: Report) -> None:
     if embeddings is None:
         return
     if (embeddings.model is None) == (embeddings.local is None):
-        said = (
+        message = (
             "names neither a model nor a local one"
             if embeddings.model is None
             else "names both a model and a local one"
         )
-        report.about(entry, "embeddings", said, "name one of the two")
+        report.about(entry, "embeddings", message, "name one of the two")
     if embeddings.model is not None and looks_secret(embeddings.model):
         report.about(entry, ("embeddings", "model"), "looks like a secret written out", _ADVICE)
     local = embeddings.local

@@ -139,7 +139,8 @@ def check_prefixes(entries: Iterable[ServerEntry], report: Report) -> None:
         report.about(entry, "prefix", message, "remove it here")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, by its name or its address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -177,7 +178,7 @@ def check_url(entry: WrittenEntry[Any], where: Path, url: str, report: Report, *
     if parts is None or parts.hostname is None:
         report.about(entry, where, f"{url[:80]!r} is not an http or https address", f"such as {example!r}")
         return
-    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
         report.about(entry, where, "plain http would send calls and tokens in the clear", "use https")
     if parts.username is not None or parts.password is not None:
         report.about(entry, where, "holds a user name or password", instead)

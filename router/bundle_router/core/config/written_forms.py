@@ -110,15 +110,15 @@ def value_of(written: Any, name: str = "") -> Any:
     that is no key), lists as tuples, other tables as sorted pairs."""
     if isinstance(written, Form):
         table = written.declares
-        said: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key in written.model_fields_set:
             part = getattr(written, key)
             if isinstance(part, Form) and part.declares is None:
-                said |= {f"{key}_{inner}": value_of(getattr(part, inner)) for inner in part.model_fields_set}
+                values |= {f"{key}_{inner}": value_of(getattr(part, inner)) for inner in part.model_fields_set}
             else:
-                said[key] = value_of(part)
+                values[key] = value_of(part)
         first = fields(table)[0].name
-        return table(**said) if first in keys_of(table) else table(**{first: name}, **said)
+        return table(**values) if first in keys_of(table) else table(**{first: name}, **values)
     if isinstance(written, list):
         return tuple(value_of(item) for item in written)
     if isinstance(written, dict):

@@ -78,15 +78,15 @@ def _over(
     calls, size, seconds = bounds
     elapsed = spent.elapsed_ms / 1000
     if calls is not None and spent.calls >= calls:
-        key, said, limit = "calls", f"{spent.calls:,} calls", f"{calls:,}"
+        key, spent_words, limit = "calls", f"{spent.calls:,} calls", f"{calls:,}"
     elif size is not None and spent.result_bytes >= size:
-        key, said, limit = "result_bytes", f"results of {spent.result_bytes:,} bytes", f"{size:,}"
+        key, spent_words, limit = "result_bytes", f"results of {spent.result_bytes:,} bytes", f"{size:,}"
     elif seconds is not None and elapsed >= seconds:
-        key, said, limit = "call_seconds", f"{elapsed:,.0f} seconds of calls", f"{seconds:,g}"
+        key, spent_words, limit = "call_seconds", f"{elapsed:,.0f} seconds of calls", f"{seconds:,g}"
     else:
         return None
-    told = f"{who} has had {said}, of at most {limit}: it gets no more."
-    return f"{key}_per_{what}", f"{told} Go on with what you have, and say what is missing."
+    message = f"{who} has had {spent_words}, of at most {limit}: it gets no more."
+    return f"{key}_per_{what}", f"{message} Go on with what you have, and say what is missing."
 
 
 def bounds_tree(limits: CallLimits) -> bool:

@@ -84,8 +84,8 @@ def may_call_untrusted_in_code(catalog: Catalog, address: Address, grants: tuple
     """Whether a program at this address may call tools of untrusted servers: some policy row says so and none says no,
     here and for every ancestor."""
     addresses = [address, *((grant.workflow, grant.role, grant.step) for grant in grants)]
-    said = [[row.untrusted_in_code for row in covering(catalog.policies, each)] for each in addresses]
-    return all(True in row and False not in row for row in said)
+    permissions = [[row.untrusted_in_code for row in covering(catalog.policies, each)] for each in addresses]
+    return all(True in row and False not in row for row in permissions)
 
 
 def _step_layer(catalog: Catalog, policy: StepPolicy, name: str) -> Layer:

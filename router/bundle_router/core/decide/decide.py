@@ -102,15 +102,15 @@ def settle(
     """
     candidates = set(question.candidates)
     ids = [id_ for id_ in dict.fromkeys(answer.ids) if id_ in candidates]
-    heard = _Heard(answer, failure, answer.model, search, nothing=not ids)
+    selection = _Selection(answer, failure, answer.model, search, nothing=not ids)
     if not ids:
-        return _concluded(question, heard)
-    picks = tuple(_Need(id_, answer.reason, heard.evidence(id_)) for id_ in ids)
+        return _concluded(question, selection)
+    picks = tuple(_Need(id_, answer.reason, selection.evidence(id_)) for id_ in ids)
     if answer.source == "shortlist":
         picks = (*_default_needs(question.catalog), *picks)
     beside = (id_ for id_ in dict.fromkeys(answer.offered) if id_ in candidates and id_ not in ids)
     picks += tuple(_Need(id_, "shortlist", "search ranks it, and the model may be wrong") for id_ in beside)
-    settling = _Settling(question.route, answer.source, picks, heard)
+    settling = _Settling(question.route, answer.source, picks, selection)
     return _settled(question.catalog, question.facts, question.activation, question.step, settling)
 
 
@@ -122,7 +122,7 @@ def give_up(
     `failure=None` says that nobody was there to ask (no model, and search was not sure): declared behaviour, so not
     degraded.
     """
-    return _concluded(question, _Heard(None, failure, model, search))
+    return _concluded(question, _Selection(None, failure, model, search))
 
 
 # --- what was heard, and what it comes to ---------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class _Need:
 
 
 @dataclass(frozen=True)
-class _Heard:
+class _Selection:
     """What became of the question, if one was put."""
 
     answer: Answer | None = None
@@ -151,13 +151,13 @@ class _Heard:
     @property
     def why(self) -> str:
         """Search, model and answer in the order they spoke, each once."""
-        said = (
+        reasons = (
             self.search.why if self.search else "",
             f"{'the model was not' if self.model else 'nobody was'} heard ({self.failure})" if self.failure else "",
             self.answer.justification if self.answer else "",
             "nothing was selected" if self.nothing else "",
         )
-        return "; ".join(dict.fromkeys(text for text in said if text))
+        return "; ".join(dict.fromkeys(text for text in reasons if text))
 
     @cached_property
     def ranked(self) -> tuple[Candidate, ...]:
@@ -175,7 +175,7 @@ class _Heard:
         return self.answer.justification if score is None else f"score {score:.2f}"
 
 
-_UNASKED: Final = _Heard()
+_UNASKED: Final = _Selection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class _Settling:
     route: Route | None
     source: Source
     extra: Sequence[_Need] = ()
-    heard: _Heard = _UNASKED
+    selection: _Selection = _UNASKED
 
     @property
     def closed(self) -> Route | None:
@@ -202,24 +202,24 @@ class _Settling:
         """Why nothing stays from before at such a step, where nothing does."""
         if source == "none":
             name = f"route {self.route.name!r} maps nothing" if self.route is not None else "no route covers this step"
-            return f"{name} and nothing was selected" if self.heard is not _UNASKED else name
+            return f"{name} and nothing was selected" if self.selection is not _UNASKED else name
         if self.closed is not None and not self.closed.bundles:
             return f"route {self.closed.name!r} says that this step has none"
         return ""
 
 
-def _concluded(question: Question, heard: _Heard) -> Decision:
-    return _unanswered(question.catalog, question.facts, question.activation, question.step, question.route, heard)
+def _concluded(question: Question, selection: _Selection) -> Decision:
+    return _unanswered(question.catalog, question.facts, question.activation, question.step, question.route, selection)
 
 
 def _unanswered(
-    catalog: Catalog, facts: Facts, activation: Activation, step: Step, route: Route | None, heard: _Heard
+    catalog: Catalog, facts: Facts, activation: Activation, step: Step, route: Route | None, selection: _Selection
 ) -> Decision:
     if route is not None and route.bundles:
-        return _settled(catalog, facts, activation, step, _Settling(route, "mapping", (), heard))
+        return _settled(catalog, facts, activation, step, _Settling(route, "mapping", (), selection))
     needs = _default_needs(catalog)
     source: Source = "default" if needs else "none"
-    return _settled(catalog, facts, activation, step, _Settling(route, source, needs, heard))
+    return _settled(catalog, facts, activation, step, _Settling(route, source, needs, selection))
 
 
 def _default_needs(catalog: Catalog) -> tuple[_Need, ...]:
@@ -255,21 +255,21 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
     if settings.sticky:
         _add_sticky(shown, plan, facts, before, applied, how, source)
     _note_going(shown, plan, facts, applied, settings.max_tools)
-    _note_unheard(shown, plan, facts, how.heard)
+    _note_unpicked(shown, plan, facts, how.selection)
     return Decision(
         bundles=tuple(shown.bundles),
         left_out=tuple(shown.left_out),
         source=source,
-        degraded=how.heard.failure is not None,
+        degraded=how.selection.failure is not None,
         justification=_justification(how, source, shown),
         route=how.route.name if how.route else None,
-        candidates=how.heard.ranked,
+        candidates=how.selection.ranked,
         before=activation,
         after=applied.after if settings.sticky else Activation(),
         evicted=applied.evicted,
         exposure=shown.exposure(),
-        model=how.heard.model,
-        search=how.heard.search,
+        model=how.selection.model,
+        search=how.selection.search,
     )
 
 
@@ -312,13 +312,13 @@ def _add_sticky(
             continue
         verdict = plan.verdicts.of(entry.id, facts)
         if sticky_set.is_unused_offer(entry):
-            said = "it was offered at an earlier step, and nothing of it was used"
-            shown.withhold(verdict, LeftOut(entry.id, "not_selected", said))
+            why = "it was offered at an earlier step, and nothing of it was used"
+            shown.withhold(verdict, LeftOut(entry.id, "not_selected", why))
         elif why_none:
             shown.withhold(verdict, LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_whence(entry)}"))
         elif how.closed is not None and entry.origin in sticky_set.UNTRUSTED:
-            said = f"brought in by {entry.origin}; a route that does not ask ignores that"
-            shown.withhold(verdict, LeftOut(entry.id, "not_mapped", said))
+            why = f"brought in by {entry.origin}; a route that does not ask ignores that"
+            shown.withhold(verdict, LeftOut(entry.id, "not_mapped", why))
         else:
             offered = entry.origin == "shortlist"
             reason: Reason = "inherited" if entry.inherited else "sticky"
@@ -334,8 +334,8 @@ def _note_going(shown: Shown, plan: Plan, facts: Facts, applied: sticky_set.Appl
     for id_ in applied.evicted:
         shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "evicted", f"least recently used, over {cap} tools"))
     for id_ in sorted(applied.aside):
-        said = f"with what was picked for this step over {cap} tools; it stays for later steps"
-        shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "over_budget", said))
+        reason = f"with what was picked for this step over {cap} tools; it stays for later steps"
+        shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "over_budget", reason))
     for id_, tool in applied.evicted_tools:
         if tool not in shown.direct:
             still = "; search still finds it" if id_ in shown.ids else ""
@@ -345,17 +345,17 @@ def _note_going(shown: Shown, plan: Plan, facts: Facts, applied: sticky_set.Appl
 # --- what is said of it ----------------------------------------------------------------------------------------------
 
 
-def _note_unheard(shown: Shown, plan: Plan, facts: Facts, heard: _Heard) -> None:
+def _note_unpicked(shown: Shown, plan: Plan, facts: Facts, selection: _Selection) -> None:
     """Records what the selector asked for and did not get, and what was ranked and left out."""
-    answer = heard.answer
+    answer = selection.answer
     for id_, code in answer.dropped if answer is not None else ():
         shown.leave_out(LeftOut(id_, code))
     for id_ in dict.fromkeys(answer.ids if answer is not None else ()):
         if id_ not in shown.ids:
             shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "not_selected", "not a candidate at this step"))
-    for row in heard.ranked:
+    for row in selection.ranked:
         if row.id not in shown.ids:
-            shown.leave_out(_ranked_out(row, heard.search))
+            shown.leave_out(_ranked_out(row, selection.search))
 
 
 def _ranked_out(row: Candidate, search: SearchUse | None) -> LeftOut:
@@ -373,8 +373,8 @@ def _justification(how: _Settling, source: Source, shown: Shown) -> str:
         text = f"route {how.route.name!r} covers this step and maps nothing"
     else:
         text = "no route covers this step"
-    if how.heard.why:
-        text += f"; {how.heard.why}"
+    if how.selection.why:
+        text += f"; {how.selection.why}"
     if source == "default":
         text += "; the declared default is shown"
     elif source == "shortlist":

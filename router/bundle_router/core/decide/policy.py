@@ -117,7 +117,7 @@ class ConfigTests:
 
     def on(self, target: str | None) -> Tests:
         yield "disabled", self._disabled(target)
-        yield "policy_denied", next((said for denials in self._denials if (said := denials.of(target))), None)
+        yield "policy_denied", next((reason for denials in self._denials if (reason := denials.of(target))), None)
         yield "not_allowed", self._lack_of_allowance(target)
         yield "trust_too_low", self._low_trust(target)
         yield "effect_not_allowed", self._effect
@@ -165,8 +165,8 @@ def _denials(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> list[_De
         for part in parts if layer.deny.bundles else ():
             denied = layer.denied(part)
             if denied is not None:
-                said = f"{layer.name} denies {denied!r}, which {bundle.id!r} is composed of"
-                through |= dict.fromkeys((*part.tools, *part.patterns), said)
+                reason = f"{layer.name} denies {denied!r}, which {bundle.id!r} is composed of"
+                through |= dict.fromkeys((*part.tools, *part.patterns), reason)
         made.append(_Denials(layer, None if hit is None else f"{layer.name} denies {hit!r}", through))
     return made
 

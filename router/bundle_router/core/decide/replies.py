@@ -29,8 +29,8 @@ _MAX_SCORE: Final = 1e300
 def admitted(reply: Reply, redact: Callable[[str], str] | None = None) -> Reply:
     """The reply without secrets and repetitions; where it can't be heard, failure `internal` and what it cost."""
     if not _is_sound(reply):
-        told = Reply(failure="internal", model=reply.model)
-        reply = told if _is_sound(told) else Reply(failure="internal")
+        failed = Reply(failure="internal", model=reply.model)
+        reply = failed if _is_sound(failed) else Reply(failure="internal")
     if redact is not None:
         reply = _redacted(reply, redact)
     return reply if reply.answer is None else replace(reply, answer=_each_once(reply.answer))

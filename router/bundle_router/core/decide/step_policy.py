@@ -26,29 +26,29 @@ from bundle_router.errors import RequestError
 
 MAX_PATTERN: Final = 200
 """Characters of one pattern of a step policy: a server's name and a tool's, with room."""
-_MAX_SAID: Final = 5
+_MAX_NAMED_PROBLEMS: Final = 5
 _FORMS: Final = "write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
 
 
 def check_step_policy(catalog: Catalog, policy: StepPolicy) -> list[str]:
     """What is wrong with the policy, one sentence for each pattern; empty when all of it is understood."""
     reader = _Reader(catalog)
-    said = []
+    problems = []
     for key, patterns in (("allow", policy.allow or ()), ("deny", policy.deny)):
         for pattern in patterns:
             wrong = reader.wrong(pattern)
             if wrong is not None:
-                said.append(f"{key}: {wrong}")
-    return said
+                problems.append(f"{key}: {wrong}")
+    return problems
 
 
 def refuse_unknown(catalog: Catalog, policy: StepPolicy | None, whose: str = "the step's policy") -> None:
     """Raises RequestError when the policy says something that the catalog doesn't know."""
-    said = check_step_policy(catalog, policy) if policy is not None else []
-    if said:
-        more = f"; and {len(said) - _MAX_SAID} more" if len(said) > _MAX_SAID else ""
+    problems = check_step_policy(catalog, policy) if policy is not None else []
+    if problems:
+        more = f"; and {len(problems) - _MAX_NAMED_PROBLEMS} more" if len(problems) > _MAX_NAMED_PROBLEMS else ""
         raise RequestError(
-            f"{whose} is not understood: {'; '.join(said[:_MAX_SAID])}{more}",
+            f"{whose} is not understood: {'; '.join(problems[:_MAX_NAMED_PROBLEMS])}{more}",
             advice="name bundles and tools of the config; only globs may match nothing",
         )
 
@@ -59,7 +59,7 @@ class _Reader:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._suggester = Suggester()
-        self._suggestions = _MAX_SAID
+        self._suggestions = _MAX_NAMED_PROBLEMS
 
     def wrong(self, pattern: str) -> str | None:
         if len(pattern) > MAX_PATTERN:

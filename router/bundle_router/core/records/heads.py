@@ -40,9 +40,9 @@ class KeptHead:
         return hmac.compare_digest(self.signature, self._signature(key))
 
     def _signature(self, key: bytes) -> str:
-        said = encode(asdict(replace(self, signature="")))
-        made = hmac.new(key, b"bundle-router.head/1\n" + said.encode("ascii"), hashlib.sha256)
-        return f"hmac-sha256:{made.hexdigest()}"
+        signed_text = encode(asdict(replace(self, signature="")))
+        mac = hmac.new(key, b"bundle-router.head/1\n" + signed_text.encode("ascii"), hashlib.sha256)
+        return f"hmac-sha256:{mac.hexdigest()}"
 
     def to_line(self) -> bytes:
         return encode(asdict(self)).encode("ascii") + b"\n"

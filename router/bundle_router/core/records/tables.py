@@ -121,8 +121,8 @@ class RunRows:
         """The rows of a reviewer's label: a bundle each. `position` is that of the label's first row in the run."""
         decision_id = label.get("decision_id")
         seq = self._seqs.get(str(decision_id), -1)
-        said = [(id_, True) for id_ in label.get("needed", ())] + [(id_, False) for id_ in label.get("not_needed", ())]
-        for at, (bundle, needed) in enumerate(said, position):
+        votes = [(id_, True) for id_ in label.get("needed", ())] + [(id_, False) for id_ in label.get("not_needed", ())]
+        for at, (bundle, needed) in enumerate(votes, position):
             key = {"run_id": self._run_id, "seq": seq, "position": at, "bundle": bundle, "needed": needed}
             yield "labels", _picked("labels", key, label)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
+from bundle_router.core.config.servers import is_loopback
 from bundle_router.core.models import SERVER_NAME, TOOL_NAME
 from bundle_router.review.imports.foreign import ForeignServer, read_clients
 from bundle_router.review.imports.moving import Moving, secret_arguments, without_credentials
@@ -91,7 +91,7 @@ class _Writing:
         except ValueError as wrong:
             self.note(name, f"its address {wrong}: left out")
             return None
-        if url.startswith("http:") and not _is_here(url):
+        if url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
             self.note(name, "its address is plain http to another machine, which is refused here: left out")
             return None
         sse = foreign.kind in _SSE or (not foreign.kind and url.rstrip("/").endswith("/sse"))
@@ -214,16 +214,6 @@ def server_name(foreign: str) -> str | None:
     """A name that a server can have here, as near as may be: `GitHub MCP` → `github-mcp`."""
     name = re.sub(r"[^a-z0-9_-]+", "-", foreign.lower()).strip("-_")[:64].rstrip("-_")
     return name or None
-
-
-def _is_here(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _table(name: str, pairs: Sequence[tuple[str, str]]) -> list[str]:

@@ -64,11 +64,11 @@ def never_permitted(subject: Subject) -> Iterator[LintFinding]:
 
 def disabled_server(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
-        said = set()
+        reported = set()
         for index, ref in enumerate(entry.value.tools if bundle.enabled else ()):
             name = ref.partition(".")[0]
-            if name not in said and not subject.catalog.servers[name].enabled:
-                said.add(name)
+            if name not in reported and not subject.catalog.servers[name].enabled:
+                reported.add(name)
                 message = f"server {name!r} is disabled, so none of its tools is shown"
                 yield LintFinding(entry, message, "enable it, or take its tools out", ("tools", index))
 

@@ -69,6 +69,6 @@ def _lights(known: Pins, file: str, everyone: Neighbourhood) -> Iterator[Problem
             json.loads(pin.definition), server=known.server, instructions=known.instructions, neighbours=everyone
         )
         if verdict.warns:
-            said = "; ".join(f"{f.rule}: {f.seen!r}" for f in verdict.findings[:3])
-            message = f"the text of {known.server}.{pin.tool} {verdict.charge} ({said})"
+            seen = "; ".join(f"{f.rule}: {f.seen!r}" for f in verdict.findings[:3])
+            message = f"the text of {known.server}.{pin.tool} {verdict.charge} ({seen})"
             yield Problem(file, 0, f"tools.{pin.tool}", message, "", "risk", "poisoned-text")

@@ -115,12 +115,12 @@ def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
 def denied_elsewhere(subject: Subject) -> Iterator[LintFinding]:
     """A denied bundle whose tools stay callable through another that lists them: the first such tool of each. (A bundle
     that is composed of the denied one loses its tools: that is what a denial of a bundle means.)"""
-    said: set[tuple[int, str]] = set()
+    reported: set[tuple[int, str]] = set()
     for policy, index, bundle, tool, other in islice(_ways_round(subject.catalog), MAX_WAYS):
-        if (policy, bundle.id) in said:
+        if (policy, bundle.id) in reported:
             continue
         if tool in subject.reach.tools_on(subject.catalog.policies[policy], other):
-            said.add((policy, bundle.id))
+            reported.add((policy, bundle.id))
             message = f"denies bundle {bundle.id!r}, but {tool!r} stays callable through {other.id!r}"
             hint = f"deny 'tool:{tool}' as well"
             yield LintFinding(subject.resolved.written.policies[policy], message, hint, ("deny", index))

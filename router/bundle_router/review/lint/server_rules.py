@@ -38,8 +38,8 @@ def command_line(subject: Subject) -> Iterator[LintFinding]:
         words = command_words(entry.value.command or "")
         if len(words) > 1:
             message = f"{entry.value.command!r} is a command line, and the name of one program is meant"
-            said = json.dumps([*words[1:], *entry.value.args])
-            yield LintFinding(entry, message, f'command = "{words[0]}", args = {said}', ("command",))
+            arguments = json.dumps([*words[1:], *entry.value.args])
+            yield LintFinding(entry, message, f'command = "{words[0]}", args = {arguments}', ("command",))
 
 
 def dead_reuse(subject: Subject) -> Iterator[LintFinding]:

@@ -270,7 +270,7 @@ class _Comparison:
         was: Bundle | None,
         is_now: Bundle,
     ) -> PrivilegeRow:
-        before, after = _said(aspect, less, was, tools), _said(aspect, more, is_now, tools)
+        before, after = _side_words(aspect, less, was, tools), _side_words(aspect, more, is_now, tools)
         old, new = (more, less) if kind == "narrowing" else (less, more)
         first, then = (is_now, was) if kind == "narrowing" else (was, is_now)
         if kind == "narrowing":
@@ -324,7 +324,7 @@ def _covering(side: _Side) -> Iterator[str]:
             yield row.name
 
 
-def _said(aspect: Aspect, side: _Side, bundle: Bundle | None, tools: frozenset[str]) -> str:
+def _side_words(aspect: Aspect, side: _Side, bundle: Bundle | None, tools: frozenset[str]) -> str:
     """Return what a side says of the bundle, in the terms of the row's aspect."""
     if bundle is None:
         return ""

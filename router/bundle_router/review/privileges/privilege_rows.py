@@ -76,20 +76,20 @@ def sentence(row: PrivilegeRow) -> str:
         case "may call":
             how = REACH_WORDS.get(row.before if gone else row.after, "")
             words = f"before, it {how}" if gone else f"{how}; shown {', '.join(row.shown)}"
-            said = f"may {'no longer ' if gone else ''}call {tools} of {row.subject} ({words})"
+            change_words = f"may {'no longer ' if gone else ''}call {tools} of {row.subject} ({words})"
         case "comes in":
-            said = f"{row.subject} {REACH_WORDS[row.after]}; before, it {REACH_WORDS[row.before]}"
+            change_words = f"{row.subject} {REACH_WORDS[row.after]}; before, it {REACH_WORDS[row.before]}"
         case "requires":
-            said = f"{row.subject} requires {row.after}; before, {row.before}"
+            change_words = f"{row.subject} requires {row.after}; before, {row.before}"
         case "can be denied as":
-            said = f"{row.subject} can be denied by a step as {row.after}; before, as {row.before}"
+            change_words = f"{row.subject} can be denied by a step as {row.after}; before, as {row.before}"
         case "shown":
-            said = f"{tools} of {row.subject}: shown {row.after}; before, {row.before}"
+            change_words = f"{tools} of {row.subject}: shown {row.after}; before, {row.before}"
         case _:
             both = f"{row.before} → {row.after}" if row.before and row.after else ""
             change = both or row.after or f"no longer {row.before}"
-            said = f"{row.subject}: {f'{row.note}: {tools}' if tools else change}"
-    return said if not row.note or row.aspect == "holds everywhere" else f"{said} ({row.note})"
+            change_words = f"{row.subject}: {f'{row.note}: {tools}' if tools else change}"
+    return change_words if not row.note or row.aspect == "holds everywhere" else f"{change_words} ({row.note})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,18 +115,18 @@ def _field(one: ModelField) -> list[str]:
     type_ = one.type
     if not one.required and "None" not in _operands(type_) and type_ != "Any":
         type_ = f"{type_} | None"
-    given = [] if one.required else ["default=None"]
-    given += [f"alias={literal(one.alias)}"] if one.alias is not None else []
-    given += [f"description={literal(one.description)}"] if one.description else []
+    options = [] if one.required else ["default=None"]
+    options += [f"alias={literal(one.alias)}"] if one.alias is not None else []
+    options += [f"description={literal(one.description)}"] if one.description else []
     start = f"    {one.name}: {type_}"
-    if not given:
+    if not options:
         return [start]
-    if given == ["default=None"]:
+    if options == ["default=None"]:
         return [f"{start} = None"]
-    line = f"{start} = Field({', '.join(given)})"
+    line = f"{start} = Field({', '.join(options)})"
     if len(line) <= _WIDTH:
         return [line]
-    return [f"{start} = Field(", *(f"        {part}," for part in given), "    )"]
+    return [f"{start} = Field(", *(f"        {part}," for part in options), "    )"]
 
 
 def _alias(name: str, type_: str) -> str:
@@ -163,10 +163,10 @@ def _choices(type_: str) -> list[str]:
 
 def _wrapper(card: Card, name: str, model: str) -> str:
     start = f"async def {name}("
-    given = f"call: Callable[[str, dict[str, Any]], Awaitable[R]], arguments: {model}"
-    lines = [f"{start}{given}) -> R:"]
+    parameters = f"call: Callable[[str, dict[str, Any]], Awaitable[R]], arguments: {model}"
+    lines = [f"{start}{parameters}) -> R:"]
     if len(lines[0]) > _WIDTH:
-        lines = [start, f"    {given}", ") -> R:"]
+        lines = [start, f"    {parameters}", ") -> R:"]
     lines += docstring(short_description(card.description), "    ")
     dump = 'arguments.model_dump(mode="json", by_alias=True, exclude_unset=True)'
     line = f"    return await call({literal(card.name)}, {dump})"

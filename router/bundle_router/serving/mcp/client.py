@@ -81,7 +81,7 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
             given={name: params[name] for name in ("inputResponses", "requestState") if name in params},
             log_level=_level(context),
             progress=(context.meta or {}).get("progress_token") is not None,
-            heard=heard,
+            on_notification=heard,
             ask=None if is_modern(context) else _asking(context, loop),
         )
         waiting.put_nowait(None)

@@ -425,9 +425,9 @@ def tool_name(definition: Mapping[str, Any]) -> str:
 
 def heard_of(found: DecisionDetail) -> list[str]:
     """Return what search and the model had to say, in a line each."""
-    from bundle_router.review.sentences import heard
+    from bundle_router.review.sentences import selection_lines
 
-    return list(heard(found.record.decision.search, found.record.decision.model))
+    return list(selection_lines(found.record.decision.search, found.record.decision.model))
 
 
 def _standing(name: str, found: DecisionDetail) -> tuple[str, str]:

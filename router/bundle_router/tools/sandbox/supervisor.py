@@ -208,8 +208,8 @@ def _not_kept(plan: SandboxPlan, statements: Iterable[Statement]) -> list[Statem
             raise _Unprotected(place, f"no mount namespace: {why}")
     hidden = [*plan.hidden, *plan.masked]
     kept = [place for place in plan.protected if place not in hidden]
-    said = [_about(place, False, "can be read: hiding it needs a mount namespace") for place in hidden]
-    return [*said, *(_about(place, False, "needs a mount namespace") for place in kept)]
+    readable = [_about(place, False, "can be read: hiding it needs a mount namespace") for place in hidden]
+    return [*readable, *(_about(place, False, "needs a mount namespace") for place in kept)]
 
 
 def _path_of_root(plan: SandboxPlan) -> str:

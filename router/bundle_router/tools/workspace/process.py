@@ -229,7 +229,7 @@ class _Watch:
         self._out_of_patience = False
         self._streams = {process.stdout.fileno(): Capture(max_bytes), process.stderr.fileno(): Capture(max_bytes)}
         self._reports = bytearray()
-        self._said: dict[str, Any] = {}
+        self._outcome: dict[str, Any] = {}
         self._ended: Ended | None = None
         self._selector = selectors.DefaultSelector()
         for descriptor in (*self._streams, report_fd):
@@ -247,15 +247,15 @@ class _Watch:
         deadline, grace_s, sent = self._started + timeout_s, self._plan.grace_s, False
         while self._read(_POLL_S):
             now = time.monotonic()
-            if not sent and "ready" in self._said:
+            if not sent and "ready" in self._outcome:
                 self._check_places()
                 self.tell(self._plan.encode())
                 sent = True
-            if self._ended is None and "exited" not in self._said and (now >= deadline or cancelled()):
+            if self._ended is None and "exited" not in self._outcome and (now >= deadline or cancelled()):
                 self._ended = "timeout" if now >= deadline else "cancelled"
                 self.tell(b"x")
                 deadline = now + grace_s + _KILLING_S
-            elif self._ended is None and "exited" in self._said:
+            elif self._ended is None and "exited" in self._outcome:
                 self._ended = "exited"
                 deadline = now + grace_s + _KILLING_S
             elif self._ended is not None and now >= deadline:
@@ -289,20 +289,24 @@ class _Watch:
         *lines, rest = self._reports.split(b"\n")
         self._reports = bytearray(rest)
         for line in lines:
-            self._said.update(json.loads(line))
-        if "exited" in self._said and not self._program_ended:
+            self._outcome.update(json.loads(line))
+        if "exited" in self._outcome and not self._program_ended:
             self._program_ended = time.monotonic()
 
     def finished(self) -> Finished:
         self._drain()
         stdout, stderr = (capture.kept() for capture in self._streams.values())
-        said = self._said
-        if "failed" in said:
-            raise ToolFailure(f"the program was not started: {said['failed']}", code="not_started")
-        status = said.get("exited")
-        if "exceeded" not in said and self._ended in (None, "exited") and (status is None or "statements" not in said):
+        outcome = self._outcome
+        if "failed" in outcome:
+            raise ToolFailure(f"the program was not started: {outcome['failed']}", code="not_started")
+        status = outcome.get("exited")
+        if (
+            "exceeded" not in outcome
+            and self._ended in (None, "exited")
+            and (status is None or "statements" not in outcome)
+        ):
             raise ToolFailure(f"the launcher ended without a result: {stderr.text[-2000:]}", code="not_started")
-        ended: Ended = "limit" if "exceeded" in said else self._ended or "exited"
+        ended: Ended = "limit" if "exceeded" in outcome else self._ended or "exited"
         if ended == "exited" and status is not None and status < 0:
             ended = "killed"
         return Finished(
@@ -312,9 +316,9 @@ class _Watch:
             elapsed_ms=((self._program_ended or time.monotonic()) - self._started) * 1000,
             stdout=stdout,
             stderr=stderr,
-            statements=tuple(Statement(**fields) for fields in said.get("statements", ())),
-            leftovers=said.get("leftovers", 0),
-            exceeded=said.get("exceeded", ""),
+            statements=tuple(Statement(**fields) for fields in outcome.get("statements", ())),
+            leftovers=outcome.get("leftovers", 0),
+            exceeded=outcome.get("exceeded", ""),
         )
 
     def _drain(self) -> None:
@@ -329,7 +333,7 @@ class _Watch:
     def close(self) -> None:
         """Idempotent in effect: the launcher is ended and reaped, every descriptor closed."""
         self._selector.close()
-        if "leftovers" not in self._said and self._ended is None:
+        if "leftovers" not in self._outcome and self._ended is None:
             self.tell(b"x")  # something was thrown at us while the program ran
         try:
             self._process.wait(timeout=0.0 if self._out_of_patience else _KILLING_S)

@@ -61,9 +61,9 @@ def classify(status: int | None, kind: str, text: str) -> Failure:
         return known
     if status >= 500:
         return "upstream_error"
-    said = text[:MAX_TEXT]
-    if "contextwindow" in words or _TOO_LONG.search(said):
+    excerpt = text[:MAX_TEXT]
+    if "contextwindow" in words or _TOO_LONG.search(excerpt):
         return "context_window"
-    if "contentpolicy" in words or _FILTERED.search(said):
+    if "contentpolicy" in words or _FILTERED.search(excerpt):
         return "refused"
     return "bad_request" if status >= 400 else "upstream_error"

@@ -75,17 +75,17 @@ class Picked:
 def picked(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> Picked | None:
     """Without duplicates, required first, at most `max_picks`; a bundle may be named by its place. None when it named
     ids and none of them is permitted."""
-    said = answer.model_dump()
+    fields = answer.model_dump()
     permitted = set(candidates)
-    rows = sorted(said["picks"], key=lambda row: row["need"] != "required")  # stable: the model's order within each
+    rows = sorted(fields["picks"], key=lambda row: row["need"] != "required")  # stable: the model's order within each
     by_place = {str(place): id_ for place, id_ in enumerate(candidates, start=1)}
     ids = [id_ for id_ in dict.fromkeys(by_place.get(row["id"], row["id"]) for row in rows) if id_ in permitted]
-    if said["picks"] and not ids:
+    if fields["picks"] and not ids:
         return None
     return Picked(
         tuple(ids[:max_picks]),
         tuple((id_, "over_budget") for id_ in ids[max_picks:]),
-        _one_line(said["rationale"]),
+        _one_line(fields["rationale"]),
     )
 
 

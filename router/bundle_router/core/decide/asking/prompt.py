@@ -69,23 +69,23 @@ def system_part(bundles: Iterable[Bundle], max_picks: int) -> str:
 
 def _worked_example(place: int, bundle: Bundle) -> str:
     answer = {"rationale": f"{bundle.id} is for this.", "picks": [{"id": str(place), "need": "required"}]}
-    said = _json({**answer, "missing": ""})
-    return f"\nFor a step with the goal {_json(bundle.examples[0])} the answer is:\n{said}\n"
+    example_answer = _json({**answer, "missing": ""})
+    return f"\nFor a step with the goal {_json(bundle.examples[0])} the answer is:\n{example_answer}\n"
 
 
 def user_part(step: Step, recent: Sequence[RecentStep]) -> str:
     """The step as data. Differences in white space and in Unicode's ways to write the same give the same bytes."""
     value: dict[str, Any] = {
-        "workflow": _said(step.workflow, MAX_RECENT_GOAL),
-        "role": _said(step.role, MAX_RECENT_GOAL),
-        "step": _said(step.step, MAX_RECENT_GOAL),
-        "goal": _said(step.goal, MAX_GOAL),
-        "constraints": [_said(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]],
+        "workflow": _shortened(step.workflow, MAX_RECENT_GOAL),
+        "role": _shortened(step.role, MAX_RECENT_GOAL),
+        "step": _shortened(step.step, MAX_RECENT_GOAL),
+        "goal": _shortened(step.goal, MAX_GOAL),
+        "constraints": [_shortened(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]],
         "recent_steps": [
             {
-                "role": _said(was.role, MAX_RECENT_GOAL),
-                "step": _said(was.step, MAX_RECENT_GOAL),
-                "goal": _said(was.goal, MAX_RECENT_GOAL),
+                "role": _shortened(was.role, MAX_RECENT_GOAL),
+                "step": _shortened(was.step, MAX_RECENT_GOAL),
+                "goal": _shortened(was.goal, MAX_RECENT_GOAL),
                 "bundles": list(was.bundle_ids),
             }
             for was in recent
@@ -111,7 +111,7 @@ def _line(place: int, bundle: Bundle) -> str:
     return _json(value)
 
 
-def _said(text: str, limit: int) -> str:
+def _shortened(text: str, limit: int) -> str:
     """Normalised (NFC, runs of white space as one space) and cut."""
     # Looked at no further than needed: normalising is the only work here that grows with the text.
     plain = " ".join(unicodedata.normalize("NFC", text[: 4 * limit]).split())

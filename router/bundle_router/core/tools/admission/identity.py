@@ -52,8 +52,8 @@ def _parse(text: str) -> VolatilePath:
 
 def identity(definition: Mapping[str, Any], instructions: str, volatile: Sequence[VolatilePath] = ()) -> str:
     """`sha256:…` of what counts (rule 7 of the package). The definition must have passed the bounds."""
-    said = "" if any(path.segments == INSTRUCTIONS for path in volatile) else instructions
-    return digest_of({"tool": settled(definition, volatile), "instructions": said})
+    instructions_text = "" if any(path.segments == INSTRUCTIONS for path in volatile) else instructions
+    return digest_of({"tool": settled(definition, volatile), "instructions": instructions_text})
 
 
 def settled(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()) -> dict[str, Any]:

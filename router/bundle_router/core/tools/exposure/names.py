@@ -49,7 +49,7 @@ def _bare_names(canonical: Iterable[str], bare: str) -> dict[str, str]:
     """The tools of the one server without a prefix that can go by their own names: none of these looks like a name of
     the router's own tools, or of another server's."""
     own = {name: name.partition(".")[2] for name in canonical if name.partition(".")[0] == bare}
-    taken = Counter(short.lower() for short in own.values())
+    counts = Counter(short.lower() for short in own.values())
     return {
         name: short
         for name, short in own.items()
@@ -57,7 +57,7 @@ def _bare_names(canonical: Iterable[str], bare: str) -> dict[str, str]:
         and "__" not in short
         and not _MARKED.search(short)
         and short.lower() not in RESERVED
-        and taken[short.lower()] == 1
+        and counts[short.lower()] == 1
     }
 
 
@@ -79,9 +79,9 @@ def exposed_names(canonical: Iterable[str], bare: str = "") -> dict[str, str]:
 
 def _prefixed(canonical: Iterable[str]) -> dict[str, str]:
     plain = {name: _plain_name(name) for name in canonical}
-    taken = Counter(short.lower() for short in plain.values())
+    counts = Counter(short.lower() for short in plain.values())
     names = {
-        name: short if taken[short.lower()] == 1 and _reads_back(name, short) else _suffixed(name, short)
+        name: short if counts[short.lower()] == 1 and _reads_back(name, short) else _suffixed(name, short)
         for name, short in plain.items()
     }
     marked = Counter(name.lower() for name in names.values())

@@ -98,12 +98,12 @@ class _Wrong(Exception):
 def parse(tool: str, arguments: Any) -> Wanted:
     """What a call to the meta-tool asks for."""
     try:
-        given = _mapping(arguments)
+        arguments = _mapping(arguments)
         known = meta_schema(tool)["properties"]
-        for name in given:
+        for name in arguments:
             if name not in known:
                 raise _Wrong(f"there is no argument {str(name)[:80]!r}")
-        return _READERS[tool](given)
+        return _READERS[tool](arguments)
     except _Wrong as wrong:
         return Malformed(f"The arguments of {tool!r} do not fit: {wrong}.\nIts schema: {encode(meta_schema(tool))}")
 
@@ -122,8 +122,8 @@ def _mapping(value: Any, what: str = "the arguments") -> Mapping[str, Any]:
     return value
 
 
-def _text(given: Mapping[str, Any], name: str, limit: int, *, default: str | None = None) -> str:
-    value = given.get(name, default)
+def _text(arguments: Mapping[str, Any], name: str, limit: int, *, default: str | None = None) -> str:
+    value = arguments.get(name, default)
     if value is None:
         raise _Wrong(f"{name!r} is missing")
     if not isinstance(value, str):
@@ -135,8 +135,8 @@ def _text(given: Mapping[str, Any], name: str, limit: int, *, default: str | Non
     return value
 
 
-def _whole(given: Mapping[str, Any], name: str, default: int, least: int | None, most: int) -> int:
-    value = given.get(name, default)
+def _whole(arguments: Mapping[str, Any], name: str, default: int, least: int | None, most: int) -> int:
+    value = arguments.get(name, default)
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}", value.strip()):
         value = int(value)
     if isinstance(value, float) and value.is_integer():
@@ -148,17 +148,17 @@ def _whole(given: Mapping[str, Any], name: str, default: int, least: int | None,
     return value
 
 
-def _artifact(given: Mapping[str, Any]) -> str:
-    uri = _text(given, "uri", 200).strip()
+def _artifact(arguments: Mapping[str, Any]) -> str:
+    uri = _text(arguments, "uri", 200).strip()
     found = _ARTIFACT.fullmatch(uri)
     if found is None:
         raise _Wrong(f"{uri[:100]!r} is not an artifact: write 'artifact:sha256:' and its 64 hex digits")
     return found[1]
 
 
-def _search(given: Mapping[str, Any]) -> SearchTools | SelectTools:
-    query = _text(given, "query", MAX_QUERY).strip()
-    limit = _whole(given, "limit", MAX_FOUND, 1, 1_000)
+def _search(arguments: Mapping[str, Any]) -> SearchTools | SelectTools:
+    query = _text(arguments, "query", MAX_QUERY).strip()
+    limit = _whole(arguments, "limit", MAX_FOUND, 1, 1_000)
     if not query.lower().startswith(SELECT):
         return SearchTools(query, limit)
     written = (name.strip() for name in query[len(SELECT) :].split(","))
@@ -166,31 +166,31 @@ def _search(given: Mapping[str, Any]) -> SearchTools | SelectTools:
     return SelectTools(names[:MAX_SELECTED], names[MAX_SELECTED:])
 
 
-def _call(given: Mapping[str, Any]) -> CallTool:
-    return CallTool(_text(given, "name", 200), _mapping(given.get("arguments"), "'arguments'"))
+def _call(arguments: Mapping[str, Any]) -> CallTool:
+    return CallTool(_text(arguments, "name", 200), _mapping(arguments.get("arguments"), "'arguments'"))
 
 
-def _page(given: Mapping[str, Any]) -> ReadArtifact:
-    unit = given.get("unit", "chars")
+def _page(arguments: Mapping[str, Any]) -> ReadArtifact:
+    unit = arguments.get("unit", "chars")
     if unit not in UNITS:
         raise _Wrong(f"'unit' must be one of {', '.join(UNITS)}")
-    limit = _whole(given, "limit", DEFAULT_LIMITS[unit], 1, 1_000_000)
-    return ReadArtifact(_artifact(given), _whole(given, "offset", 0, None, 10**12), limit, unit)
+    limit = _whole(arguments, "limit", DEFAULT_LIMITS[unit], 1, 1_000_000)
+    return ReadArtifact(_artifact(arguments), _whole(arguments, "offset", 0, None, 10**12), limit, unit)
 
 
-def _lines(given: Mapping[str, Any]) -> SearchArtifact:
-    regex = given.get("regex", False)
+def _lines(arguments: Mapping[str, Any]) -> SearchArtifact:
+    regex = arguments.get("regex", False)
     if not isinstance(regex, bool):
         raise _Wrong("'regex' must be true or false")
-    pattern = _text(given, "pattern", MAX_PATTERN)
+    pattern = _text(arguments, "pattern", MAX_PATTERN)
     query = pattern[len(JMESPATH) :].strip() if pattern.lower().startswith(JMESPATH) else ""
-    return SearchArtifact(_artifact(given), pattern, regex, _whole(given, "context", 0, 0, MAX_CONTEXT), query)
+    return SearchArtifact(_artifact(arguments), pattern, regex, _whole(arguments, "context", 0, 0, MAX_CONTEXT), query)
 
 
 _READERS: Final = {
     "search_tools": _search,
-    "list_tools": lambda given: ListTools(_text(given, "bundle", 200, default="").strip()),
-    "get_tool_details": lambda given: GetToolDetails(_text(given, "name", 200)),
+    "list_tools": lambda arguments: ListTools(_text(arguments, "bundle", 200, default="").strip()),
+    "get_tool_details": lambda arguments: GetToolDetails(_text(arguments, "name", 200)),
     "call_tool": _call,
     "read_artifact": _page,
     "search_artifact": _lines,

@@ -42,7 +42,7 @@ class VisibleTools:
     exposed: Mapping[str, str]
     joins: bool = True
     """Whether what was found joins the array: false where the array can't change (MCP)."""
-    told: Collection[str] = ()
+    described: Collection[str] = ()
     """Tools whose signatures the agent was given at this step, and has before it still."""
     room: int | None = None
     """How many more tools may join the array; None: any number."""
@@ -64,7 +64,7 @@ def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FO
             "Nothing found. Try other words for what the tool should do, or list_tools to see what there is."
         )
     rows: list[str] = []
-    told: list[str] = []
+    listed: list[str] = []
     room = ANSWER_CHARS
     for position, tool in enumerate(known):
         row = _row(visible, tool, places[tool], ABOUT_CHARS if position < 4 else SHORT_ABOUT_CHARS)[:ANSWER_CHARS]
@@ -72,10 +72,12 @@ def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FO
             break
         room -= len(row) + 1
         rows.append(row)
-        told.append(tool)
-    more = len(places) - len(told)
-    tail = f"{LEGEND} {_how(visible, told, places)}" + (f" {more} tools are not listed here." if more > 0 else "")
-    return MetaAnswer("\n".join((*rows, tail)), tuple(tool for tool in told if places[tool] == "deferred"), tuple(told))
+        listed.append(tool)
+    more = len(places) - len(listed)
+    tail = f"{LEGEND} {_how(visible, listed, places)}" + (f" {more} tools are not listed here." if more > 0 else "")
+    return MetaAnswer(
+        "\n".join((*rows, tail)), tuple(tool for tool in listed if places[tool] == "deferred"), tuple(listed)
+    )
 
 
 def _row(visible: VisibleTools, tool: str, where: str, about: int, *, again: bool = False) -> str:
@@ -85,7 +87,7 @@ def _row(visible: VisibleTools, tool: str, where: str, about: int, *, again: boo
         return f"{name}: its definition is read when it is first called"
     if where == "direct":
         return f"{name}: already in your tool list"
-    if tool in visible.told and not again:
+    if tool in visible.described and not again:
         return f"{name}: shown earlier"
     line = one_line(card.description, about)
     mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
@@ -97,27 +99,27 @@ def _is_untrusted(catalog: Catalog, tool: str) -> bool:
     return server is None or server.trust == "untrusted"
 
 
-def _how(visible: VisibleTools, told: Collection[str], places: Mapping[str, str]) -> str:
-    wheres = {places[tool] for tool in told}
+def _how(visible: VisibleTools, listed: Collection[str], places: Mapping[str, str]) -> str:
+    wheres = {places[tool] for tool in listed}
     if "code" in wheres:
-        others = _how(visible, [tool for tool in told if places[tool] != "code"], places)
-        how = f"Call them in a program (execute): await {_function(visible, told, places)}(argument=...)."
+        others = _how(visible, [tool for tool in listed if places[tool] != "code"], places)
+        how = f"Call them in a program (execute): await {_function(visible, listed, places)}(argument=...)."
         return f"{how} {others}".rstrip()
     if "meta" in wheres or (not visible.joins and "deferred" in wheres):
         return "Call them by name with call_tool."
     if "deferred" not in wheres:
         return ""
-    joining = [row for row in visible.placement.deferred if row.name in told]
+    joining = [row for row in visible.placement.deferred if row.name in listed]
     companions = {name for row in joining for name in visible.catalog.bundles[row.bundle].companions}
     if visible.room is not None and len({*companions, *(row.name for row in joining)}) > visible.room:
         return f"Your tool list has room for {max(visible.room, 0)} more at this step: call the others with call_tool."
     return "They are in your tool list from now on."
 
 
-def _function(visible: VisibleTools, told: Collection[str], places: Mapping[str, str]) -> str:
+def _function(visible: VisibleTools, listed: Collection[str], places: Mapping[str, str]) -> str:
     """Return the name that a program has for the first of the tools that only programs call."""
     by_tool = {tool: name for name, tool in functions({t: visible.exposed.get(t, t) for t in visible.places}).items()}
-    return next(by_tool[tool] for tool in told if places[tool] == "code")
+    return next(by_tool[tool] for tool in listed if places[tool] == "code")
 
 
 def selected_text(visible: VisibleTools, tools: Sequence[str], unknown: Sequence[str]) -> MetaAnswer:

@@ -48,9 +48,9 @@ class _Line:
 def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str], evicted: Sequence[str] = ()) -> str:
     """The text for a placement; empty when nothing is behind search. `exposed`: exposed names by canonical; `evicted`:
     tools that left the array when the step began."""
-    told = _told_evicted(evicted, exposed, catalog.settings.activation.max_tools)
+    eviction_text = _eviction_text(evicted, exposed, catalog.settings.activation.max_tools)
     if not placement.behind:
-        return told
+        return eviction_text
     hidden: dict[str, list[str]] = {}
     for place, row in placement.rows():
         if row.name in placement.activated or not MODES[place].in_array:
@@ -60,10 +60,10 @@ def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str],
     parts = [INTRODUCTION] if placement.found_by_name else []
     parts += [IN_CODE] if placement.code else []
     text = f"{' '.join(parts)} {_index(lines, total)}"
-    return f"{text}\n{told}" if told else text
+    return f"{text}\n{eviction_text}" if eviction_text else text
 
 
-def _told_evicted(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) -> str:
+def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) -> str:
     """Return the sentence that names what left the array; it stays true when one of them is asked for again."""
     if not evicted:
         return ""

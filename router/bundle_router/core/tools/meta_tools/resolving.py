@@ -44,11 +44,11 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
         return Resolved(exact, known=False)  # no typo, so nothing is like it: another tool would do something else
     wanted = _plain(name)
     for form in (_short, _plain, _plain_short):
-        meant = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short else (wanted,)))
-        if len(meant) == 1:
-            return Resolved(meant[0], known=True)
-        if meant:
-            return Resolved(name, known=False, alike=tuple(meant))
+        matching = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short else (wanted,)))
+        if len(matching) == 1:
+            return Resolved(matching[0], known=True)
+        if matching:
+            return Resolved(name, known=False, alike=tuple(matching))
     return Resolved(name, known=False, alike=_nearest(name, permitted))
 
 

@@ -109,8 +109,8 @@ def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> s
 
 
 def _either(kinds: Sequence[str]) -> str:
-    told = [kind for kind in dict.fromkeys(kinds) if kind != "null"]
-    return "|".join(told) if 0 < len(told) <= 3 else "any"
+    named = [kind for kind in dict.fromkeys(kinds) if kind != "null"]
+    return "|".join(named) if 0 < len(named) <= 3 else "any"
 
 
 def _referred(reference: Any, root: Mapping[str, Any]) -> Any:

@@ -98,8 +98,8 @@ def server_differences(
         for name in type(was).__slots__
         if getattr(was, name) != getattr(is_now, name)
     ]
-    heard = admitted is not None and not any(path.segments == INSTRUCTIONS for path in volatile)
-    if heard and admitted is not None and pins.instructions != admitted.instructions:
+    compares_instructions = admitted is not None and not any(path.segments == INSTRUCTIONS for path in volatile)
+    if compares_instructions and admitted is not None and pins.instructions != admitted.instructions:
         rows.append(_changed("/instructions", pins.instructions, admitted.instructions))
     return tuple(rows)
 

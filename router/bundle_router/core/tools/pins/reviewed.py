@@ -111,8 +111,8 @@ def approve(
             advice="that concerns all its tools: approve the server as a whole",
         )
     kept = [pin for pin in _digested_anew(previous, server).pins if pin.tool not in wanted]
-    taken = [pin for pin in fresh.pins if pin.tool in wanted]
-    return replace(fresh, pins=tuple(sorted((*kept, *taken), key=lambda pin: pin.tool)))
+    approved = [pin for pin in fresh.pins if pin.tool in wanted]
+    return replace(fresh, pins=tuple(sorted((*kept, *approved), key=lambda pin: pin.tool)))
 
 
 def narrowed(pins: Pins, newer: Pins | None) -> Pins:

@@ -38,7 +38,7 @@ def usable(
     if pins is None:
         return _unpinned(admitted, server, setting)
     known = reviewed if reviewed is not None else pins.reviewed(server)
-    heard = set(pins.names) | {tool.card.tool for tool in admitted.tools} if admitted is not None else set(pins.names)
+    listed = set(pins.names) | {tool.card.tool for tool in admitted.tools} if admitted is not None else set(pins.names)
     if server_differences(pins, admitted, server, volatile_paths(server.volatile)):
         return Usable(drifted=((server.name, WHOLE_SERVER),))
     live = None if admitted is None else {tool.card.tool: tool.card.sha256 for tool in admitted.tools}
@@ -48,7 +48,7 @@ def usable(
         if live is None or live.get(tool.card.tool) == tool.card.sha256
     }
     allowed = {card.tool for card in cards.values()}
-    return Usable(cards, tuple((server.name, tool) for tool in sorted(heard - allowed)))
+    return Usable(cards, tuple((server.name, tool) for tool in sorted(listed - allowed)))
 
 
 def _unpinned(admitted: Admitted | None, server: Server, setting: PinSetting) -> Usable:

@@ -33,9 +33,9 @@ class Client:
 
     `capabilities`: what it can give when a server asks for input, in the protocol's words. `given`: what it sent along
     with the request to go on with one (`inputResponses`, `requestState`). `may_be_asked`: whether a server may ask for
-    any. `log_level`: from which level on it wants log lines (""; none). `progress`: whether it wants progress. `heard`
-    is told of both while the request lasts. `ask` is there where it can be asked in the middle of its request, as
-    clients of the handshake era can.
+    any. `log_level`: from which level on it wants log lines (""; none). `progress`: whether it wants progress.
+    `on_notification` gets both while the request lasts. `ask` is there where it can be asked in the middle of its
+    request, as clients of the handshake era can.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Client:
     may_be_asked: bool = True
     log_level: str = ""
     progress: bool = False
-    heard: NotificationHandler | None = None
+    on_notification: NotificationHandler | None = None
     ask: Ask | None = None
 
     @property
@@ -110,12 +110,12 @@ def _method(asked: Any) -> str:
 
 def can_give(client: Client, asked: Any) -> bool:
     """Whether a client has said that it answers such a request."""
-    given = client.capabilities.get(ASKS_FOR.get(_method(asked), ""))
-    if given is None or not isinstance(asked, Mapping):
+    capability = client.capabilities.get(ASKS_FOR.get(_method(asked), ""))
+    if capability is None or not isinstance(asked, Mapping):
         return False
     params = asked.get("params")
     opens_a_page = isinstance(params, Mapping) and params.get("mode") == "url"
-    return not opens_a_page or (isinstance(given, Mapping) and given.get("url") is not None)
+    return not opens_a_page or (isinstance(capability, Mapping) and capability.get("url") is not None)
 
 
 def fits(answer: ServerReply) -> bool:

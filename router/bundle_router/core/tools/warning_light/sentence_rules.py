@@ -73,63 +73,63 @@ def seen_in_argument(text: str) -> Iterator[Seen]:
 def seen_in_sentence(text: str, before: str) -> Iterator[Seen]:
     """Rules that a sentence meets. `before` is the sentence before it."""
     sentence = Sentence(text, before)
-    said = sentence.bare
-    if not said.strip():
+    bare = sentence.bare
+    if not bare.strip():
         return
-    yield from _orders(said)
-    yield from _movements(said)
-    if MUST.search(said):
+    yield from _orders(bare)
+    yield from _movements(bare)
+    if MUST.search(bare):
         yield "told-to", text[:100]
 
 
-def _orders(said: str) -> Iterator[Seen]:
-    drop = DROP.search(said)
-    if drop and _is_order(said, drop.start()):
-        rest = said[drop.start() : drop.start() + 120]
+def _orders(sentence: str) -> Iterator[Seen]:
+    drop = DROP.search(sentence)
+    if drop and _is_order(sentence, drop.start()):
+        rest = sentence[drop.start() : drop.start() + 120]
         if BEFORE.search(rest) and RULES.search(rest):
             yield "override", rest
-    bare = BARE_DROP.search(said)
-    if bare and _is_order(said, bare.start()):
+    bare = BARE_DROP.search(sentence)
+    if bare and _is_order(sentence, bare.start()):
         yield "override", bare[0]
-    elsewhere = None if drop or bare else ELSEWHERE.search(said)
+    elsewhere = None if drop or bare else ELSEWHERE.search(sentence)
     if elsewhere:
         yield "override", elsewhere[0]
-    become = BECOME.search(said)
+    become = BECOME.search(sentence)
     if become:
-        yield "unleash", said[become.start() : become.start() + 100]
-    show, prompt = SHOW.search(said), PROMPT.search(said)
+        yield "unleash", sentence[become.start() : become.start() + 100]
+    show, prompt = SHOW.search(sentence), PROMPT.search(sentence)
     if show and prompt and show.start() < prompt.start():
-        yield "reveal-prompt", said[show.start() : prompt.end()]
-    hide = HIDE.search(said)
-    if hide and not PROTECTS.search(said[: hide.end()]):
+        yield "reveal-prompt", sentence[show.start() : prompt.end()]
+    hide = HIDE.search(sentence)
+    if hide and not PROTECTS.search(sentence[: hide.end()]):
         yield "concealment", hide[0]
-    quiet = QUIETLY.search(said)
+    quiet = QUIETLY.search(sentence)
     if quiet:
-        yield "quietly", said[max(0, quiet.start() - 40) : quiet.end() + 40]
-    order = ORDER.search(said)
+        yield "quietly", sentence[max(0, quiet.start() - 40) : quiet.end() + 40]
+    order = ORDER.search(sentence)
     if order:
         yield "seizes-order", order[0]
-    every = EVERY_REQUEST.search(said)
+    every = EVERY_REQUEST.search(sentence)
     if every:
-        yield "wants-every-request", said[every.start() : every.start() + 100]
-    if ANOTHER.search(said) and _one_after_another(said, WHENEVER, IS_CALLED, ALTERS, ARGUMENTS):
-        yield "redirection", said[:160]
+        yield "wants-every-request", sentence[every.start() : every.start() + 100]
+    if ANOTHER.search(sentence) and _one_after_another(sentence, WHENEVER, IS_CALLED, ALTERS, ARGUMENTS):
+        yield "redirection", sentence[:160]
 
 
-def _one_after_another(said: str, *patterns: re.Pattern[str]) -> bool:
+def _one_after_another(sentence: str, *patterns: re.Pattern[str]) -> bool:
     """Whether the patterns are met in this order. Each is taken where it first comes, so the cost is one pass."""
     at = 0
     for pattern in patterns:
-        found = pattern.search(said, at)
+        found = pattern.search(sentence, at)
         if found is None:
             return False
         at = found.end()
     return True
 
 
-def _is_order(said: str, at: int) -> bool:
+def _is_order(sentence: str, at: int) -> bool:
     """Whether the verb at `at` is an order: not something that the tool, a file or a flag does."""
-    before = said[max(0, at - 40) : at]
+    before = sentence[max(0, at - 40) : at]
     return re.search(r"(?:\bto|\bcan|\bmay|\bwill|\bwould|\bthat|\bwhich|\bwhether|--?)\s*$", before) is None or (
         re.search(
             r"\b(?:you|need|have|want|required|asked|told|model|assistant|agent|llm) (?:\w{1,10} )?to\s*$", before
@@ -138,18 +138,18 @@ def _is_order(said: str, at: int) -> bool:
     )
 
 
-def _movements(said: str) -> Iterator[Seen]:
+def _movements(sentence: str) -> Iterator[Seen]:
     """Things that go where they should not."""
-    at_home = HOME.search(said) is not None
-    secret = SECRET.search(said)
+    at_home = HOME.search(sentence) is not None
+    secret = SECRET.search(sentence)
     if secret:
-        outside = SEND.search(said) and OUTSIDE.search(said) and not at_home
-        if outside or STEAL.search(said):
-            yield "exfiltration", said[:120]
-        if FILE_SECRET.search(said) and not at_home:
+        outside = SEND.search(sentence) and OUTSIDE.search(sentence) and not at_home
+        if outside or STEAL.search(sentence):
+            yield "exfiltration", sentence[:120]
+        if FILE_SECRET.search(sentence) and not at_home:
             yield "secret-material", secret[0]
-            if FETCH.search(said) and CARRY.search(said):
-                yield "read-secret", said[:120]
-    acts, far = ACTS_OUTSIDE.search(said), FAR.search(said)
-    if acts and far and acts.start() < far.start() and BESIDES.search(said) and not at_home:
-        yield "side-effect", said[:120]
+            if FETCH.search(sentence) and CARRY.search(sentence):
+                yield "read-secret", sentence[:120]
+    acts, far = ACTS_OUTSIDE.search(sentence), FAR.search(sentence)
+    if acts and far and acts.start() < far.start() and BESIDES.search(sentence) and not at_home:
+        yield "side-effect", sentence[:120]
