@@ -156,7 +156,7 @@ STORAGE_ADVICE: Final = {
 
 
 def storage_error(what: str, error: OSError) -> StorageError:
-    """The StorageError for a failed call; `what` says what could not be done and where."""
+    """Return the StorageError for a failed call; `what` says what could not be done and where."""
     code = error.errno or 0
     return StorageError(
         f"{what}: {error.strerror or error} (errno {code})",

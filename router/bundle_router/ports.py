@@ -41,13 +41,14 @@ class Redactor(Protocol):
     def redact(self, text: str) -> str: ...
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
-        """The same for several texts at the price of one look. When none holds a secret, `texts` itself is returned."""
+        """Return the same for several texts at the price of one look. Without a secret, `texts` itself."""
 
     def is_clean(self, text: str) -> bool:
-        """Whether `redact` would leave the text as it is. May say False for clean text, never True for a secret."""
+        """Return whether `redact` would leave the text as it is. May be False for clean text, never True for a
+        secret."""
 
     def redact_value(self, value: Any) -> Any:
-        """The same for every string (keys included) in a JSON value; the value itself is not changed."""
+        """Return the same for every string (keys included) in a JSON value; the value itself is not changed."""
 
     def keep(self, name: str, value: str) -> None:
         """Takes this value out as well from now on: a token that was made while the program runs. From any thread."""
@@ -64,15 +65,15 @@ class Capabilities(Protocol):
     """Looks up what is present on this machine, cached by the monotonic clock."""
 
     def present(self, names: Sequence[str]) -> frozenset[str]:
-        """Which of `env:NAME` and `binary:NAME` exist now."""
+        """Return which of `env:NAME` and `binary:NAME` exist now."""
 
 
 class Scratch(Protocol):
     """Files that are handed to a tool for one call."""
 
     def put(self, name: str, data: bytes, *, within: str = "") -> str:
-        """The absolute path of a read-only file with these bytes, alone in a new folder inside `within` (empty: where
-        the system keeps temporary files). Raises StorageError."""
+        """Return the absolute path of a read-only file with these bytes, alone in a new folder inside `within` (empty:
+        where the system keeps temporary files). Raises StorageError."""
 
     def close(self) -> None:
         """Takes the files away."""
@@ -84,7 +85,7 @@ class ArtifactStore(Protocol):
     def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored: ...
 
     def get(self, sha256: str) -> bytes:
-        """The bytes, checked against the digest. Raises KeyError if absent, CorruptRun if they do not match."""
+        """Return the bytes, checked against the digest. Raises KeyError if absent, CorruptRun if they do not match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,9 @@ class RunLog(Protocol):
         """The number of records given or written so far: the sequence number of the next, if no news come first."""
 
     def news(self) -> Iterable[Record]:
-        """The records that came since the last look, in order, of whoever wrote them; all of them the first time. To
-        be consumed whole. Costs one look at sizes (or one query) where nothing came. Raises CorruptRun, StorageError.
+        """Return the records that came since the last look, in order, of whoever wrote them; all of them the first
+        time. To be consumed whole. Costs one look at sizes (or one query) where nothing came. Raises CorruptRun,
+        StorageError.
         """
 
     def append(
@@ -164,7 +166,7 @@ class RunLog(Protocol):
         """
 
     def record(self, seq: int) -> Record:
-        """One record that was given before, read again. Raises KeyError."""
+        """Return one record that was given before, read again. Raises KeyError."""
 
     def put_catalog(self, revision: str, text: str) -> None:
         """Keeps the text of a catalog revision with the run, where it is not there yet. Before a decision names it."""
@@ -198,10 +200,10 @@ class RunStore(Protocol):
         """The token of this process, unique over machines and restarts, whose life others can see. Made when needed."""
 
     def is_alive(self, writer: str) -> bool:
-        """Whether the process of a token may still be at work; False only when it is gone for certain."""
+        """Return whether the process of a token may still be at work; False only when it is gone for certain."""
 
     def open(self, run_id: str) -> RunLog | None:
-        """A run that is there, as it stands; None where there is none. Writes and locks nothing.
+        """Return a run that is there, as it stands; None where there is none. Writes and locks nothing.
 
         Raises CorruptRun, StorageError.
         """
@@ -272,8 +274,9 @@ class ToolSearch(Protocol):
     def rank_tools(
         self, catalog: Catalog, query: str, permitted: frozenset[str], k: int, *, answering: bool = False
     ) -> Sequence[str] | None:
-        """The best `k` of the permitted tools, best first; None where there is no search. `answering`: for an agent to
-        read, so without the noise behind the best. Blocks: the first time for as long as an index takes to make."""
+        """Return the best `k` of the permitted tools, best first; None where there is no search. `answering`: for an
+        agent to read, so without the noise behind the best. Blocks: the first time for as long as an index takes to
+        make."""
 
 
 class BackgroundLoop(Protocol):
@@ -385,7 +388,7 @@ class Sessions(Protocol):
     """Calls to tool servers. One adapter per transport family; the engine picks by the server's transport."""
 
     async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
-        """What is wrong with the arguments, one sentence each; empty when they are fine."""
+        """Return what is wrong with the arguments, one sentence each; empty when they are fine."""
 
     async def call(
         self,
@@ -464,13 +467,13 @@ class ToolServers(Sessions, Protocol):
         Raises ToolFailure where no thread can be started for it."""
 
     async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
-        """The server's tools, from the cache where it holds. `fresh`: read them now.
+        """Return the server's tools, from the cache where it holds. `fresh`: read them now.
 
         Raises ToolFailure when there are none to give; its code is that of a call that failed so.
         """
 
     def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
-        """The last listing, however old, without contacting anybody."""
+        """Return the last listing, however old, without contacting anybody."""
 
     async def ask(
         self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE

@@ -34,7 +34,7 @@ class SqlAnswers:
         self._warned = False
 
     def get(self, key: str) -> str | None:
-        """The text kept under the key, unless it is too old, or from the future: the clock was set back then."""
+        """Return the text kept under the key, unless it is too old, or from the future: the clock was set back then."""
         if not self._path.exists():
             return None
         from sqlalchemy.exc import SQLAlchemyError
@@ -78,7 +78,7 @@ class SqlAnswers:
                 self._opened = None
 
     def _open(self) -> tuple[Any, Any]:
-        """The engine and the table, made when they are first wanted: SQLModel's import takes a quarter of a second."""
+        """Return the engine and the table, made on first use: SQLModel's import takes a quarter of a second."""
         with self._lock:
             if self._opened is None:
                 from sqlalchemy import event
@@ -115,7 +115,7 @@ _DECLARING: Final = Lock()
 
 
 def _table() -> Any:
-    """The SQLModel table, declared once in a process, however many stores and threads want it at once."""
+    """Return the SQLModel table, declared once in a process, however many stores and threads want it at once."""
     with _DECLARING:
         if not _TABLE:
             from sqlmodel import Field, SQLModel

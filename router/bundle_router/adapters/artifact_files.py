@@ -51,8 +51,8 @@ class ArtifactReader:
         self._max_bytes = max_bytes
 
     def get(self, sha256: str) -> bytes:
-        """The bytes. Raises RequestError for what is not a digest, KeyError if absent, CorruptRun if they differ,
-        StorageError when they can't be read."""
+        """Return the bytes. Raises RequestError for what is not a digest, KeyError if absent, CorruptRun if they
+        differ, StorageError when they can't be read."""
         if not _SHA256.fullmatch(sha256):
             raise RequestError(
                 f"{sha256[:100]!r} is not an artifact's digest",
@@ -74,13 +74,14 @@ class ArtifactReader:
         return data
 
     def iter(self) -> Iterator[ArtifactFile]:
-        """Every artifact, ordered by digest. Unfinished writes and strangers are passed over; `problems` names them."""
+        """Yield every artifact, ordered by digest. Passes over unfinished writes and strangers, which `problems`
+        names."""
         for name, found in self._entries():
             if _SHA256.fullmatch(name.rpartition("/")[2]) and stat.S_ISREG(found.st_mode):
                 yield ArtifactFile(name.rpartition("/")[2], found.st_size)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong in the store, one sentence each: changed bytes, links, strangers. Reads every artifact."""
+        """Yield what is wrong in the store: changed bytes, links, strangers. Reads every artifact."""
         for path, found in self._entries():
             folder, _, name = path.rpartition("/")
             if name.startswith(_BESIDE):
@@ -113,7 +114,7 @@ class ArtifactReader:
 
     @contextmanager
     def _folder(self, *inner: str, make: bool = False, durable: bool = False) -> Iterator[int]:
-        """A descriptor of `artifacts/sha256[/ab]`, each step opened from the one before and never through a link."""
+        """Give a descriptor of `artifacts/sha256[/ab]`, each step opened from the last, never through a link."""
         fd = os.open(self._run_dir, _DIRECTORY)
         try:
             for name in ("artifacts", "sha256", *inner):
@@ -218,7 +219,7 @@ class RunArtifacts(ArtifactReader):
         )
 
     def _is_there(self, sha256: str, size: int, folder: int) -> bool:
-        """True when the content is stored. A file of another size was torn by a power loss: it is written again."""
+        """Return True when the content is stored. A file of another size was torn by a power loss."""
         try:
             found = os.stat(sha256, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -315,7 +316,7 @@ class ArtifactPool:
 
     @contextmanager
     def _opened(self, sha256: str, *, make: bool) -> Iterator[int]:
-        """A descriptor of the folder for a digest. Raises OSError where it is not there, a link, or not private."""
+        """Give a descriptor of the folder for a digest. Raises OSError for none, a link or one not private."""
         path = self._top / sha256[:2]
         if make:
             for folder in (self._top, path):
@@ -332,7 +333,7 @@ class ArtifactPool:
 
 
 def _equals(fd: int, data: bytes) -> bool:
-    """Whether a file holds exactly these bytes."""
+    """Return whether a file holds exactly these bytes."""
     view, at = memoryview(data), 0
     while block := os.read(fd, 1 << 20):
         if view[at : at + len(block)] != block:

@@ -38,7 +38,8 @@ def _shipped(name: str) -> Path:
 
 
 def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile]:
-    """The files of a project's config folder and of the shipped one, for `bundle_router.core.config.load` and `check`.
+    """Return the files of a project's config folder and of the shipped one, for `bundle_router.core.config.load` and
+    `check`.
 
     `config=None`: the shipped config alone. A file that can't be read comes back with its `fault`. Raises ConfigError
     when the folder does not exist, is not a folder, holds none of the config files, or keeps changing.
@@ -58,9 +59,9 @@ def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile
 
 
 def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | None:
-    """The file of reviewed content that a bundle calls `name` (`repo/SKILL.md`): in the `bundles/` folder beside the
-    config folder, else in the one that comes with the package; None where neither holds it. A link that leads out of
-    its folder is not followed."""
+    """Return the file of reviewed content that a bundle calls `name` (`repo/SKILL.md`): in the `bundles/` folder beside
+    the config folder, else in the one that comes with the package; None where neither holds it. A link that leads out
+    of its folder is not followed."""
     folders = [_shipped("bundles")]
     if config is not None:
         folders.insert(0, Path(config).resolve().parent / "bundles")
@@ -72,7 +73,7 @@ def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | Non
 
 
 def read_content(config: str | os.PathLike[str] | None, name: str, max_bytes: int) -> str | None:
-    """The first `max_bytes` of a bundle's content as text; None where it is not there or can't be read."""
+    """Return the first `max_bytes` of a bundle's content as text; None where it is not there or can't be read."""
     path = content_file(config, name)
     if path is None:
         return None
@@ -84,13 +85,13 @@ def read_content(config: str | os.PathLike[str] | None, name: str, max_bytes: in
 
 
 def fingerprint(files: Sequence[ConfigFile]) -> str:
-    """A digest of what was read: equal fingerprints, equal config. Tells a reloading service whether to load again."""
+    """Return a digest of what was read, which tells a reloading service whether to load again."""
     return digest_of([[file.layer, file.name, file.text, str(file.fault or "")] for file in files])
 
 
 def stamp_of(config: str | os.PathLike[str]) -> tuple[object, ...]:
-    """What tells whether a config folder may have changed: the names, times, sizes and inodes of its files and of what
-    was learned for it. Equal stamps within one tick of the file system's clock may be of different texts."""
+    """Return what tells whether a config folder may have changed: the names, times, sizes and inodes of its files and
+    of what was learned for it. Equal stamps within one tick of the file system's clock may be of different texts."""
     folder = Path(config)
     found: list[tuple[object, ...]] = []
     for path in sorted({*folder.glob("*.toml"), *folder.glob("learned/*"), folder}):
@@ -117,7 +118,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _shown(folder: Path) -> Path:
-    """The folder as someone in the current folder would write it."""
+    """Return the folder as someone in the current folder would write it."""
     try:
         return folder.relative_to(Path.cwd())
     except ValueError:
@@ -125,7 +126,7 @@ def _shown(folder: Path) -> Path:
 
 
 def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
-    """What two readings in a row agree on stood there between them. Times of change are too coarse to tell."""
+    """Return what two readings in a row agree on stood there between them. Times of change are too coarse to tell."""
     last = None
     for _ in range(_READS):
         try:

@@ -125,7 +125,7 @@ class _Writer:
 
 
 def visible(text: str) -> str:
-    """The text with every character that is not printable shown as `\\u001b` or `\\U000e0041`. Idempotent."""
+    """Return the text with every character that is not printable shown as `\\u001b` or `\\U000e0041`. Idempotent."""
     if text.isprintable():
         return text
     return "".join(
@@ -134,7 +134,7 @@ def visible(text: str) -> str:
 
 
 def _flattened(_logger: object, _method: str, event: Event) -> Event:
-    """The event with its fields beside its name, all of it plain JSON values."""
+    """Return the event with its fields beside its name, all of it plain JSON values."""
     fields = event.pop("fields")
     flat: Event = {"time": event["time"], "level": event["level"], "event": _plain(event["event"], 0)}
     for name, value in fields.items():
@@ -143,7 +143,7 @@ def _flattened(_logger: object, _method: str, event: Event) -> Event:
 
 
 def _plain(value: object, depth: int) -> Any:
-    """The value as JSON values, bounded in depth, length and number."""
+    """Return the value as JSON values, bounded in depth, length and number."""
     if value is None or isinstance(value, (bool, int)):
         return value if not isinstance(value, int) or abs(value) < 1 << 63 else _guarded(repr, value)
     if isinstance(value, str):

@@ -29,7 +29,7 @@ _HALF: Final = ".new-"
 
 
 def cache_folder() -> Path | None:
-    """Where this user's indexes are kept; None for a user without a home."""
+    """Return where this user's indexes are kept; None for a user without a home."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     if named.startswith("/"):  # the specification: a relative path is to be ignored
         return Path(named, "bundle-router", "index")
@@ -44,7 +44,7 @@ class IndexCache:
         self._folder = folder
 
     def load(self, revision: str, read: Callable[[Path], T | None]) -> T | None:
-        """What `read` makes of the index of that revision, or None."""
+        """Return what `read` makes of the index of that revision, or None."""
         place = self._place(revision)
         if place is None or not is_ours(place.parent) or not is_ours(place):
             return None

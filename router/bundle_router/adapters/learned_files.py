@@ -43,7 +43,8 @@ T = TypeVar("T")
 
 
 def load_learned(config_folder: str | os.PathLike[str] | None) -> Learned:
-    """What is in force for a config folder (None: nothing can be). Raises ConfigError naming every file that is bad.
+    """Return what is in force for a config folder (None: nothing can be). Raises ConfigError naming every file that is
+    bad.
 
     Fit it to the catalog before it is used: `load_learned(folder).fitted_to(catalog)`.
     """
@@ -92,7 +93,7 @@ def _read(path: Path, parse: Callable[[Any], T], problems: list[Problem]) -> T |
 
 
 def _read_bytes(path: Path) -> bytes | None:
-    """None where there is no such file. O_NONBLOCK: opening a FIFO that nobody writes would wait for ever."""
+    """Return None where there is no such file. O_NONBLOCK: opening a FIFO that nobody writes would wait for ever."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -22,7 +22,7 @@ class LinearPattern:
         self.instructions: int = self._expression.programsize
 
     def find(self, text: str) -> tuple[int, int] | None:
-        """Where in the text the pattern is first found."""
+        """Return where in the text the pattern is first found."""
         found = self._expression.search(_encodable(text))
         return (found.start(), found.end()) if found is not None else None
 
@@ -35,10 +35,10 @@ def _encodable(text: str) -> str:
 
 
 def compile_linear(pattern: str) -> LinearPattern:
-    """A pattern of a schema. Raises ValueError for one that RE2 does not take."""
+    """Return a pattern of a schema. Raises ValueError for one that RE2 does not take."""
     return LinearPattern(pattern, SCHEMA_PROGRAM_BYTES)
 
 
 def compile_pattern(pattern: str) -> Callable[[str], tuple[int, int] | None]:
-    """Where in a line the pattern is first found. Raises ValueError, in words, for one that RE2 does not take."""
+    """Return where in a line the pattern is first found. Raises ValueError for one that RE2 does not take."""
     return LinearPattern(pattern, MAX_BYTES).find

@@ -55,7 +55,7 @@ def describe(data: bytes) -> MediaFacts:
 
 
 def sniff(data: bytes) -> str:
-    """The MIME type of the bytes, `application/octet-stream` when nothing fits."""
+    """Return the MIME type of the bytes, `application/octet-stream` when nothing fits."""
     found = _signature(data)
     if found in INLINE and (_ACTIVE.search(data[:_HEAD]) or _ACTIVE.search(data[-_HEAD:])):
         return UNKNOWN
@@ -69,7 +69,7 @@ def dimensions(data: bytes, mime_type: str | None = None) -> tuple[int, int] | N
 
 
 def duration(data: bytes) -> float | None:
-    """Seconds of a WAV, FLAC or Ogg (Vorbis, Opus) file, as its header or last page says; None for anything else."""
+    """Return seconds of a WAV, FLAC or Ogg (Vorbis, Opus) file, as its header or last page says, or None."""
     if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
         return _wav_seconds(data)
     if data.startswith(b"fLaC") and len(data) >= 26:
@@ -99,7 +99,7 @@ def _wav_seconds(data: bytes) -> float | None:
 
 
 def _ogg_seconds(data: bytes) -> float | None:
-    """The position that the last page ends at. Pages are at most 64 KiB, so it begins near the end."""
+    """Return the position that the last page ends at. Pages are at most 64 KiB, so it begins near the end."""
     last = data.rfind(b"OggS", max(0, len(data) - _CHUNK - 512))
     position = int.from_bytes(data[last + 6 : last + 14], "little")
     if last < 0 or len(data) < last + 14 or position >> 63:
@@ -160,7 +160,8 @@ def _archive(data: bytes) -> str:
 
 
 def _mpeg_audio(data: bytes) -> bool:
-    """Two frames of MPEG audio layer III in a row: one alone is eleven bits, which any binary file may begin with."""
+    """Return whether two frames of MPEG audio layer III follow each other: one alone is eleven bits, as any file may
+    begin with."""
     at = 0
     for _ in range(2):
         head = data[at : at + 4]
@@ -293,7 +294,7 @@ def _markup(head: str) -> str | None:
 
 
 def _is_json(data: bytes) -> bool:
-    """An object or array; past 1 MiB by its first and last character only."""
+    """Return an object or array; past 1 MiB by its first and last character only."""
     body = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] + data[-64:].rstrip()[-1:]
     if body not in (b"{}", b"[]"):
         return False
@@ -326,7 +327,7 @@ def _long_tail(data: bytes) -> str:
 
 
 def _reserved(mime_type: str) -> bool:
-    """True for what the checks above decide: had it been that, they would have said so."""
+    """Return True for what the checks above decide: had it been that, they would have said so."""
     return mime_type in _DECIDED_HERE or mime_type.startswith(("text/", _OOXML))
 
 

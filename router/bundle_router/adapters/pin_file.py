@@ -29,13 +29,13 @@ class PinFiles:
         self._root = root
 
     def path(self, server: str) -> Path:
-        """Where the server's pins are. Raises RequestError for what is no server's name."""
+        """Return where the server's pins are. Raises RequestError for what is no server's name."""
         if not SERVER_NAME.fullmatch(server):
             raise RequestError(f"{server[:80]!r} is not a server's name")
         return self._root / f"{server}.json"
 
     def read(self, server: str) -> Pins | None:
-        """The server's pins, or None when it has none. Raises CorruptPins when there is a file that is none."""
+        """Return the server's pins, or None when it has none. Raises CorruptPins when there is a file that is none."""
         path = self.path(server)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -59,7 +59,7 @@ class PinFiles:
         return pins
 
     def read_all(self, servers: Mapping[str, object]) -> dict[str, Pins]:
-        """The pins of those of the given servers that have any. Raises CorruptPins at the first that has bad ones."""
+        """Return the pins of those of the given servers that have any. Raises CorruptPins at the first bad one."""
         found = {name: self.read(name) for name in sorted(servers)}
         return {name: pins for name, pins in found.items() if pins is not None}
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 
 def token_counter() -> Callable[[str], int] | None:
-    """What counts the tokens of a text; None where nothing that can is installed. Never touches the network: litellm
-    carries the vocabulary that tiktoken would fetch."""
+    """Return what counts the tokens of a text; None where nothing that can is installed. Never touches the network:
+    litellm carries the vocabulary that tiktoken would fetch."""
     carrier = find_spec("litellm")
     if carrier is None or carrier.origin is None or find_spec("tiktoken") is None:
         return None

@@ -39,8 +39,8 @@ class Workers:
         self._busy = 0
 
     def submit(self, work: Callable[[], T], rank: int = 0) -> asyncio.Future[T]:
-        """A future of the running loop for what `work` returns. Waits its turn when all threads are busy: the lowest
-        rank is first, and what came first among equals.
+        """Return a future of the running loop for what `work` returns. Waits its turn when all threads are busy: the
+        lowest rank is first, and what came first among equals.
 
         Raises ToolFailure `unavailable` where there is no thread and the system has none to give; the next may come."""
         loop = asyncio.get_running_loop()
@@ -100,11 +100,11 @@ def _one_at_a_time(_process: int) -> Workers:
 
 
 def in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:
-    """A future for what is done with a large result, by the one thread of the process that has to do with them: two
-    at it would only take the interpreter from event loops. Raises ToolFailure as `Workers.submit`."""
+    """Return a future for what is done with a large result, by the one thread of the process that has to do with them:
+    two at it would only take the interpreter from event loops. Raises ToolFailure as `Workers.submit`."""
     return _one_at_a_time(os.getpid()).submit(work, _RANKS[stage])
 
 
 def shaped_in_turn(work: Callable[[], T]) -> asyncio.Future[T]:
-    """The same for shaping."""
+    """Return the same for shaping."""
     return in_turn("shaped", work)

@@ -169,5 +169,5 @@ def _stale_wrappers(catalog: Catalog, pins: Mapping[str, Pins], folder: Path) ->
 
 
 def _shown(path: Path) -> Path:
-    """The path as someone in the current folder would write it."""
+    """Return the path as someone in the current folder would write it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -78,7 +78,7 @@ def _read(path: str) -> bytes | None:
 
 
 def _about(plan: ChangePlan, files: AgentFiles, found: Sequence[Finding]) -> dict[str, Any]:
-    """What the journal says of a change: the findings behind it, and the audit's figures as the baseline."""
+    """Return what the journal says of a change: the findings behind it, and the audit's figures as the baseline."""
     causes = sorted({finding.cause for finding in plan.done})
     projects = {_project_of(edit.path, files) for edit in plan.edits}
     return {

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _run(
     config: Path, runs: str, run_id: str, repository: Repository, local: Mapping[str, Sequence[LocalTool]]
 ) -> tuple[list[DemoStep], list[DemoStep]]:
-    """The steps that routes cover, and those that they don't. What asks models loads meanwhile, in a thread."""
+    """Return the steps that routes cover, and those that they don't. What asks models loads meanwhile, in a thread."""
     from bundle_router.wiring import Router
 
     async with Router.open(config, runs=runs, workspace=repository.root, local=local) as router:

@@ -69,7 +69,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def load_file(path: Path) -> ConfigFile:
-    """A case file as text. Raises RequestError."""
+    """Return a case file as text. Raises RequestError."""
     try:
         return from_bytes(path.name, str(path), path.read_bytes(), "project")
     except OSError as error:
@@ -77,7 +77,7 @@ def load_file(path: Path) -> ConfigFile:
 
 
 def load_labelled(path: Path) -> tuple[LabelledRow, ...]:
-    """The rows of a labelled set. Raises RequestError that says which file, which line and what."""
+    """Return the rows of a labelled set. Raises RequestError that says which file, which line and what."""
     from bundle_router.review.evaluation import read_labelled
 
     try:
@@ -136,7 +136,7 @@ def _measure_all(
     memories: Memories | None,
     shares: tuple[float, ...],
 ) -> list[tuple[Path, Measures, tuple[str, ...]]]:
-    """Each set's figures under the config, with what was learned and accepted, and the bundles it does not have."""
+    """Return each set's figures under the config, with what was learned, and the bundles it lacks."""
     from bundle_router.core.search.ranking import NO_MEMORIES
     from bundle_router.review.evaluation import measure, rank_row, unknown_ids
     from bundle_router.wiring import make_search_for

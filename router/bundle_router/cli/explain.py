@@ -55,7 +55,7 @@ def _target(arguments: argparse.Namespace) -> str:
 
 
 def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
-    """The step that the options describe, under the config as it is."""
+    """Return the step that the options describe, under the config as it is."""
     from bundle_router.wiring import Router
 
     missing = [f"--{name}" for name in ADDRESS if getattr(arguments, name) is None]
@@ -67,7 +67,7 @@ def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
 
 
 def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
-    """A decision as it was taken: its config, its facts, and what search and the model said then."""
+    """Return a decision as it was taken: its config, its facts, and what search and the model said then."""
     from bundle_router.core.records.recorded_catalog import catalog_from
 
     archive = archive_of(arguments)

@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_runs(archive: RunArchive) -> _Read:
-    """The newest runs first, until there is enough; then in the order they were opened."""
+    """Return the newest runs first, until there is enough; then in the order they were opened."""
     read = _Read()
     runs = archive.runs()
     if sys.stderr.isatty() and len(runs) > 100:

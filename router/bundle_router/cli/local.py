@@ -36,7 +36,7 @@ def add_local(parser: argparse.ArgumentParser) -> None:
 
 
 def local_servers(arguments: argparse.Namespace) -> dict[str, Sequence[LocalTool]]:
-    """The local servers that the options name. Imports their modules. Raises RequestError."""
+    """Return the local servers that the options name. Imports their modules. Raises RequestError."""
     servers: dict[str, Sequence[LocalTool]] = {}
     for option in arguments.local:
         name, module, attribute = _parts(option)

@@ -69,8 +69,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
 
 
 def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
-    """What each column gets of a terminal's width: ids, names and numbers, which people copy, stay whole as far as
-    there is room, the first before the others; what is left goes to all that would like more."""
+    """Return what each column gets of a terminal's width: ids, names and numbers, which people copy, stay whole as far
+    as there is room, the first before the others; what is left goes to all that would like more."""
     names = [i for i, column in enumerate(columns) if not any(" " in cell for cell in column[1:])]
     full = [max(map(len, column)) for column in columns]
     have = [min(full[i], NARROW) if i in names else _word(column) for i, column in enumerate(columns)]
@@ -87,7 +87,7 @@ def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
 
 
 def _word(column: Sequence[str]) -> int:
-    """How wide prose has to be for its words to stay whole, as far as they are words."""
+    """Return how wide prose has to be for its words to stay whole, as far as they are words."""
     return min(2 * NARROW, max((len(word) for cell in column for word in cell.split()), default=1))
 
 

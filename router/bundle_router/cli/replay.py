@@ -28,7 +28,7 @@ class EachRun:
         self.status = 0
 
     def all(self, items: Iterable[T]) -> Iterator[T]:
-        """The items of one run, or none of them: a run that is broken anywhere contributes nothing."""
+        """Yield the items of one run, or none of them: a run that is broken anywhere contributes nothing."""
         try:
             whole = list(items)
         except CorruptRun as error:
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _later_servers(other: Catalog | None, known: set[str]) -> list[str]:
-    """Servers elsewhere of which no run has recorded how they stood."""
+    """Return servers elsewhere of which no run has recorded how they stood."""
     servers = other.servers.values() if other is not None else ()
     return sorted(server.name for server in servers if server.traits.is_remote and server.name not in known)
 

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def wants_warm_up(router: Router, step: Step) -> bool:
-    """Whether a model may be asked about the step: a process that ends with its answer has to wait until one can be."""
+    """Return whether a model may be asked about the step: a process that ends with its answer waits for one."""
     settings = router.catalog.settings
     if not settings.model.names and settings.search.embeddings is None:
         return False

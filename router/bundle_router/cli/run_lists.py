@@ -53,7 +53,7 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
 
 
 def asks_for_some(arguments: argparse.Namespace) -> bool:
-    """Whether any option narrows or orders the list."""
+    """Return whether any option narrows or orders the list."""
     return query_of(arguments) != RunQuery() or arguments.sort is not None
 
 
@@ -92,7 +92,7 @@ def _time(text: str | None) -> str:
 
 
 def has_index(arguments: argparse.Namespace) -> bool:
-    """Whether there is an index of the runs that the options name."""
+    """Return whether there is an index of the runs that the options name."""
     from bundle_router.adapters.index import index_url
 
     url = index_url(archive_of(arguments).where, None if arguments.store else arguments.runs)
@@ -101,7 +101,7 @@ def has_index(arguments: argparse.Namespace) -> bool:
 
 @contextmanager
 def index_of(arguments: argparse.Namespace) -> Iterator[RunIndex]:
-    """The read model of the runs that the options name, up to date."""
+    """Give the read model of the runs that the options name, up to date."""
     from bundle_router.adapters.index import RunIndex, index_url
 
     archive = archive_of(arguments)

@@ -184,7 +184,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _heads(arguments: argparse.Namespace) -> FolderHeads | None:
-    """Where heads are kept, and what they are signed with, as the options or the config say; None where they don't."""
+    """Return where heads are kept, and what they are signed with, as the options or the config say, or None."""
     from bundle_router.adapters.archive import kept_heads
     from bundle_router.core.catalog import RecordSettings
     from bundle_router.wiring import load_catalog

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_placed(arguments: argparse.Namespace) -> bool:
-    """Whether a step is named, and not only a query."""
+    """Return whether a step is named, and not only a query."""
     named = [name for name in ADDRESS if getattr(arguments, name) is not None]
     if named and len(named) < len(ADDRESS):
         raise RequestError("--workflow, --role and --step come together", advice="give all three, or none")
@@ -77,7 +77,7 @@ def _step(arguments: argparse.Namespace, placed: bool) -> Step:
 
 
 def _permitted(catalog: Catalog, step: Step) -> frozenset[str]:
-    """What policy permits at the step, were every capability present and every server up."""
+    """Return what policy permits at the step, were every capability present and every server up."""
     from bundle_router.core.decide.decide import plan_for
 
     verdicts = plan_for(catalog, step, ()).verdicts

@@ -86,7 +86,7 @@ def _print_pasted(clients: Clients, endpoint: Endpoint, run_id: str) -> None:
 
 
 def _first_step(arguments: argparse.Namespace) -> Step | None:
-    """The step to route before serving; None where the options name none."""
+    """Return the step to route before serving; None where the options name none."""
     named = [name for name in ADDRESS if getattr(arguments, name)]
     if not named:
         return None
@@ -148,7 +148,7 @@ def _named_folder(text: str) -> tuple[str, Path]:
 
 
 async def _begun(router: Router, step: Step | None, run_id: str | None) -> str | None:
-    """The run to name: routed, or found on disk. Raises UnknownRun."""
+    """Return the run to name: routed, or found on disk. Raises UnknownRun."""
     if step is not None:
         if wants_warm_up(router, step):
             await router.warm_up()

@@ -25,7 +25,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def config_folder(arguments: argparse.Namespace) -> str | None:
-    """The config folder that was named, or `config` where it exists; None stands for the shipped config alone."""
+    """Return the config folder that was named, or `config` where it exists; None: the shipped config."""
     if arguments.config is not None:
         return str(arguments.config)
     return "config" if any(Path("config", name).is_file() for name in FILE_NAMES) else None
@@ -42,7 +42,7 @@ def add_archive(parser: argparse.ArgumentParser) -> None:
 
 
 def archive_of(arguments: argparse.Namespace) -> RunArchive:
-    """The archive that `--store` or `--runs` names."""
+    """Return the archive that `--store` or `--runs` names."""
     from bundle_router.adapters.archive import open_archive
 
     return open_archive(arguments.store or arguments.runs)
@@ -67,7 +67,7 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
 
 
 def open_router(arguments: argparse.Namespace) -> Router:
-    """The router that the options describe. What a config file can't grant itself comes from here alone."""
+    """Return the router that the options describe. What a config file can't grant itself comes from here alone."""
     from bundle_router.wiring import Router
 
     return Router.open(
@@ -104,7 +104,7 @@ def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
 
 
 def step_from(arguments: argparse.Namespace, run_id: str, **more: Any) -> Step:
-    """The step that the options describe. Raises RequestError with what is wrong, in the options' words."""
+    """Return the step that the options describe. Raises RequestError with what is wrong, in the options' words."""
     try:
         policy = None
         if arguments.allow is not None or arguments.deny or arguments.trust is not None:
@@ -131,13 +131,13 @@ def step_from(arguments: argparse.Namespace, run_id: str, **more: Any) -> Step:
 
 
 def sentences(wrong: ValidationError) -> str:
-    """What a pydantic error says, one line a problem, without its links."""
+    """Return what a pydantic error says, one line a problem, without its links."""
     errors = wrong.errors(include_url=False, include_context=False)
     return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in errors)
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """A JSON object given on the command line. Raises RequestError."""
+    """Return a JSON object given on the command line. Raises RequestError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as wrong:

@@ -43,7 +43,7 @@ def show_records(records: Sequence[Record], sub_runs: Sequence[RunSummary] = ())
 
 
 def _clock(record: Record) -> str:
-    """The time of day of a record (UTC), to the millisecond."""
+    """Return the time of day of a record (UTC), to the millisecond."""
     return f"{record.time[11:23]}  " if record.time else ""
 
 
@@ -71,7 +71,7 @@ def _show_step(record: DecisionRecord) -> None:
 
 
 def _asked(record: DecisionRecord) -> Iterator[tuple[str, str]]:
-    """What the engine said of the step beside where it stands, as far as it said anything."""
+    """Yield what the engine said of the step beside where it stands, as far as it said anything."""
     step = record.step
     if record.branch:
         yield "branch", record.branch

@@ -46,7 +46,7 @@ class VersionedRow(BaseModel):
     until: str = ""
 
     def exists_in(self, version: str) -> bool:
-        """Whether the row holds in that version; one that can't be read is taken to be recent."""
+        """Return whether the row holds in that version; one that can't be read is taken to be recent."""
         number = version_number(version) or (9, 9, 9)
         first, last = version_number(self.since), version_number(self.until)
         return (first is None or number >= first) and (last is None or number <= last)
@@ -196,7 +196,7 @@ def judge(request: RequestFacts, settings: AgentSettings, table: CauseTable) -> 
 
 
 def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State, Evidence]:
-    """An inventory alone says nothing (`auto` writes one and defers nothing); with a known mode it does."""
+    """Return an inventory alone says nothing (`auto` writes one and defers nothing); with a known mode it does."""
     number = version_number(request.version)
     if number is None or not INVENTORY_SINCE <= number < SHAPES_SINCE:
         return "unknown", "none"

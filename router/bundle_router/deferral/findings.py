@@ -283,8 +283,8 @@ class Audit:
         return found
 
     def _only_set(self) -> list[Finding]:
-        """Settings that switch deferral off, of which no request has shown it yet. One that another file overrides in
-        every project that was seen is not among them."""
+        """Return settings that switch deferral off, of which no request has shown it yet. One that another file
+        overrides in every project that was seen is not among them."""
         seen = {where for _cause, where in self.groups}
         found = []
         for file in self._files.values():
@@ -305,7 +305,7 @@ class Audit:
         return not self.served or where in self._in_force
 
     def _set(self, cause: str, where: str, detail: str, value: str = "") -> Finding:
-        """A finding of the config alone."""
+        """Return a finding of the config alone."""
         row = self.table[cause]
         return Finding(
             cause=cause,

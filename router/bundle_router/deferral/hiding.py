@@ -75,7 +75,7 @@ class HiddenBlock:
 
 
 def is_hidden(block: Any) -> bool:
-    """Whether a block belongs to a tool search."""
+    """Return whether a block belongs to a tool search."""
     if not isinstance(block, dict):
         return False
     searching = block.get("type") == "server_tool_use" and str(block.get("name", "")).startswith(SEARCH_PREFIX)
@@ -134,7 +134,7 @@ def message_key(blocks: Sequence[dict[str, Any]], prompt: str) -> str:
 
 
 def keeps_places(blocks: Sequence[dict[str, Any]], asked: bool) -> bool:
-    """Whether searches become placeholders: where thinking was asked for, or stands before the first search."""
+    """Return whether searches become placeholders: where thinking was asked for, or stands before the first search."""
     for block in blocks:
         if is_hidden(block):
             return asked
@@ -393,7 +393,7 @@ class StreamFilter:
 
 
 def _only_searches(blocks: Sequence[dict[str, Any]]) -> bool:
-    """Whether the only server tool in an answer is the search, so that nobody but us can be asked to continue it."""
+    """Return whether the only server tool in an answer is the search, so that only we can be asked to continue it."""
     uses = [block for block in blocks if block.get("type") == "server_tool_use"]
     return bool(uses) and all(map(is_hidden, uses))
 

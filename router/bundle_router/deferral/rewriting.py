@@ -243,7 +243,7 @@ def _order(tools: Sequence[Element], text: str, deferred: frozenset[str]) -> tup
 
 
 def _is_plain(tool: Any) -> bool:
-    """Whether a tool is an ordinary one, which the client carries out."""
+    """Return whether a tool is an ordinary one, which the client carries out."""
     return isinstance(tool, dict) and tool.get("type", "custom") == "custom" and isinstance(tool.get("name"), str)
 
 
@@ -268,7 +268,7 @@ def _blocks(message: Any) -> list[dict[str, Any]]:
 
 
 def _defers(message: Any) -> bool:
-    """Whether a message shows that the client defers tools itself."""
+    """Return whether a message shows that the client defers tools itself."""
     for block in _blocks(message):
         if block.get("type") in ("tool_addition", "tool_removal", "tool_search_tool_result", "tool_reference"):
             return True

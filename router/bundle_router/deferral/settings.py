@@ -80,7 +80,7 @@ def read_settings(path: str, scope: Scope, data: bytes) -> SettingsFile:
 
 
 def _kept(name: str, value: Any) -> str:
-    """A setting's value as text: of a base URL the host alone, of JSON its spelling."""
+    """Return a setting's value as text: of a base URL the host alone, of JSON its spelling."""
     if isinstance(value, bool) or not isinstance(value, str):
         value = json.dumps(value)
     return host_of(value) if name == BASE_URL else value[:200]

@@ -83,7 +83,7 @@ class HiddenStore:
 
     @contextlib.contextmanager
     def _forgiving(self) -> Iterator[None]:
-        """A store that can't be read or written is as good as empty: requests go on without it."""
+        """Warn once: a store that can't be read or written counts as empty, and requests go on without it."""
         try:
             yield
         except (sqlite3.Error, ValueError, TypeError, KeyError):

@@ -59,7 +59,7 @@ class UpstreamAnswer:
         return bytes(whole)
 
     def readable(self) -> bool:
-        """Whether this module can undo the body's compression."""
+        """Return whether this module can undo the body's compression."""
         return self.encoding in ("identity", "", "gzip", "deflate")
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgAAACAAAB4i
 
 
 def tools() -> list[dict[str, object]]:
-    """What it lists: `echo`, the faults, and a definition that is none."""
+    """Return what it lists: `echo`, the faults, and a definition that is none."""
     listed: list[dict[str, object]] = [
         {"name": name, "description": f"A fault: {what}.", "inputSchema": _ANY} for name, what in FAULTS.items()
     ]

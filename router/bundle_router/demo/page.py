@@ -17,7 +17,7 @@ _STYLE: Final = (
 
 
 def page(bars: Sequence[tuple[str, int]] = _BARS) -> bytes:
-    """The page as HTML, nothing of it from elsewhere."""
+    """Return the page as HTML, nothing of it from elsewhere."""
     most = max(value for _, value in bars)
     drawn = "".join(
         f'<div class="bar" style="height:{340 * value // most}px">{day} {value}</div>' for day, value in bars
@@ -30,7 +30,7 @@ def page(bars: Sequence[tuple[str, int]] = _BARS) -> bytes:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """The page's address, on 127.0.0.1 and a free port, until the end of the block."""
+    """Give the page's address, on 127.0.0.1 and a free port, until the end of the block."""
     body = page()
 
     class Handler(BaseHTTPRequestHandler):

@@ -57,9 +57,9 @@ class Missing:
 
 
 def find_servers(repository: Path, image: str, page_url: str, scratch: Path) -> list[DemoServer | Missing]:
-    """Each of the known servers as it is installed in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names, in `FOLDERS`,
-    or on the path. `repository` is what they are shown, `image` a picture in it, `page_url` what a browser looks at;
-    `scratch` is where it may leave files."""
+    """Return each of the known servers as it is installed in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names, in
+    `FOLDERS`, or on the path. `repository` is what they are shown, `image` a picture in it, `page_url` what a browser
+    looks at; `scratch` is where it may leave files."""
     root = str(repository)
     everything: Calls = (
         ("echo", {"message": "hello"}),
@@ -114,7 +114,7 @@ def _browser(page_url: str, scratch: Path) -> DemoServer | Missing:
 
 
 def _node_program(script: str, program: str) -> tuple[str, ...] | str:
-    """What starts it, or why nothing does. A folder that has a node of its own (as newer servers want) is run by it."""
+    """Return what starts it, or why nothing does. A folder's own node, where it has one, runs it."""
     for folder in _folders():
         modules = folder / "node_modules"
         if (modules / script).is_file():

@@ -47,7 +47,7 @@ class Repository:
 
 
 def _git(root: Path, *words: str) -> str | None:
-    """What git printed, or None when it failed or is not there."""
+    """Return what git printed, or None when it failed or is not there."""
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
@@ -56,7 +56,8 @@ def _git(root: Path, *words: str) -> str | None:
 
 
 def copy_of(folder: Path, into: Path) -> Repository | None:
-    """A shallow clone of the repository around `folder`, so that nothing of anyone's is touched; None without one.
+    """Return a shallow clone of the repository around `folder`, so that nothing of anyone's is touched; None without
+    one.
 
     A repository without a small image is given a chart, in the copy.
     """
@@ -100,7 +101,7 @@ def make(root: Path) -> Repository:
 
 
 def bar_chart(values: tuple[int, ...], *, width: int = 160, height: int = 90) -> bytes:
-    """A bar chart as an 8-bit greyscale PNG (RFC 2083), without a drawing library."""
+    """Return a bar chart as an 8-bit greyscale PNG (RFC 2083), without a drawing library."""
     column = width // len(values)
     rows = []
     for y in range(height):

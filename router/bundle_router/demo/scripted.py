@@ -21,7 +21,7 @@ WANTED: Final = "repo.readonly"
 
 
 def is_installed() -> bool:
-    """Whether the libraries that ask models are there, without importing them."""
+    """Return whether the libraries that ask models are there, without importing them."""
     return all(importlib.util.find_spec(name) is not None for name in ("litellm", "instructor"))
 
 

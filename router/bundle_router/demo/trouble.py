@@ -36,14 +36,14 @@ class Survived:
 
 
 def server() -> DemoServer:
-    """The server in trouble. Its every tool is in its bundle; no calls of the usual kind are made."""
+    """Return the server in trouble. Its every tool is in its bundle; no calls of the usual kind are made."""
     script = str(Path(faulty.__file__).resolve())
     calls: Calls = tuple((name, {}) for name in ("echo", *faulty.FAULTS))
     return DemoServer(NAME, "the demo's own", sys.executable, ("-I", "-S", script), "trusted", calls, timeout_s=HANG_S)
 
 
 async def survive(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer | None) -> list[Survived]:
-    """One run: each fault, the call after it, and a call of the server that is `well` at the same time."""
+    """Run each fault, the call after it, and a call of the server that is `well` at the same time."""
     from bundle_router.wiring import Router
 
     async with Router.open(config, runs=runs, workspace=workspace, development=True) as router:

@@ -112,8 +112,7 @@ _CASE_KEYS: Final = ("name", "capabilities")
 
 
 def read_cases(file: ConfigFile) -> tuple[Case, ...]:
-    """The cases of a file. Raises RequestError with everything that is wrong, each with line, key path and the nearest
-    right name."""
+    """Return the cases of a file. Raises RequestError with all that is wrong, by line, key path and nearest name."""
     report = Report([file])
     raw = parse(file, report)
     cases: tuple[Case, ...] = ()
@@ -136,7 +135,7 @@ def read_cases(file: ConfigFile) -> tuple[Case, ...]:
 
 
 def line_of(file: ConfigFile, case: int, step: int) -> int:
-    """The line at which a step (both numbers from 0) of a file that could be read begins."""
+    """Return the line at which a step (both numbers from 0) of a file that could be read begins."""
     return locate(file.text).line(("cases", case, "steps", step))
 
 
@@ -148,7 +147,7 @@ def _with_steps(case: Any) -> Any:
 
 
 def _is_short(raw: Any, path: Path) -> bool:
-    """Whether the path leads into the step of a case that is written without `steps`."""
+    """Return whether the path leads into the step of a case that is written without `steps`."""
     if len(path) < 4 or path[0] != "cases" or path[2] != "steps":
         return False
     case = raw["cases"][path[1]]
@@ -213,7 +212,7 @@ def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
 
 
 def _unknown(expected: CaseStep, catalog: Catalog) -> str:
-    """What the step is to get and no config could give it: a name that no bundle has."""
+    """Return what the step is to get and no config could give it: a name that no bundle has."""
     for id_ in expected.bundles:
         if catalog.bundle(id_) is None:
             hint = Suggester().did_you_mean(id_, catalog.bundles)
@@ -257,7 +256,7 @@ def _differences(expected: CaseStep, decision: Decision) -> Iterable[tuple[str, 
 
 
 def _names(left: LeftOut, kind: str, name: str) -> bool:
-    """Whether a row is about the bundle, or the tool, of that name. A bundle and a tool may be called the same."""
+    """Return whether a row is about the bundle, or the tool, of that name. The two may be called the same."""
     return (kind != "tool" and left.tool is None and left.id == name) or (kind != "bundle" and left.tool == name)
 
 

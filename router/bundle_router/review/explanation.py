@@ -111,7 +111,7 @@ def explain(
 
 
 def _unknown(catalog: Catalog, target: str) -> str:
-    """What there is none of, and what may have been meant."""
+    """Return what there is none of, and what may have been meant."""
     kind, _, rest = target.partition(":")
     tools = [tool for bundle in catalog.bundles.values() for tool in bundle.tools]
     known = {"tool": tools, "bundle": list(catalog.bundles)}.get(kind if rest else "", [*catalog.bundles, *tools])
@@ -127,7 +127,7 @@ def _unknown(catalog: Catalog, target: str) -> str:
 
 
 def _holders(catalog: Catalog, target: str) -> list[tuple[str, str | None]]:
-    """The bundles to look at: the bundle of that id, and every bundle that holds the tool of that name."""
+    """Return the bundles to look at: the bundle of that id, and every bundle that holds the tool of that name."""
     kind, colon, rest = target.partition(":")
     name = rest if colon else target
     named = None if kind == "tool" and colon else catalog.bundle(name)
@@ -168,7 +168,7 @@ def _chain(
 
 
 def _mapping_check(plan: Plan, decision: Decision, candidates: tuple[str, ...], bundle: Bundle) -> Check:
-    """Whether anything brings the bundle to this step at all."""
+    """Return whether anything brings the bundle to this step at all."""
     route = plan.route
     names = {bundle.id, *bundle.aliases}
     if route is not None and names & set(route.bundles):

@@ -84,7 +84,7 @@ def sentence_of(word: str) -> str:
 
 
 def selection_lines(search: SearchUse | None, model: ModelUse | None) -> Iterator[str]:
-    """A line for each that was asked."""
+    """Yield a line for each that was asked."""
     if search is not None:
         yield _search(search)
     if model is not None:

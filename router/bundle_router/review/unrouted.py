@@ -38,7 +38,7 @@ def unpickable_line(catalog: Catalog) -> str:
 
 
 def _is_part(catalog: Catalog, bundle: Bundle, routed: set[str]) -> bool:
-    """Whether a routed bundle is made of this one."""
+    """Return whether a routed bundle is made of this one."""
     return any(first_match(catalog.bundles[id_].bundles, bundle.id) for id_ in routed if id_ in catalog.bundles)
 
 

@@ -173,7 +173,7 @@ class Fakes:
     selector: ScriptedSelector | None
 
     def records(self, run_id: str) -> list[dict[str, Any]]:
-        """All records of a run in order, decisions and calls."""
+        """Return all records of a run in order, decisions and calls."""
         return [record for _, record in self.store.log(run_id).lines]
 
 
@@ -191,7 +191,8 @@ def small_catalog(
     settings: Settings | None = None,
     servers: Iterable[Server] = (),
 ) -> Catalog:
-    """A catalog from bundle id → canonical tool names (or a whole `Bundle`). Servers and cards are made up to fit.
+    """Return a catalog from bundle id → canonical tool names (or a whole `Bundle`). Servers and cards are made up to
+    fit.
 
     By default one policy allows everything, so that a test says only what it is about.
     """
@@ -230,9 +231,8 @@ def fake_router(
     workspace: str | Path = "/",
     runs: MemoryRuns | None = None,
 ) -> FakeRouter:
-    """A Router over `catalog` with every effect faked. `selector` (a function, or what implements the port) answers
-    questions; `results` calls.
-    Several over the same `runs` are several workers.
+    """Return a Router over `catalog` with every effect faked. `selector` (a function, or what implements the port)
+    answers questions; `results` calls. Several over the same `runs` are several workers.
 
     Load a real config with `router.load_catalog("config")`, or build a `Catalog` by hand. Raises RequestError for a
     result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.

@@ -65,7 +65,7 @@ class MemoryRun:
         return self.kept
 
     def files(self) -> dict[str, list[bytes]]:
-        """The lines of each file, as `core.records.chain.check` takes them."""
+        """Return the lines of each file, as `core.records.chain.check` takes them."""
         return {name: [line for own, line in self.sealed if own == file] for file, name in FILES.items()}
 
 
@@ -233,9 +233,9 @@ class MemoryRunStore:
         return None
 
     def log(self, run_id: str) -> MemoryRun:
-        """A run's records, for tests."""
+        """Return a run's records, for tests."""
         return self.shared.runs[run_id]
 
     def has(self, run_id: str) -> bool:
-        """Whether there is such a run."""
+        """Return whether there is such a run."""
         return run_id in self.shared.runs

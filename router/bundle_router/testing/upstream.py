@@ -40,7 +40,7 @@ class ReceivedRequest:
         return loaded
 
     def message(self, role: str) -> str:
-        """The content of the first message of a role."""
+        """Return the content of the first message of a role."""
         return next(str(m["content"]) for m in self.json["messages"] if m["role"] == role)
 
 
@@ -168,13 +168,13 @@ def _read(connection: socket.socket) -> ReceivedRequest | None:
 
 
 def choice(*ids: str, need: str = "required", rationale: str = "it fits", missing: str = "") -> str:
-    """An answer in the shape that is asked for, as text."""
+    """Return an answer in the shape that is asked for, as text."""
     picks = [{"id": id_, "need": need} for id_ in ids]
     return json.dumps({"rationale": rationale, "picks": picks, "missing": missing})
 
 
 def completion(content: str | None, *, finish_reason: str = "stop", **message: Any) -> bytes:
-    """The body of a chat completion."""
+    """Return the body of a chat completion."""
     whole = {
         "id": "chatcmpl-scripted",
         "object": "chat.completion",
@@ -196,12 +196,12 @@ def completion(content: str | None, *, finish_reason: str = "stop", **message: A
 
 
 def says(content: str | None, **more: Any) -> Act:
-    """A completion with this content."""
+    """Return a completion with this content."""
     return lambda exchange: exchange.reply(completion(content, **more))
 
 
 def calls_tool(arguments: str) -> Act:
-    """A completion that calls the tool it was offered, with these arguments."""
+    """Return a completion that calls the tool it was offered, with these arguments."""
 
     def act(exchange: Exchange) -> None:
         name = exchange.request.json["tools"][0]["function"]["name"]
@@ -212,8 +212,8 @@ def calls_tool(arguments: str) -> Act:
 
 
 def embeds(vector_of: Callable[[str], Sequence[float]], *, lose: int = 0) -> Act:
-    """A vector for each text that was sent to `/embeddings`, less the last `lose`. NaN and infinities go out as bare
-    words, which JSON does not have and servers send."""
+    """Return a vector for each text that was sent to `/embeddings`, less the last `lose`. NaN and infinities go out as
+    bare words, which JSON does not have and servers send."""
 
     def act(exchange: Exchange) -> None:
         texts = exchange.request.json["input"]
@@ -230,7 +230,7 @@ def embeds(vector_of: Callable[[str], Sequence[float]], *, lose: int = 0) -> Act
 
 
 def status(code: int, headers: Mapping[str, str] | None = None, message: str = "scripted failure") -> Act:
-    """An error as the large providers send it."""
+    """Return an error as the large providers send it."""
     body = json.dumps({"error": {"message": message, "type": "scripted", "code": None}}).encode()
     return lambda exchange: exchange.reply(body, code, headers)
 
@@ -246,7 +246,7 @@ def hang() -> Act:
 
 
 def drip() -> Act:
-    """A good answer, one byte at a time, so slowly that no read ever times out."""
+    """Return a good answer, one byte at a time, so slowly that no read ever times out."""
 
     def act(exchange: Exchange) -> None:
         data = completion(choice("a.one"))
@@ -282,7 +282,7 @@ def slow_headers() -> Act:
 
 
 def huge(megabytes: int = 30, *, declared: bool = False) -> Act:
-    """An answer of many megabytes, in chunks or with its length declared."""
+    """Return an answer of many megabytes, in chunks or with its length declared."""
 
     def act(exchange: Exchange) -> None:
         size = megabytes << 20

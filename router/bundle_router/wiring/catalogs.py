@@ -25,7 +25,7 @@ LocalServers = Mapping[str, Sequence[LocalTool | Callable[..., Any]] | LocalServ
 
 
 def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[LocalTool]], dict[str, Card]]:
-    """The local servers a config may name (first-party ones, and the caller's own over them) and their cards."""
+    """Return the local servers a config may name (first-party ones, and the caller's own over them) and their cards."""
     from bundle_router.adapters.local import cards_of, counted_tokens, shipped_servers, tools_of
 
     expect("local", local, (Mapping, type(None)), "local={'tickets': [get_ticket]}")
@@ -69,7 +69,7 @@ def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnosti
 
 
 def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
-    """What is wrong with the arguments of a first-party tool's call, one sentence each; empty for any other tool."""
+    """Return what is wrong with the arguments of a first-party tool's call, one sentence each."""
     from bundle_router.adapters.local import argument_problems, shipped_servers
 
     known = next((made for made in shipped_servers().get(server, ()) if made.name == tool), None)
@@ -93,7 +93,7 @@ def load_remembering(
 def read_catalog(
     config: str | Path | None, cards: Mapping[str, Card], declared: Sequence[ConfigFile] = ()
 ) -> tuple[Catalog, dict[str, Pins]]:
-    """The catalog of a config folder, with the cards of the pins its servers may be used by, and all its pins.
+    """Return the catalog of a config folder, with the cards of the pins its servers may be used by, and all its pins.
 
     Raises ConfigError, CorruptPins.
     """
@@ -105,7 +105,7 @@ def read_catalog(
 
 
 def read_unpinned(config: str | Path | None, cards: Mapping[str, Card], declared: Sequence[ConfigFile] = ()) -> Catalog:
-    """The catalog of a config folder as its files say, over what was `declared` in code. Raises ConfigError."""
+    """Return the catalog of a config folder as its files say, over what was `declared` in code. Raises ConfigError."""
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import load
 
@@ -113,24 +113,24 @@ def read_unpinned(config: str | Path | None, cards: Mapping[str, Card], declared
 
 
 def remote_servers(catalog: Catalog) -> dict[str, Server]:
-    """The servers that can have pins."""
+    """Return the servers that can have pins."""
     return {server.name: server for server in catalog.servers.values() if server.traits.is_remote}
 
 
 def open_pins(config: str | Path | None) -> PinFiles:
-    """The pin files that belong to a config folder: those of `bundles/pins` beside it."""
+    """Return the pin files that belong to a config folder: those of `bundles/pins` beside it."""
     from bundle_router.adapters.pin_file import PinFiles
 
     return PinFiles(project_folder(config) / "bundles" / "pins")
 
 
 def project_folder(config: str | Path | None) -> Path:
-    """The folder that a config folder lies in, and `bundles` beside it; the current one for the shipped config."""
+    """Return the folder that a config folder lies in, and `bundles` beside it (shipped config: the current one)."""
     return Path(config).resolve().parent if config is not None else Path.cwd()
 
 
 def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, Memories | None]:
-    """The catalog with the thresholds, and the memories, that were accepted for this config folder.
+    """Return the catalog with the thresholds, and the memories, that were accepted for this config folder.
 
     Raises ConfigError for a learned file that is not as it was accepted.
     """
@@ -144,7 +144,7 @@ def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, 
 
 
 def with_skills(config: str | Path | None, catalog: Catalog) -> Catalog:
-    """The catalog with the instructions its bundles name; the same object where they name none."""
+    """Return the catalog with the instructions its bundles name; the same object where they name none."""
     paths = sorted({bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
     if not paths:
         return catalog

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def open_redactor(catalog: Catalog) -> Redactor:
-    """The redactor that knows the values of every environment variable the config names."""
+    """Return the redactor that knows the values of every environment variable the config names."""
     from bundle_router.adapters.redaction import SecretRedactor
 
     names = {name for server in catalog.servers.values() for name in server.env_names}
@@ -29,7 +29,8 @@ def open_redactor(catalog: Catalog) -> Redactor:
 def open_store(
     runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor, store: str | None = None
 ) -> RunStore:
-    """Where runs are kept: a directory (`store=None`) or a database, with their heads beside where `[records]` says so.
+    """Return where runs are kept: a directory (`store=None`) or a database, with their heads beside where `[records]`
+    says so.
 
     Raises RequestError for a place that nothing here speaks, and for a key of `[records]` that is not set.
     """
@@ -64,7 +65,7 @@ def _open_database(store: str, clock: Clock, redactor: Redactor) -> RunStore:
 
 
 def open_results(catalog: Catalog, clock: Clock) -> ResultReuse | None:
-    """What uses results again; None where no server's may be."""
+    """Return what uses results again; None where no server's may be."""
     from bundle_router.engine.reuse import ResultReuse
 
     return ResultReuse(clock) if any(server.reuse for server in catalog.servers.values()) else None
@@ -77,7 +78,7 @@ def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:
 
 
 def package_version() -> str:
-    """The installed version; `0+checkout` when run from a folder that was not installed."""
+    """Return the installed version; `0+checkout` when run from a folder that was not installed."""
     try:
         return version("bundle-router")
     except PackageNotFoundError:

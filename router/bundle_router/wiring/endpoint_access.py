@@ -29,7 +29,7 @@ class EndpointAccess:
         return self._engines.newest.catalog
 
     async def decision_id(self, run_id: str, decision: str | None = None) -> str:
-        """The id of the run's current decision; of the named one, while it is open. Raises UnknownRun, RequestError."""
+        """Return the id of the run's current decision; of the named one, if open. Raises UnknownRun, RequestError."""
         state = await self._engines.of(run_id).state_async(run_id, decision)
         state.refuse_superseded()
         return state.decided.id
@@ -74,16 +74,16 @@ class EndpointAccess:
         return await asyncio.to_thread(engine.media, run_id, uri, surface_form(format), decision, link=link)
 
     async def artifact(self, run_id: str, sha256: str) -> tuple[bytes, str]:
-        """An artifact's bytes, and their MIME type by what they are. Raises as `Router.artifact`."""
+        """Return an artifact's bytes, and their MIME type by what they are. Raises as `Router.artifact`."""
         engine = self._engines.of(run_id)
         return await asyncio.to_thread(engine.artifact_with_type, run_id, sha256)
 
     async def principal(self, run_id: str, decision: str | None = None) -> str:
-        """Whom the run's current decision was taken for. Raises UnknownRun."""
+        """Return whom the run's current decision was taken for. Raises UnknownRun."""
         return (await self._engines.of(run_id).state_async(run_id, decision)).decided.step.principal
 
     def facts(self) -> Facts:
-        """What this machine and its servers can do now."""
+        """Return what this machine and its servers can do now."""
         return self._engines.newest.facts()
 
     async def check_store(self) -> None:
@@ -91,8 +91,8 @@ class EndpointAccess:
         await asyncio.to_thread(self._engines.newest.check_store)
 
     async def passes(self, run_id: str, decision: str | None = None) -> frozenset[Feature]:
-        """What servers of the run's current decision pass on to its agent, besides their tools: what their entries name
-        in `pass_through`. Raises UnknownRun."""
+        """Return what servers of the run's current decision pass on to its agent, besides their tools: what their
+        entries name in `pass_through`. Raises UnknownRun."""
         return await self._engines.of(run_id).passes(run_id, decision)
 
     async def ask(
@@ -128,7 +128,7 @@ class EndpointAccess:
         self._engines.newest.ports.diagnostics.event(level, event, **fields)
 
     def log_listener(self, report: Callable[[str, int], None]) -> Callable[[], None]:
-        """What takes the SDK's log of a task, and of those it begins, and tells where warnings were said."""
+        """Return what takes the SDK's log of a task, and of those it begins, and tells where warnings were said."""
         return LogListener(report).listen
 
     def keep_secret(self, name: str, value: str) -> None:

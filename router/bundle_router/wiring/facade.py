@@ -105,7 +105,7 @@ class Router:
         return True
 
     def config_stamp(self) -> object:
-        """What tells, by being another than before, that the config's files may have changed."""
+        """Return what tells, by being another than before, that the config's files may have changed."""
         from bundle_router.adapters.config_files import stamp_of
 
         config = self._opening.config if self._opening is not None else None
@@ -203,7 +203,8 @@ class Router:
         return self._engines.for_step(_run_id(step)).route_from_thread(step, self._portal.run, messages)
 
     def explain(self, step: Step, target: str) -> Explanation:
-        """Why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides nothing, writes nothing.
+        """Return why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides nothing, writes
+        nothing.
 
         Reads capabilities as they are now; knows nothing of a run's stickiness or of parents. Where search would be
         asked first it is; a model is not.
@@ -231,8 +232,8 @@ class Router:
         decision: str | None = None,
         if_changed: str | None = None,
     ) -> Toolset | None:
-        """What a decision of the run shows, as definitions for `openai`, `anthropic` or `mcp`, and what the model is to
-        be told besides. `decision` is the id of an open one (None: the newest of the run's default branch).
+        """Return what a decision of the run shows, as definitions for `openai`, `anthropic` or `mcp`, and what the
+        model is to be told besides. `decision` is the id of an open one (None: the newest of the run's default branch).
 
         Ask again after a call whose `joined` is not empty. `native` leaves deferred tools to the provider: their
         definitions are in the array with `defer_loading`, beside its own search tool (`openai`: in the form of the
@@ -316,7 +317,7 @@ class Router:
         return self._in_loop(self.missed(run_id, name, decision=decision))
 
     def artifact(self, run_id: str, uri: str) -> bytes:
-        """The bytes behind `artifact:sha256:…`, as they came, checked against their digest.
+        """Return the bytes behind `artifact:sha256:…`, as they came, checked against their digest.
 
         Raises UnknownRun, RequestError (neither the run nor an ancestor has it), CorruptRun (not what was stored).
         """
@@ -331,7 +332,7 @@ class Router:
         link: bool = False,
         decision: str | None = None,
     ) -> dict[str, Any]:
-        """An artifact as a part of a message in a provider's form: OpenAI `image_url`, `input_audio` or `file`,
+        """Return an artifact as a part of a message in a provider's form: OpenAI `image_url`, `input_audio` or `file`,
         Anthropic `image` or `document`, MCP blocks (`link`: a resource link). What a provider does not take, is empty
         or too large, becomes a text part that says so. `decision` is the id of the open decision that it is asked
         for under (None: of any). Raises as `artifact`, and RequestError for a decision that is not open.

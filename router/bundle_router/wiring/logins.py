@@ -18,7 +18,7 @@ LOGIN_S: Final = 300.0
 
 
 def token_folder() -> Path:
-    """Where the tokens of tool servers are kept: the user's own, for all projects and outside of every run."""
+    """Return where the tokens of tool servers are kept: the user's own, for all projects and outside of every run."""
     from bundle_router.adapters.mcp.tokens import default_folder
 
     return default_folder(os.environ)

@@ -80,7 +80,7 @@ class ModelTrials:
         return replace(self.catalog, settings=replace(settings, model=replace(settings.model, names=self.names)))
 
     async def _open(self, stack: AsyncExitStack) -> list[StagedSelector]:
-        """A selector for none and for each model, over one search."""
+        """Return a selector for none and for each model, over one search."""
         from bundle_router.engine.selecting import SearchSelector, StagedSelector
 
         settings = self.catalog.settings
@@ -116,7 +116,7 @@ class ModelTrials:
         return list(await asyncio.gather(*map(one, selectors)))
 
     def _too_dear(self, found: Sequence[Sequence[RoutedRow]], number: int, rows: int) -> str:
-        """Why the next row is not begun; empty where it is."""
+        """Return why the next row is not begun; empty where it is."""
         assert self.max_cost_usd is not None  # noqa: S101 - asked only where there is a bound
         for name, kept in zip(self.names, found[1:], strict=True):
             if any(row.tokens and not row.cost_usd for row in kept):
@@ -132,7 +132,7 @@ class ModelTrials:
 
 
 def _asking(order: Sequence[FallbackStage]) -> tuple[FallbackStage, ...]:
-    """The order of fallbacks with a turn for a model: the config's, or after search."""
+    """Return the order of fallbacks with a turn for a model: the config's, or after search."""
     if "model" in order:
         return tuple(order)
     at = order.index("search") + 1 if "search" in order else 0

@@ -58,8 +58,7 @@ class PinnedFrom:
         return pinned(self._unpinned, self.pins)
 
     def has_changed(self) -> bool:
-        """Whether there are other pins than were read last; they are read. Raises CorruptPins, once for each state of
-        the files."""
+        """Return whether there are other pins than were read last; they are read. Raises CorruptPins once."""
         stamp = self._files.stamp(self._servers)
         if stamp == self._stamp:
             return False

@@ -212,7 +212,7 @@ class RunReader:
         return sorted({*catalog.bundles, *(tool for bundle in catalog.bundles.values() for tool in bundle.tools)})
 
     def _prompt(self, run_id: str, catalog: Catalog | None, record: DecisionRecord) -> tuple[str, str] | None:
-        """The question that was put to the router's model, in the wording of this version."""
+        """Return the question that was put to the router's model, in the wording of this version."""
         if catalog is None or record.decision.model is None:
             return None
         from bundle_router.core.decide.asking.prompt import prompt_for

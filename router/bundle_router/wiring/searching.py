@@ -31,7 +31,7 @@ MOST: Final = 0.5
 
 
 def _searched(catalog: Catalog) -> Texts:
-    """What search may read. Cards of servers elsewhere are in a catalog because a person pinned them."""
+    """Return what search may read. Cards of servers elsewhere are in a catalog because a person pinned them."""
     from bundle_router.core.search.corpus import texts_of
 
     reviewed = {name for name, card in catalog.cards.items() if catalog.servers[card.server].traits.is_remote}
@@ -46,7 +46,7 @@ class SearchMaker:
         self._last: tuple[Texts, LexicalIndex] | None = None
 
     def __call__(self, catalog: Catalog) -> Search:
-        """The search over a catalog, its index from the user's cache where making it anew takes longer.
+        """Return the search over a catalog, its index from the user's cache where making it anew takes longer.
 
         Raises NotInstalled where its library is not there. Takes up to seconds for thousands of tools.
         """
@@ -67,7 +67,7 @@ class SearchMaker:
         return Search(index, outline_of(texts), analyzer)
 
     def _updated(self, texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex | None:
-        """The last index with what changed since; None where there is none, or most of it did."""
+        """Return the last index with what changed since; None where there is none, or most of it did."""
         from bundle_router.core.search.corpus import changes_between
 
         if self._last is None:
@@ -96,14 +96,14 @@ def _kept_or_built(texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIn
 
 
 def make_search(catalog: Catalog) -> Search:
-    """The search over one catalog. See `SearchMaker`."""
+    """Return the search over one catalog. See `SearchMaker`."""
     return SearchMaker()(catalog)
 
 
 def open_selector(
     catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics, memories: Memories | None = None
 ) -> StagedSelector:
-    """What settles questions, in the order of `[fallback]`. Loads nothing yet: the first question begins it."""
+    """Return what settles questions, in the order of `[fallback]`. Loads nothing yet: the first question begins it."""
     from bundle_router.engine.selecting import SearchSelector, StagedSelector
 
     meanings = open_meanings(catalog, clock, diagnostics, memories.bundles if memories is not None else None)
@@ -113,7 +113,7 @@ def open_selector(
 
 
 def open_tool_search(selector: StagedSelector | None, diagnostics: Diagnostics) -> ToolSearch:
-    """What ranks tools, over the index that settles questions, where there is one. Loads nothing yet."""
+    """Return what ranks tools, over the index that settles questions, where there is one. Loads nothing yet."""
     from bundle_router.engine.selecting import RankedTools, SearchSelector
 
     search = selector.index if selector is not None else None
@@ -121,7 +121,7 @@ def open_tool_search(selector: StagedSelector | None, diagnostics: Diagnostics) 
 
 
 def open_embedder(catalog: Catalog) -> Embedder | None:
-    """What the config embeds with; None where it names nothing. Loads nothing yet."""
+    """Return what the config embeds with; None where it names nothing. Loads nothing yet."""
     chosen = catalog.settings.search.embeddings
     if chosen is None:
         return None
@@ -135,7 +135,7 @@ def open_embedder(catalog: Catalog) -> Embedder | None:
 
 
 def make_vectors(catalog: Catalog, embedder: Embedder, remembered: Iterable[Passage] = ()) -> Vectors | Embedding:
-    """The vectors of a catalog's texts and of remembered steps, from the user's cache where a text is unchanged.
+    """Return the vectors of a catalog's texts and of remembered steps, from the user's cache where a text is unchanged.
     Blocks, for minutes when thousands of texts are new."""
     from bundle_router.adapters.embeddings import vectors_for
 
@@ -150,7 +150,7 @@ def _passages(catalog: Catalog, remembered: Iterable[Passage]) -> tuple[Passage,
 
 
 def _remembered(memory: Memory | None, embedder: Embedder, diagnostics: Diagnostics) -> tuple[Passage, ...]:
-    """The past steps that can be recalled. Those measured with another embedder can't: words remember them alone."""
+    """Return the past steps that can be recalled. Not by meaning where another embedder measured."""
     recollection = memory.recollection if memory is not None else None
     if recollection is None:
         return ()
@@ -211,7 +211,7 @@ def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | 
 def open_meanings(
     catalog: Catalog, clock: Clock, diagnostics: Diagnostics, memory: Memory | None = None
 ) -> Meanings | None:
-    """What asks the config's embedder, of a step and of what `memory` remembers; None where it names none."""
+    """Return what asks the config's embedder, of a step and of what `memory` remembers; None where it names none."""
     chosen, embedder = catalog.settings.search.embeddings, open_embedder(catalog)
     if chosen is None or embedder is None:
         if memory is not None and memory.recollection is not None:
@@ -229,7 +229,7 @@ def open_meanings(
 
 
 def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> ModelSelector | None:
-    """What asks the config's models; None where it names none. Loads nothing yet."""
+    """Return what asks the config's models; None where it names none. Loads nothing yet."""
     settings = catalog.settings
     if not settings.model.names or "model" not in settings.fallback.order:
         return None
@@ -239,7 +239,7 @@ def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Di
 def open_models(
     settings: Settings, models: Sequence[ModelSettings], runs: str | Path, clock: Clock, diagnostics: Diagnostics
 ) -> list[ModelSelector]:
-    """What asks each of `models`, over one client: to close one of them closes all. Loads nothing yet."""
+    """Return what asks each of `models`, over one client: to close one of them closes all. Loads nothing yet."""
     from bundle_router.adapters.answer_store import SqlAnswers
     from bundle_router.adapters.llm import LiteLlm
     from bundle_router.adapters.loop import CLEAN_UP_S, LoopThread

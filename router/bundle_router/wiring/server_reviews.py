@@ -40,7 +40,7 @@ class Review:
 
 
 def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
-    """The named servers, or all that are elsewhere, switched on, and have their credentials. Raises RequestError."""
+    """Return the named servers, or all remote ones that are on and have their credentials. Raises RequestError."""
     if not names:
         remote = [s for s in catalog.servers.values() if s.traits.is_remote and s.enabled]
         return [server for server in remote if all(os.environ.get(name) for name in server.env_names)]
@@ -88,8 +88,8 @@ def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> Neighbourhoo
 
 
 def lines_of(one: Review, *, full: bool = False) -> Iterator[str]:
-    """The review for a terminal: what changed, field by field, and what the warning light saw. `full` adds the whole
-    text of tools that nobody has reviewed, in ASCII."""
+    """Yield the review for a terminal: what changed, field by field, and what the warning light saw. `full` adds the
+    whole text of tools that nobody has reviewed, in ASCII."""
     if one.comparison is None or one.admitted is None:
         yield f"{one.server.name}: can't be reviewed: {one.error}"
         return
@@ -116,7 +116,7 @@ def lines_of(one: Review, *, full: bool = False) -> Iterator[str]:
 
 
 def _warnings(one: Review) -> Iterator[str]:
-    """What warns: the server's own instructions once, whichever tools they stand over; then tool by tool."""
+    """Yield what warns: the server's own instructions once, whichever tools they stand over; then tool by tool."""
     own = {finding: None for light in one.lights for finding in light.verdict.findings if _is_of_server(finding)}
     if own:
         yield f"  WARNING  {one.server.name}: its instructions speak to the model"
@@ -138,7 +138,7 @@ def _finding(finding: LightFinding) -> str:
 
 
 def _new_tool(tool: AdmittedTool) -> Iterator[str]:
-    """The description as it came, with what a reader can't see written out."""
+    """Yield the description as it came, with what a reader can't see written out."""
     definition = json.loads(tool.definition)
     arguments = ", ".join(tool.card.input_schema()["properties"]) or "no arguments"
     yield f"  new      {tool.card.name} ({arguments}; {tool.card.tokens:,} tokens)"
@@ -148,7 +148,7 @@ def _new_tool(tool: AdmittedTool) -> Iterator[str]:
 
 
 def json_of(one: Review) -> dict[str, Any]:
-    """The review as JSON values."""
+    """Return the review as JSON values."""
     changes = one.comparison.tools if one.comparison is not None else ()
     return {
         "server": one.server.name,

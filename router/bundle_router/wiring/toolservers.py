@@ -59,8 +59,8 @@ class PinnedServers:
         )
 
     def behind(self, catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Servers:
-        """The servers behind these pins; `catalog` has their cards. Arguments are checked against those from now on: a
-        tool whose pin changed is not to be had behind earlier ones any more (`Servers.narrow`). `approved`: as
+        """Return the servers behind these pins; `catalog` has their cards. Arguments are checked against those from now
+        on: a tool whose pin changed is not to be had behind earlier ones any more (`Servers.narrow`). `approved`: as
         `Servers` takes it."""
         from bundle_router.engine.upstreams import Servers
 
@@ -69,7 +69,7 @@ class PinnedServers:
 
 
 def _schemas_of(catalog: Catalog) -> Callable[[str, str], Mapping[str, Any] | None]:
-    """The schemas of the catalog's cards, each read once."""
+    """Return the schemas of the catalog's cards, each read once."""
     schemas: dict[str, Mapping[str, Any]] = {}
 
     def schema_of(server: str, tool: str) -> Mapping[str, Any] | None:
@@ -85,8 +85,8 @@ def _schemas_of(catalog: Catalog) -> Callable[[str, str], Mapping[str, Any] | No
 
 
 def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bool) -> list[Admitted | str]:
-    """What each of the servers lists now, asked all at once, its tokens counted where that is possible; or why there is
-    nothing. Starts processes (stdio) only with `development`, and ends them."""
+    """Return what each of the servers lists now, asked all at once, its tokens counted where that is possible; or why
+    there is nothing. Starts processes (stdio) only with `development`, and ends them."""
 
     from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
     from bundle_router.adapters.mcp.authorization import Authorization

@@ -168,7 +168,7 @@ class RunArchive(ABC):
     # --- what there is ----------------------------------------------------------------------------------------------
 
     def runs(self) -> list[RunSummary]:
-        """Every run, newest first by the time it was opened, then by id."""
+        """Return every run, newest first by the time it was opened, then by id."""
         summaries = []
         for run_id in self.run_ids():
             with contextlib.suppress(UnknownRun):  # pruned meanwhile
@@ -176,7 +176,7 @@ class RunArchive(ABC):
         return sorted(summaries, key=lambda run: (run.opened, run.run_id), reverse=True)
 
     def sub_runs(self, run_id: str) -> list[RunSummary]:
-        """The runs that began below this one, in the order they were opened. Reads the header of every run."""
+        """Return the runs that began below this one, in the order they were opened. Reads the header of every run."""
         below = []
         for other in self.run_ids():
             with contextlib.suppress(UnknownRun, CorruptRun):  # pruned meanwhile; unreadable
@@ -188,7 +188,8 @@ class RunArchive(ABC):
         return UnknownRun(f"there is no run {run_id!r} in {self.where}", advice="`bundle-router runs list` lists them")
 
     def catalog(self, run_id: str, revision: str | None = None) -> dict[str, Any]:
-        """The catalog of a revision the run was written under (default: the first), checked against that revision.
+        """Return the catalog of a revision the run was written under (default: the first), checked against that
+        revision.
 
         Raises UnknownRun, CorruptRun when it is not there or is not what its revision says.
         """
@@ -209,7 +210,7 @@ class RunArchive(ABC):
     # --- records ----------------------------------------------------------------------------------------------------
 
     def records(self, run_id: str) -> Iterator[dict[str, Any]]:
-        """The records of a run in the order of their `seq`, in memory for one line of each file.
+        """Yield the records of a run in the order of their `seq`, in memory for one line of each file.
 
         A torn end is left out (see `torn`). Raises UnknownRun, CorruptRun at a line that is not a record. Hashes are
         not checked: that is what `verify` is for.
@@ -219,8 +220,8 @@ class RunArchive(ABC):
         yield from heapq.merge(*streams, key=lambda record: record["seq"])
 
     def records_after(self, run_id: str, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
-        """The records after a position in each file (see `lines_after`), in the order of their `seq`; positions move
-        along. Raises UnknownRun, CorruptRun."""
+        """Yield the records after a position in each file (see `lines_after`), in the order of their `seq`; positions
+        move along. Raises UnknownRun, CorruptRun."""
         place = self.path_text(run_id)
 
         def parsed(name: str, lines: Iterator[tuple[bytes, int]]) -> Iterator[tuple[int, str, int, dict[str, Any]]]:
@@ -237,7 +238,7 @@ class RunArchive(ABC):
             yield record
 
     def record(self, run_id: str, seq: int) -> dict[str, Any] | None:
-        """One record; None where the run has none of that number. Lines that are others' are not parsed."""
+        """Return one record; None where the run has none of that number. Lines that are others' are not parsed."""
         wanted = f'"seq":{seq},'.encode()
         for lines in self.lines(run_id).values():
             for line in lines:
@@ -248,13 +249,13 @@ class RunArchive(ABC):
         return None
 
     def decisions(self, run_id: str) -> Iterator[DecisionRecord]:
-        """The decisions of a run, in their order. Raises UnknownRun, CorruptRun."""
+        """Yield the decisions of a run, in their order. Raises UnknownRun, CorruptRun."""
         for record in self.records(run_id):
             if record.get("type") == "route.decided":
                 yield self._read(run_id, record, DecisionRecord.from_json)
 
     def values(self, run_id: str) -> Iterator[Record]:
-        """The records of a run as values, without those of types that this version does not know."""
+        """Yield the records of a run as values, without those of types that this version does not know."""
         for record in self.records(run_id):
             if (value := self._read(run_id, record, read_record)) is not None:
                 yield value
@@ -267,7 +268,7 @@ class RunArchive(ABC):
             raise CorruptRun(f"record {record['seq']} of run {run_id!r} {why}", advice=ADVICE) from None
 
     def last_decision(self, run_id: str) -> dict[str, Any] | None:
-        """The last `route.decided` record. Raises UnknownRun, CorruptRun."""
+        """Return the last `route.decided` record. Raises UnknownRun, CorruptRun."""
         last = None
         for record in self.records(run_id):
             if record.get("type") == "route.decided":
@@ -299,7 +300,7 @@ class RunArchive(ABC):
             yield name, (line.decode("utf-8", "surrogateescape") for line in lines)
 
     def named_artifacts(self, run_id: str) -> set[str]:
-        """The digests of all artifacts that records name. Lines that name none are not parsed."""
+        """Return the digests of all artifacts that records name. Lines that name none are not parsed."""
         found: set[str] = set()
         for lines in self.lines(run_id).values():
             for line in lines:
@@ -351,7 +352,7 @@ class RunArchive(ABC):
         return wrong + [f"artifact {sha256} is gone" for sha256 in sorted(gone)]
 
     def _verify_header(self, run_id: str, place: str) -> tuple[Head | None, list[str], list[str]]:
-        """The end that `run.json` states, what is wrong with it and with the catalogs, and what is worth knowing."""
+        """Return the end that `run.json` states, what is wrong with it or the catalogs, and what is worth knowing."""
         try:
             header = self.header(run_id)
             head = _head(header, place)
@@ -373,7 +374,7 @@ class RunArchive(ABC):
         return head, problems, healed
 
     def _first(self, run_id: str) -> dict[str, Any] | None:
-        """The run's first record, if it can be read."""
+        """Return the run's first record, if it can be read."""
         for lines in self.lines(run_id).values():
             with contextlib.suppress(BadLine):
                 if (line := next(lines, None)) is not None and (first := parse(line))["seq"] == 0:
@@ -382,7 +383,7 @@ class RunArchive(ABC):
 
 
 def _parsed(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The records of one file. Raises CorruptRun at a line that is none, or whose `seq` does not rise."""
+    """Yield the records of one file. Raises CorruptRun at a line that is none, or whose `seq` does not rise."""
     before = -1
     for number, line in enumerate(lines, start=1):
         try:
@@ -428,7 +429,7 @@ def objects_of(header: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _head(header: Mapping[str, Any], place: str) -> Head | None:
-    """The end of a closed run; None for one that was not closed. Raises CorruptRun when it makes no sense."""
+    """Return the end of a closed run; None for one that was not closed. Raises CorruptRun when it makes no sense."""
     if "closed" not in header:
         return None
     count, hash_ = header.get("count"), header.get("head")

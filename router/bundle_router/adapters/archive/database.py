@@ -112,7 +112,7 @@ class PostgresArchive(RunArchive):
         return (line for line, _ in self._numbered_lines(run_id, file, -1, end))
 
     def _numbered_lines(self, run_id: str, file: File, at: int, end: int) -> Iterator[tuple[bytes, int]]:
-        """The lines of a file after sequence number `at`, each with the number after its own."""
+        """Yield the lines of a file after sequence number `at`, each with the number after its own."""
         query = (
             "select seq, line from router_records where run_id = %s and file = %s and seq > %s and seq < %s "
             "order by seq limit %s"

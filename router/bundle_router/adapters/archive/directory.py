@@ -43,7 +43,7 @@ class Archive(RunArchive):
             self.heads = FolderHeads(self.root / HEADS)
 
     def run_ids(self) -> list[str]:
-        """The ids of all run directories, sorted. Symbolic links are not runs."""
+        """Return the ids of all run directories, sorted. Symbolic links are not runs."""
         try:
             with os.scandir(self.root) as entries:
                 return sorted(e.name for e in entries if is_run_id(e.name) and e.is_dir(follow_symlinks=False))
@@ -51,7 +51,7 @@ class Archive(RunArchive):
             return []
 
     def path(self, run_id: str) -> Path:
-        """The directory of a run. Raises UnknownRun, also for what is no run id and for symbolic links."""
+        """Return the directory of a run. Raises UnknownRun, also for what is no run id and for symbolic links."""
         path = self.root / run_id
         if not is_run_id(run_id) or path.is_symlink() or not path.is_dir():
             raise self.unknown(run_id)
@@ -95,7 +95,7 @@ class Archive(RunArchive):
         return {name: _lines_after(path / name, positions.get(name, 0), size) for name, size in _sizes(path).items()}
 
     def last_decision(self, run_id: str) -> dict[str, Any] | None:
-        """The last `route.decided` record, from the end of the file. Raises UnknownRun, CorruptRun."""
+        """Return the last `route.decided` record, from the end of the file. Raises UnknownRun, CorruptRun."""
         path = self.path(run_id) / FILES["routing"]
         with _opened(path) as fd:
             if fd is None:
@@ -167,7 +167,7 @@ class Archive(RunArchive):
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    """A descriptor of a regular file; None if there is no such file. Raises StorageError, CorruptRun."""
+    """Give a descriptor of a regular file; None if there is no such file. Raises StorageError, CorruptRun."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -184,7 +184,7 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 def _read_json(path: Path) -> Any:
-    """The value of a small JSON file. Raises CorruptRun when it is absent, not JSON, or over 64 MiB."""
+    """Return the value of a small JSON file. Raises CorruptRun when it is absent, not JSON, or over 64 MiB."""
     with _opened(path) as fd:
         if fd is None:
             raise CorruptRun(f"{path} is missing", advice="restore it; the records can be read without it")
@@ -198,7 +198,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _tail(fd: int) -> tuple[Read, int]:
-    """How to read an open file from its end: a `read` and the offset behind its last complete line."""
+    """Return how to read an open file from its end: a `read` and the offset behind its last complete line."""
 
     def read(offset: int, length: int) -> bytes:
         return os.pread(fd, length, offset)
@@ -207,7 +207,7 @@ def _tail(fd: int) -> tuple[Read, int]:
 
 
 def _torn(path: Path, name: str) -> Torn | None:
-    """The torn end of one file, if it has one."""
+    """Return the torn end of one file, if it has one."""
     with _opened(path / name) as fd:
         if fd is None:
             return None
@@ -217,7 +217,7 @@ def _torn(path: Path, name: str) -> Torn | None:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """The sizes of a run's files at one instant, so that no record is seen without the one before it.
+    """Return the sizes of a run's files at one instant, so that no record is seen without the one before it.
 
     Files only grow: when the first still has its size after the others were looked at, all were that long together.
     """
@@ -237,7 +237,7 @@ def _size(path: Path) -> int:
 
 
 def _stamp(run_dir: str) -> RunStamp:
-    """The sizes of the records' files, and inode and time of each file that matters."""
+    """Return the sizes of the records' files, and inode and time of each file that matters."""
     sizes, names = 0, []
     for name in (*FILES.values(), "run.json", LABELS):
         try:
@@ -257,8 +257,8 @@ def _lines_after(path: Path, position: int, size: int) -> Iterator[tuple[bytes, 
 
 
 def _lines(path: Path, size: int, start: int = 0) -> Iterator[bytes]:
-    """The complete lines within `size` bytes of a file, from `start` on. One over MAX_LINE comes in pieces, which are
-    bad."""
+    """Yield the complete lines within `size` bytes of a file, from `start` on. One over MAX_LINE comes in bad
+    pieces."""
     with _opened(path) as fd:
         if fd is None:
             return
@@ -273,7 +273,7 @@ def _lines(path: Path, size: int, start: int = 0) -> Iterator[bytes]:
 
 
 def _line_count(path: Path) -> int:
-    """The whole lines of an unclosed run's files, which are its records unless someone tampered with them."""
+    """Return the whole lines of an unclosed run's files, which are its records unless someone tampered with them."""
     total = 0
     for name in FILES.values():
         with _opened(path / name) as fd:
@@ -283,7 +283,7 @@ def _line_count(path: Path) -> int:
 
 
 def _writer(path: Path) -> int | None:
-    """The pid of a process that has the run open (0 if it can't be told); None when nobody has.
+    """Return the pid of a process that has the run open (0 if it can't be told); None when nobody has.
 
     Who has it open holds a shared lock, so the exclusive one is tried for an instant.
     """
@@ -299,7 +299,7 @@ def _writer(path: Path) -> int | None:
 
 
 def _tree_bytes(path: Path) -> int:
-    """The bytes of all files below a directory; links are counted, not followed."""
+    """Return the bytes of all files below a directory; links are counted, not followed."""
     total = 0
     with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
         for entry in entries:
@@ -310,7 +310,7 @@ def _tree_bytes(path: Path) -> int:
 
 
 def _is_still(file: int, path: Path) -> bool:
-    """Whether the path still leads to the open file."""
+    """Return whether the path still leads to the open file."""
     try:
         return os.path.samestat(os.fstat(file), path.lstat())
     except FileNotFoundError:

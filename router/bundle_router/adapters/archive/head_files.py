@@ -91,7 +91,7 @@ class FolderHeads:
 
 
 def _read(fd: int, path: Path) -> KeptHead | None:
-    """The head in a file; None where it is empty: then its process died before it wrote."""
+    """Return the head in a file; None where it is empty: then its process died before it wrote."""
     text = os.pread(fd, _MAX, 0)
     if not text.strip():
         return None

@@ -27,7 +27,7 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 def read_labels(run_dir: Path) -> list[StepLabel]:
-    """The reviewers' labels of a run, in the order they were given. Raises CorruptRun, StorageError."""
+    """Return the reviewers' labels of a run, in the order they were given. Raises CorruptRun, StorageError."""
     path = run_dir / FILE
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

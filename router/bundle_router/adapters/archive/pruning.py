@@ -62,7 +62,7 @@ def prune(
 
 
 def _ended(archive: RunArchive, run: RunSummary) -> float:
-    """Seconds since the epoch; 0 where no time can be read."""
+    """Return seconds since the epoch; 0 where no time can be read."""
     times = [run.closed, run.opened]
     if run.closed is None:
         with contextlib.suppress(CorruptRun, UnknownRun):
@@ -72,7 +72,7 @@ def _ended(archive: RunArchive, run: RunSummary) -> float:
 
 
 def _instant(text: str) -> float | None:
-    """Seconds since the epoch of an RFC 3339 time with its offset; None for anything else."""
+    """Return seconds since the epoch of an RFC 3339 time with its offset; None for anything else."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -156,7 +156,7 @@ def open_engine(url: str) -> Engine:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction that writes: it waits for another writer at its beginning, not in its middle."""
+    """Give one transaction that writes: it waits for another writer at its beginning, not in its middle."""
     with engine.execution_options(**{WRITES: True}).begin() as connection:
         yield connection
 
@@ -235,7 +235,7 @@ def clear(connection: Connection) -> None:
 
 
 def has_current_tables(connection: Connection) -> bool:
-    """Whether the tables are there and of this version. Raises RequestError for tables that are not ours."""
+    """Return whether the tables are there and of this version. Raises RequestError for tables that are not ours."""
     from sqlalchemy import inspect
 
     look = inspect(connection)
@@ -257,7 +257,7 @@ def _make_the_rest(connection: Connection) -> None:
 
 
 def _version(connection: Connection, look: Inspector) -> str | None:
-    """The version of the tables that are there; None when `META` is a table that somebody else made."""
+    """Return the version of the tables that are there; None when `META` is a table that somebody else made."""
     if {column["name"] for column in look.get_columns(META)} != {"name", "value"}:
         return None
     meta = tables()[META].__table__

@@ -25,19 +25,19 @@ class IndexedRuns(Protocol):
     """Runs to index."""
 
     def stamps(self) -> Mapping[str, RunStamp]:
-        """The stamp of every run, without reading any."""
+        """Return the stamp of every run, without reading any."""
 
     def records_after(self, run_id: str, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
-        """The records after the positions, which move along. Raises UnknownRun, CorruptRun."""
+        """Return the records after the positions, which move along. Raises UnknownRun, CorruptRun."""
 
     def labels(self, run_id: str) -> Sequence[StepLabel]:
-        """The reviewers' labels. Raises CorruptRun, UnknownRun."""
+        """Return the reviewers' labels. Raises CorruptRun, UnknownRun."""
 
     def summary(self, run_id: str) -> Any:
-        """The run at a glance: a `RunSummary`. Raises UnknownRun."""
+        """Return the run at a glance: a `RunSummary`. Raises UnknownRun."""
 
     def catalog(self, run_id: str, revision: str | None = None) -> Mapping[str, Any]:
-        """The catalog of a revision. Raises UnknownRun, CorruptRun."""
+        """Return the catalog of a revision. Raises UnknownRun, CorruptRun."""
 
 
 class Exposures:
@@ -88,7 +88,7 @@ class Exposures:
 
 
 def _key(record: Mapping[str, Any]) -> str:
-    """All that decides what is shown, as text."""
+    """Return all that decides what is shown, as text."""
     step, activation = record.get("step"), record.get("activation")
     after = activation.get("after") if isinstance(activation, Mapping) else None
     bundles = record.get("bundles")

@@ -188,12 +188,12 @@ class _Filling:
         forget_run(self._connection, run_id)
 
     def _goes_on(self, run_id: str, source: _Source) -> bool:
-        """Whether the records after those that were read have the last of these before them."""
+        """Return whether the records after those that were read have the last of these before them."""
         first = next(self._archive.records_after(run_id, dict(source.positions)), None)
         return first is None or first.get("prev") == source.head
 
     def _known_rows(self, run_id: str) -> RunRows:
-        """What earlier readings knew of the run; its unfinished calls are taken up again."""
+        """Return what earlier readings knew of the run; its unfinished calls are taken up again."""
         decisions, calls = tables()["decisions"].__table__, tables()["calls"].__table__
         seqs = {
             row.decision_id: row.seq

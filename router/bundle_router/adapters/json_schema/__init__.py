@@ -44,7 +44,7 @@ class SchemaChecker:
         self._worker = Workers(1)
 
     async def problems(self, name: str, schema: Mapping[str, Any], value: Any) -> Sequence[str]:
-        """What is wrong with the value, one sentence each. `name` is whose schema it is, for keeping it."""
+        """Return what is wrong with the value, one sentence each. `name` is whose schema it is, for keeping it."""
         ready = self._ready(name, schema)
         try:
             return ready.problems(value, INLINE_STEPS)

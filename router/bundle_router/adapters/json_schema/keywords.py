@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from operator import ge, gt, le, lt
 from typing import Any
 
 from bundle_router.adapters.json_schema.verdicts import (
     KEYWORDS,
     MAX_SENTENCES,
+    Keyword,
     KeywordRow,
     Unchecked,
     ValueCheck,
@@ -94,32 +96,32 @@ def _number(limit: Any) -> int | float:
     return limit
 
 
-def _minimum(check: ValueCheck, limit: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    if schema.get("exclusiveMinimum") is True:  # draft 4
-        return _exclusive_minimum(check, limit, schema, place)
-    return place.value >= _number(limit) or check.wrong(
-        place, f"{shown(place.value)} is less than the minimum of {shown(limit)}"
-    )
+def _limit(holds: Callable[[Any, Any], bool], words: str, size_of: Callable[[Any], Any] = len) -> Keyword:
+    """Return the keyword that limits a value's size; `words` may name the `value`, its `size` and the `limit`."""
+
+    def check_limit(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+        size = size_of(place.value)
+        if holds(size, _number(limit)):
+            return True
+        return check.wrong(place, words.format(value=shown(place.value), size=size, limit=shown(limit)))
+
+    return check_limit
 
 
-def _maximum(check: ValueCheck, limit: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    if schema.get("exclusiveMaximum") is True:  # draft 4
-        return _exclusive_maximum(check, limit, schema, place)
-    return place.value <= _number(limit) or check.wrong(
-        place, f"{shown(place.value)} is greater than the maximum of {shown(limit)}"
-    )
+def _bound(holds: Callable[[Any, Any], bool], words: str, exclusive: Keyword | None = None, by: str = "") -> Keyword:
+    """Return the keyword that bounds a number. In draft 4 `by: true` beside it makes it the exclusive one."""
+    bound = _limit(holds, words, lambda value: value)
+
+    def check_bound(check: ValueCheck, limit: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
+        if exclusive is None:
+            return isinstance(limit, bool) or bound(check, limit, schema, place)
+        return (exclusive if schema.get(by) is True else bound)(check, limit, schema, place)
+
+    return check_bound
 
 
-def _exclusive_minimum(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    if isinstance(limit, bool) or place.value > _number(limit):
-        return True
-    return check.wrong(place, f"{shown(place.value)} is less than or equal to the minimum of {shown(limit)}")
-
-
-def _exclusive_maximum(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    if isinstance(limit, bool) or place.value < _number(limit):
-        return True
-    return check.wrong(place, f"{shown(place.value)} is greater than or equal to the maximum of {shown(limit)}")
+_ABOVE = _bound(gt, "{value} is less than or equal to the minimum of {limit}")
+_BELOW = _bound(lt, "{value} is greater than or equal to the maximum of {limit}")
 
 
 def _multiple_of(check: ValueCheck, divisor: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -132,14 +134,6 @@ def _multiple_of(check: ValueCheck, divisor: Any, _schema: Mapping[str, Any], pl
     except ValueError:
         raise Unchecked("a number that is none, or is too long") from None
     return fine or check.wrong(place, f"{shown(place.value)} is not a multiple of {shown(divisor)}")
-
-
-def _min_length(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    return len(place.value) >= _number(limit) or check.wrong(place, f"{shown(place.value)} is too short")
-
-
-def _max_length(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    return len(place.value) <= _number(limit) or check.wrong(place, f"{shown(place.value)} is too long")
 
 
 def _pattern(check: ValueCheck, pattern: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -198,18 +192,6 @@ def _unique_items(check: ValueCheck, unique: Any, _schema: Mapping[str, Any], pl
     return True
 
 
-def _min_items(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    return len(place.value) >= _number(limit) or check.wrong(
-        place, f"it has {len(place.value)} items, at least {limit} are expected"
-    )
-
-
-def _max_items(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    return len(place.value) <= _number(limit) or check.wrong(
-        place, f"it has {len(place.value)} items, at most {limit} are allowed"
-    )
-
-
 def _unevaluated_items(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     seen = place.seen
     assert seen is not None  # noqa: S101 - `fits` made one, since the keyword is there
@@ -257,7 +239,7 @@ def _properties(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], pl
 
 
 def _each(check: ValueCheck, place: ValuePlace, schema: Any, parts: Iterable[tuple[Any, Any]], what: str) -> bool:
-    """Whether each part fits; where none may be, one sentence names the first of them."""
+    """Return whether each part fits; where none may be, one sentence names the first of them."""
     if schema is False:
         names = [name for name, _ in parts]
         some = ", ".join(shown(name) for name in names[:5]) + (", …" if len(names) > 5 else "")
@@ -319,14 +301,6 @@ def _dependencies(check: ValueCheck, needs: Any, _schema: Mapping[str, Any], pla
     return fine
 
 
-def _min_properties(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    return len(place.value) >= _number(limit) or check.wrong(place, "it has too few properties")
-
-
-def _max_properties(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    return len(place.value) <= _number(limit) or check.wrong(place, "it has too many properties")
-
-
 KEYWORDS.update(
     {
         "type": KeywordRow("", _type),
@@ -340,20 +314,24 @@ KEYWORDS.update(
         "oneOf": KeywordRow("", _one_of),
         "not": KeywordRow("", _not),
         "if": KeywordRow("", _if, since=7),
-        "minimum": KeywordRow("number", _minimum),
-        "maximum": KeywordRow("number", _maximum),
-        "exclusiveMinimum": KeywordRow("number", _exclusive_minimum),
-        "exclusiveMaximum": KeywordRow("number", _exclusive_maximum),
+        "minimum": KeywordRow(
+            "number", _bound(ge, "{value} is less than the minimum of {limit}", _ABOVE, "exclusiveMinimum")
+        ),
+        "maximum": KeywordRow(
+            "number", _bound(le, "{value} is greater than the maximum of {limit}", _BELOW, "exclusiveMaximum")
+        ),
+        "exclusiveMinimum": KeywordRow("number", _ABOVE),
+        "exclusiveMaximum": KeywordRow("number", _BELOW),
         "multipleOf": KeywordRow("number", _multiple_of),
-        "minLength": KeywordRow("string", _min_length),
-        "maxLength": KeywordRow("string", _max_length),
+        "minLength": KeywordRow("string", _limit(ge, "{value} is too short")),
+        "maxLength": KeywordRow("string", _limit(le, "{value} is too long")),
         "pattern": KeywordRow("string", _pattern),
-        "minItems": KeywordRow("array", _min_items),
-        "maxItems": KeywordRow("array", _max_items),
+        "minItems": KeywordRow("array", _limit(ge, "it has {size} items, at least {limit} are expected")),
+        "maxItems": KeywordRow("array", _limit(le, "it has {size} items, at most {limit} are allowed")),
         "uniqueItems": KeywordRow("array", _unique_items),
         "contains": KeywordRow("array", _contains, since=6),
-        "minProperties": KeywordRow("object", _min_properties),
-        "maxProperties": KeywordRow("object", _max_properties),
+        "minProperties": KeywordRow("object", _limit(ge, "it has too few properties")),
+        "maxProperties": KeywordRow("object", _limit(le, "it has too many properties")),
         "required": KeywordRow("object", _required),
         "propertyNames": KeywordRow("object", _property_names, since=6),
         "dependencies": KeywordRow("object", _dependencies, until=7),

@@ -116,7 +116,7 @@ class JsonSchema:
         self._equals: dict[int, frozenset[str]] = {}
 
     def problems(self, value: Any, steps: int, until: float = math.inf) -> list[str]:
-        """What is wrong with the value, one sentence each, at most 20. Raises Unchecked; at the latest when
+        """Return what is wrong with the value, one sentence each, at most 20. Raises Unchecked; at the latest when
         `CHECK_CPU_S` are spent, or the monotonic clock says `until`."""
         check = ValueCheck(self, steps, until)
         try:
@@ -128,7 +128,7 @@ class JsonSchema:
         return check.sentences
 
     def plan(self, schema: Mapping[str, Any], check: ValueCheck) -> Mapping[str, tuple[tuple[Keyword, Any], ...]]:
-        """What has to be looked at for each kind of value, in order: `unevaluated*` last."""
+        """Return what has to be looked at for each kind of value, in order: `unevaluated*` last."""
         plan = self._plans.get(id(schema))
         if plan is None:
             check.spend(PLAN_STEPS + len(schema))
@@ -136,7 +136,7 @@ class JsonSchema:
         return plan
 
     def target(self, reference: Any) -> Any:
-        """The schema that a reference leads to. Raises Unchecked for one that leads nowhere inside this one."""
+        """Return the schema that a reference leads to. Raises Unchecked for one that leads nowhere inside this one."""
         if self._anchors is None:
             self._anchors = anchors_in(self.root)
         found = target_of(self.root, self._anchors, reference) if isinstance(reference, str) else None
@@ -145,7 +145,7 @@ class JsonSchema:
         return found
 
     def pattern(self, text: str, check: ValueCheck) -> LinearPattern | None:
-        """The pattern made ready, None where RE2 does not take it."""
+        """Return the pattern made ready, None where RE2 does not take it."""
         if text not in self._patterns:
             check.spend(COMPILE_STEPS + len(text))
             try:
@@ -155,7 +155,7 @@ class JsonSchema:
         return self._patterns[text]
 
     def equals(self, values: list[Any], check: ValueCheck) -> frozenset[str]:
-        """The canonical texts of what an `enum` lists."""
+        """Return the canonical texts of what an `enum` lists."""
         texts = self._equals.get(id(values))
         if texts is None:
             texts = self._equals[id(values)] = frozenset(check.canonical(value) for value in values)
@@ -194,7 +194,7 @@ class ValueCheck:
         raise Unchecked(f"a {type(value).__name__} is no JSON")
 
     def fits(self, schema: Any, place: ValuePlace) -> bool:
-        """Whether the value fits, with sentences for what does not where the place wants them."""
+        """Return whether the value fits, with sentences for what does not where the place wants them."""
         if schema is True:
             self.spend(1)
             return True
@@ -219,11 +219,11 @@ class ValueCheck:
         return fine
 
     def fits_inside(self, schema: Any, place: ValuePlace, name: str | int, value: Any) -> bool:
-        """Whether a part of the place's value fits."""
+        """Return whether a part of the place's value fits."""
         return self.fits(schema, ValuePlace(value, place, name, place.reports, None, self.kind(value)))
 
     def fits_too(self, schema: Any, place: ValuePlace, *, quietly: bool = False) -> bool:
-        """Whether the same value fits another schema; if so, what that evaluated counts as evaluated."""
+        """Return whether the same value fits another schema; if so, what that evaluated counts as evaluated."""
         seen = SeenParts() if place.seen is not None else None
         reports = place.reports and not quietly
         same = ValuePlace(place.value, place.parent, place.name, reports, seen, place.kind)
@@ -241,8 +241,7 @@ class ValueCheck:
         return False
 
     def canonical(self, value: Any) -> str:
-        """A text that two values share exactly when JSON calls them equal: 1 is 1.0 and not true, and the order of
-        names says nothing."""
+        """Return a text that two values share exactly when JSON calls them equal: 1 is 1.0 and not true."""
         if isinstance(value, str):
             self.spend(1 + len(value) // TEXT_PER_STEP)
             return f'"{value}"'
@@ -269,7 +268,7 @@ class ValueCheck:
         return value
 
     def matches(self, pattern: str, text: str) -> bool | None:
-        """Whether the pattern is found in the text; None where nobody can say."""
+        """Return whether the pattern is found in the text; None where nobody can say."""
         if not isinstance(pattern, str):
             raise Unchecked("a pattern is a text")
         linear = self.schema.pattern(pattern, self)
@@ -332,7 +331,7 @@ def _written(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """The value for a message. Never the whole of a large one."""
+    """Return the value for a message. Never the whole of a large one."""
     if isinstance(value, dict):
         return f"an object of {len(value)}"
     if isinstance(value, list | tuple):

@@ -193,7 +193,7 @@ class LiteLlm:
         return known
 
     async def _shim(self, **asked: Any) -> Any:
-        """What instructor takes for a completion function: litellm's, with everything that instructor need not know."""
+        """Return what instructor takes for a completion function: litellm's, with all that instructor need not know."""
         libraries, exchange = self._loaded(), _exchange.get()
         model = exchange.model
         _make_strict(asked)
@@ -260,7 +260,7 @@ def _make_strict(asked: dict[str, Any]) -> None:
 
 
 def _failed(error: Exception, exchange: _Exchange) -> ModelReply:
-    """The reply for an exception. instructor wraps what the shim raises, so its causes are looked through."""
+    """Return the reply for an exception. instructor wraps what the shim raises, so its causes are looked through."""
     raw = raw_of(exchange.response)
     cause: BaseException | None = error
     while cause is not None:

@@ -191,8 +191,8 @@ def _outcome(work: Future[Embedding], timeout_s: float) -> Embedding:
 
 
 def _vectors(response: Any) -> list[tuple[float, ...]]:
-    """The vectors in the order of the texts, which the provider numbers. Anything else counts as no vector, which the
-    caller finds (`fault_in`)."""
+    """Return the vectors in the order of the texts, which the provider numbers. Anything else counts as no vector,
+    which the caller finds (`fault_in`)."""
     rows = [row if isinstance(row, dict) else vars(row) for row in getattr(response, "data", None) or ()]
     ordered = sorted(rows, key=lambda row: row["index"]) if all(isinstance(r.get("index"), int) for r in rows) else rows
     return [_numbers(row.get("embedding")) for row in ordered]

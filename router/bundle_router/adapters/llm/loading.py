@@ -52,7 +52,7 @@ class Libraries:
 
 
 def installed() -> bool:
-    """Whether both can be imported, without importing them."""
+    """Return whether both can be imported, without importing them."""
     return all(importlib.util.find_spec(name) is not None for name in ("litellm", "instructor"))
 
 
@@ -106,7 +106,7 @@ def quieten() -> None:
 
 
 async def load() -> Libraries | Literal["broken"]:
-    """Both libraries, imported in a thread that does not keep the process from ending."""
+    """Return both libraries, imported in a thread that does not keep the process from ending."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Libraries | Literal["broken"]] = loop.create_future()
 

@@ -29,7 +29,7 @@ class Unusable(Exception):
 
 
 def failure_of(error: BaseException) -> tuple[Failure, float | None]:
-    """The failure that an exception of litellm or of what is beneath it stands for, and what Retry-After said."""
+    """Return the failure that an exception of litellm, or of what is beneath, stands for, and its Retry-After."""
     status = getattr(error, "status_code", None)
     number = status if isinstance(status, int) else None
     failure = classify(number, type(error).__name__, str(error)[:MAX_TEXT])
@@ -38,7 +38,7 @@ def failure_of(error: BaseException) -> tuple[Failure, float | None]:
 
 
 def retry_after(headers: Mapping[str, Any]) -> float | None:
-    """Seconds that `Retry-After` asks for: a number or an HTTP date; None where it is absent or makes no sense."""
+    """Return seconds that `Retry-After` asks for: a number or an HTTP date; None without a usable one."""
     value = next((str(text) for name, text in headers.items() if str(name).lower() == "retry-after"), "").strip()
     if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", value):
         return float(value)
@@ -49,7 +49,7 @@ def retry_after(headers: Mapping[str, Any]) -> float | None:
 
 
 def check(response: Any) -> str:
-    """The text of a completion, its code fence taken off in place. Raises Unusable for what is no answer."""
+    """Return the text of a completion, its code fence taken off in place. Raises Unusable for what is no answer."""
     choices = getattr(response, "choices", None)
     if not choices:
         raise Unusable("invalid_output")
@@ -76,7 +76,7 @@ def _refusal(message: Any) -> bool:
 
 
 def raw_of(response: Any) -> str | None:
-    """What the model said, for the record: its text, its refusal or the arguments of its tool call, cut."""
+    """Return what the model said, for the record: its text, its refusal or the arguments of its tool call, cut."""
     choices = getattr(response, "choices", None) or ()
     message = getattr(choices[0], "message", None) if choices else None
     if message is None:
@@ -94,8 +94,8 @@ def raw_of(response: Any) -> str | None:
 
 
 def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> ModelReply:
-    """The reply with what the call used: tokens as the provider counted them, cost by litellm's list (0: unknown, or
-    of numbers that are no count)."""
+    """Return the reply with what the call used: tokens as the provider counted them, cost by litellm's list (0:
+    unknown, or of numbers that are no count)."""
     usage = getattr(response, "usage", None)
     prompt_tokens, output_tokens = (
         _count(getattr(usage, "prompt_tokens", 0)),

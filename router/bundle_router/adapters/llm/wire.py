@@ -44,7 +44,7 @@ allowance: ContextVar[Allowance | None] = ContextVar("bundle_router_model_allowa
 
 
 def bytes_for(tokens: int) -> int:
-    """How long an answer of so many tokens may be."""
+    """Return how long an answer of so many tokens may be."""
     return min(FEWEST_BYTES + BYTES_PER_TOKEN * tokens, MAX_BYTES)
 
 
@@ -53,7 +53,7 @@ def _is_compressed(response: Any) -> bool:
 
 
 def open_session(*, max_bytes: int = MAX_BYTES) -> ClientSession:
-    """A session that keeps to the rules. Belongs to the running loop."""
+    """Yield a session that keeps to the rules. Belongs to the running loop."""
     import aiohttp
 
     class Bounded:

@@ -62,7 +62,7 @@ GRACE_S: Final = 2.0
 
 
 def shipped_servers() -> dict[str, Sequence[LocalTool]]:
-    """The first-party servers: every package of `bundle_router.tools` that declares `TOOLS`."""
+    """Return the first-party servers: every package of `bundle_router.tools` that declares `TOOLS`."""
     import bundle_router.tools
 
     found: dict[str, Sequence[LocalTool]] = {}
@@ -75,13 +75,13 @@ def shipped_servers() -> dict[str, Sequence[LocalTool]]:
 
 
 def counted_tokens() -> dict[str, int]:
-    """Tokens of the first-party definitions by digest (cl100k_base), counted when they were written."""
+    """Return tokens of the first-party definitions by digest (cl100k_base), counted when they were written."""
     text = resources.files("bundle_router.tools").joinpath("tokens.json").read_text(encoding="utf-8")
     return {row["sha256"]: row["tokens"] for row in json.loads(text)["tools"]}
 
 
 def input_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema of a tool's arguments, without pydantic's titles (they repeat the names and cost tokens)."""
+    """Return the JSON Schema of a tool's arguments, without pydantic's titles, which cost tokens."""
     return _without_titles(model.model_json_schema())
 
 
@@ -110,7 +110,7 @@ def tools_of(server: str, tools: object) -> tuple[LocalTool, ...]:
 
 
 def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, int]) -> dict[str, Card]:
-    """The cards of all local tools by canonical name.
+    """Return the cards of all local tools by canonical name.
 
     Raises RequestError for what is no LocalTool, for a name that is none or is listed twice, and for a description that
     is too long.
@@ -149,7 +149,7 @@ def _check_form(server: str, tool: object) -> None:
 
 
 def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence[str]:
-    """What is wrong with a call's arguments, one sentence each; empty when they are fine."""
+    """Return what is wrong with a call's arguments, one sentence each; empty when they are fine."""
     if _holds_many(arguments):
         # pydantic lists every single value that does not fit: seconds, and the interpreter is held meanwhile.
         try:
@@ -172,7 +172,7 @@ def _schema_of(arguments: type[BaseModel]) -> JsonSchema:
 
 
 def _holds_many(value: object) -> bool:
-    """Whether it holds more than `MANY_VALUES` values; counted no further than that."""
+    """Return whether it holds more than `MANY_VALUES` values; counted no further than that."""
     waiting, count = [value], 0
     while waiting and count <= MANY_VALUES:
         item = waiting.pop()
@@ -327,7 +327,7 @@ def _busy(server: str, tool: str, timeout_s: float, limit: int) -> RawResult:
 
 
 def _size(output: object) -> int:
-    """Bytes (characters, for text) of what a tool returned. Raises TypeError or ValueError for what is no output."""
+    """Return the size of a tool's output in bytes, or characters for text. Raises TypeError or ValueError."""
     if not isinstance(output, ToolOutput):
         raise TypeError(f"it returned {type(output).__name__}, not ToolOutput")
     size = 0
@@ -344,7 +344,7 @@ def _size(output: object) -> int:
 
 
 def _json_size(value: Any) -> int:
-    """Bytes of a JSON value, encoded piece by piece: the encoder holds the interpreter until it is through."""
+    """Return bytes of a JSON value, encoded piece by piece: the encoder holds the interpreter until it is through."""
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
         return 2 + sum(len(encode(name)) + 2 + _json_size(inner) for name, inner in value.items())
     if isinstance(value, list) and len(value) > 256:

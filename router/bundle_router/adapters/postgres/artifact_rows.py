@@ -131,12 +131,12 @@ class PostgresArtifacts:
         return bytes(data)
 
     def iter(self) -> Iterator[ArtifactFile]:
-        """Every artifact of the run, by digest, with its size."""
+        """Yield every artifact of the run, by digest, with its size."""
         query = "select sha256, size from router_artifacts join router_run_artifacts using (sha256) where run_id = %s"
         yield from (ArtifactFile(sha256, size) for sha256, size in sorted(self._pool.fetch(query, (self._run_id,))))
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the bytes of a run, one sentence each. Reads every artifact."""
+        """Yield what is wrong with the bytes of a run, one sentence each. Reads every artifact."""
         for artifact in self.iter():
             try:
                 self.get(artifact.sha256)

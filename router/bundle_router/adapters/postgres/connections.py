@@ -58,7 +58,7 @@ def without_objects(url: str) -> tuple[str, str]:
 
 
 def is_away(error: psycopg.Error) -> bool:
-    """Whether the connection or the server is gone, so that nobody knows what became of the statement."""
+    """Return whether the connection or the server is gone, so that nobody knows what became of the statement."""
     if isinstance(error, pg.QueryCanceled | pg.LockNotAvailable | pg.DiskFull | pg.OutOfMemory):
         return False
     return isinstance(error, LOST)

@@ -77,7 +77,7 @@ class PostgresRunLog:
         return self._read_to - len(self._waiting)
 
     def news(self) -> Iterator[Record]:
-        """What came since the position, in order. Raises CorruptRun where it does not continue what was read before."""
+        """Yield what came since the position, in order. Raises CorruptRun where it does not continue that."""
         while self._fetch():
             yield from self._hand_out()
         yield from self._hand_out()

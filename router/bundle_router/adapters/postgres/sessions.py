@@ -135,7 +135,7 @@ class WriterSession:
 
 
 def _is_cut(connection: BoundedConnection) -> bool:
-    """Whether the server has ended the session: then there is something to read that no statement asked for."""
+    """Return whether the server has ended the session: then there is something to read that no statement asked for."""
     try:
         for _ in range(4):  # the server's last word, then the end of the stream
             if connection.pgconn.status == psycopg.pq.ConnStatus.OK:

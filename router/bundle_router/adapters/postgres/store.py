@@ -76,7 +76,7 @@ class PostgresRunStore:
         return self._session.token
 
     def is_alive(self, writer: str) -> bool:
-        """Whether the process of that token may still be at work: whether its session holds its lock."""
+        """Return whether the process of that token may still be at work: whether its session holds its lock."""
         return self._session.is_alive(writer)
 
     def check(self) -> None:

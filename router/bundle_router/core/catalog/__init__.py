@@ -104,7 +104,7 @@ class Card:
         return f"{self.server}.{self.tool}"
 
     def input_schema(self) -> dict[str, Any]:
-        """A fresh copy of the input schema."""
+        """Return a fresh copy of the input schema."""
         loaded: dict[str, Any] = json.loads(self.schema)
         return loaded
 
@@ -161,11 +161,11 @@ class Catalog:
         return {alias: bundle.id for bundle in self.bundles.values() for alias in bundle.aliases}
 
     def id_today(self, id_: str) -> str:
-        """What the bundle of that id, or of that old id, is called now; `id_` itself where there is none."""
+        """Return what the bundle of that id, or of that old id, is called now; `id_` itself where there is none."""
         return id_ if id_ in self.bundles else self.aliases.get(id_, id_)
 
     def bundle(self, id_: str) -> Bundle | None:
-        """The bundle of that id, or of that old id."""
+        """Return the bundle of that id, or of that old id."""
         found = self.bundles.get(id_)
         return found if found is not None else self.bundles.get(self.aliases.get(id_, ""))
 
@@ -175,12 +175,12 @@ class Catalog:
         return frozenset(tool for bundle in self.bundles.values() for tool in bundle.tools) | self.cards.keys()
 
     def skill_of(self, bundle: Bundle) -> Skill | None:
-        """The instructions that come with the bundle."""
+        """Return the instructions that come with the bundle."""
         return self.skills.get(bundle.skill) if bundle.skill is not None else None
 
     def skills_of(self, bundle: Bundle) -> tuple[tuple[Bundle, Skill], ...]:
-        """The instructions that come with the bundle, its own first, then those of the bundles it is composed of; each
-        once, with the bundle that brings it."""
+        """Return the instructions that come with the bundle, its own first, then those of the bundles it is composed
+        of; each once, with the bundle that brings it."""
         if bundle.skill is None and not bundle.bundles:
             return ()
         found: dict[str, tuple[Bundle, Skill]] = {}
@@ -199,7 +199,7 @@ class Catalog:
         return tuple(bundle for bundle in self.bundles.values() if bundle.always)
 
     def to_json(self) -> dict[str, Any]:
-        """The canonical form as JSON values: lists of objects, never objects keyed by ids."""
+        """Return the canonical form as JSON values: lists of objects, never objects keyed by ids."""
         return {
             "schema": "bundle-router.catalog/1",
             "servers": [_canonical(server) for server in self.servers.values()],
@@ -214,7 +214,7 @@ class Catalog:
 
 
 def _canonical(value: Any) -> Any:
-    """The value as `dataclasses.asdict` has it, without `ADDED` fields at their default."""
+    """Return the value as `dataclasses.asdict` has it, without `ADDED` fields at their default."""
     if isinstance(value, tuple):
         return tuple(_canonical(item) for item in value)
     if not is_dataclass(value):

@@ -213,7 +213,7 @@ class ModelSettings:
 
 
 def _key_name(model: str) -> str:
-    """The variable that litellm reads a provider's key from: `openai/gpt-5-mini` → `OPENAI_API_KEY`."""
+    """Return the variable that litellm reads a provider's key from: `openai/gpt-5-mini` → `OPENAI_API_KEY`."""
     return f"{re.sub('[^A-Z0-9]', '_', model.partition('/')[0].upper())}_API_KEY"
 
 

@@ -19,8 +19,9 @@ __all__ = ["FILE_NAMES", "CheckBinary", "ConfigFile", "from_bytes", "load"]
 
 
 def load(files: Sequence[ConfigFile], *, cards: Mapping[str, Card], check_binary: CheckBinary = no_check) -> Catalog:
-    """The catalog that the files describe. `cards` are the local tools' by canonical name; `check_binary` says what is
-    wrong with one `[[binaries]]` rule, a sentence each (its patterns are another engine's, which core doesn't know).
+    """Return the catalog that the files describe. `cards` are the local tools' by canonical name; `check_binary` says
+    what is wrong with one `[[binaries]]` rule, a sentence each (its patterns are another engine's, which core doesn't
+    know).
 
     Raises ConfigError with every error of both stages, in file order.
     """

@@ -115,7 +115,7 @@ class BundleResolver:
         return [self.ids[id_] for id_ in entry.value.bundles if id_ in self.ids]
 
     def _composition_order(self) -> Iterator[BundleEntry]:
-        """Every bundle after those it is composed of. A cycle is reported where it closes, and cut there."""
+        """Yield every bundle after those it is composed of. A cycle is reported where it closes, and cut there."""
         done: set[str] = set()
         for root in self._written.bundles.values():
             self.check_ids(root, "bundles", root.value.bundles)
@@ -187,7 +187,7 @@ class BundleResolver:
         flat.tools |= matching
 
     def _may_be_named(self, entry: BundleEntry, where: Path, ref: str) -> bool:
-        """Whether `server.tool` may be named here. Says so if not, except for what was reported elsewhere already."""
+        """Return whether `server.tool` may be named here. Reports it if not, once."""
         name, dot, tool = ref.partition(".")
         message, suggestion = f"{ref!r} is not a tool's name", ""
         if not dot or not name or not tool:

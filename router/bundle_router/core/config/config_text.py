@@ -88,14 +88,14 @@ _MULTI_END: Final = {'"': re.compile(r'(?:\\[\s\S])++|(?P<end>"{3,5})'), "'": re
 
 
 def multiline_end(text: str, at: int) -> int:
-    """Where the string ends that begins with three quotes at `at`; 0 when it does not. Not by one expression: before
-    Python 3.11.5 a possessive loop goes wrong whose body may fail half way."""
+    """Return where the string ends that begins with three quotes at `at`; 0 when it does not. Not by one expression:
+    before Python 3.11.5 a possessive loop goes wrong whose body may fail half way."""
     ends = (found.end() for found in _MULTI_END[text[at]].finditer(text, at + 3) if found["end"])
     return next(ends, 0)
 
 
 def guard(file: ConfigFile) -> Problem | None:
-    """The reason not to parse this file, or None. Takes time linear in the text."""
+    """Return the reason not to parse this file, or None. Takes time linear in the text."""
     text = file.text
     line, dots, depth, cost, position = 1, 0, 0, 0, 0
 

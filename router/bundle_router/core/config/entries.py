@@ -81,7 +81,7 @@ def read(file: ConfigFile, report: Report) -> FileContent:
 
 
 def parse(file: ConfigFile, report: Report) -> dict[str, Any] | None:
-    """The text as TOML, once `guard` has let it through; None when it is none, which the report then says."""
+    """Return the text as TOML, once `guard` has let it through; None when it is none, which the report then says."""
     problem = file.fault or guard(file)
     if problem is None:
         try:
@@ -112,7 +112,7 @@ def _lower(message: str) -> str:
 def _singles(
     form: type[Form], key: str, value: Any, file: ConfigFile, report: Report
 ) -> Iterator[tuple[Path, str, Any]]:
-    """Each entry under a top-level key, alone in the shape the form wants it: a table, a list of one, or as it is."""
+    """Yield each entry under a top-level key, alone in the shape of its form: a table, a list of one, or as it is."""
     shape = get_origin(form.model_fields[key].annotation)
     if shape is list and isinstance(value, dict):
         report.add(file, (key,), "is a list of tables, and this is one table", f"write [[{key}]]")
@@ -155,7 +155,7 @@ def _filled(place: WrittenEntry[None], written: Any) -> WrittenEntry[Any]:
 
 
 def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationError) -> Any:
-    """The entry without its keys that are wrong, and with stand-ins for required text; None if it is no table."""
+    """Return the entry without its keys that are wrong, with stand-ins for required text; None if no table."""
     depth = len(place.path)
     table = single if depth == 1 else single[place.name] if isinstance(single, dict) else single[0]
     if not isinstance(table, dict):

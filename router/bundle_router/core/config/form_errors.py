@@ -30,7 +30,7 @@ _WANTED = {
 
 
 def describe(value: Any) -> str:
-    """What stands there now, briefly. Never prints more than some 60 characters of it."""
+    """Return what stands there now, briefly. Never prints more than some 60 characters of it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -96,7 +96,7 @@ def _choices(expected: str) -> list[str]:
 
 
 def _unquoted(path: Path, value: Any, known: tuple[str, ...]) -> str:
-    """What to write for a bundle's id without quotes, whose dots TOML reads as tables inside tables."""
+    """Return what to write for a bundle's id without quotes, whose dots TOML reads as tables inside tables."""
     if len(path) != 3 or path[0] != "bundles":
         return ""
     words = list(map(str, path[1:]))
@@ -109,7 +109,7 @@ def _unquoted(path: Path, value: Any, known: tuple[str, ...]) -> str:
 
 
 def known_keys(form: type[BaseModel], path: Path) -> tuple[str, ...]:
-    """The keys that the table at `path` may have."""
+    """Return the keys that the table at `path` may have."""
     annotation: Any = form
     for part in path:
         if _is_form(annotation):

@@ -50,7 +50,7 @@ _GITIGNORE: Final = """\
 
 
 def ignores_runs(gitignore: str) -> bool:
-    """Whether some line of a .gitignore leaves the runs folder out."""
+    """Return whether some line of a .gitignore leaves the runs folder out."""
     return any(line.strip().strip("/").removesuffix("/*") in ("runs", "**/runs") for line in gitignore.splitlines())
 
 
@@ -65,7 +65,7 @@ def scaffold_texts(shipped: Mapping[str, str]) -> dict[str, str]:
 
 
 def _headed(text: str, head: str) -> str:
-    """The text with `head` after its first line, which names the schema."""
+    """Return the text with `head` after its first line, which names the schema."""
     directive, _, rest = text.partition("\n")
     return f"{directive}\n{head}#\n{rest}"
 

@@ -55,7 +55,7 @@ class WrittenConfig:
 
 
 def in_order(files: Sequence[ConfigFile]) -> list[ConfigFile]:
-    """The files that count, shipped before project, in the order in which problems are reported."""
+    """Return the files that count, shipped before project, in the order in which problems are reported."""
     owned = {file.name for file in files if file.layer == "project"}
     kept = [
         file for file in files if file.layer == "project" or file.name not in _REPLACED_WHOLE or file.name not in owned

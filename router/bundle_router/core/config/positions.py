@@ -28,7 +28,7 @@ _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def show(path: Sequence[str | int]) -> str:
-    """The path as people write it: `routes[3].bundles[0]`, `bundles."repo.readonly".tools`."""
+    """Return the path as people write it: `routes[3].bundles[0]`, `bundles."repo.readonly".tools`."""
     shown = ""
     for part in path:
         if isinstance(part, int):

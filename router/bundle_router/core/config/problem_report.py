@@ -76,7 +76,7 @@ class Report:
         self._problems.append(problem)
 
     def problems(self) -> list[Problem]:
-        """All of them, in file order and then by line."""
+        """Return all of them, in file order and then by line."""
         found = list(self._problems)
         for path, count in self._counts.items():
             if count > MAX_PER_FILE:

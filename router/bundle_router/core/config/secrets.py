@@ -29,12 +29,12 @@ _TOKEN_SHAPE: Final = re.compile(
 
 
 def references(value: str) -> tuple[str, ...]:
-    """The environment variables the value refers to."""
+    """Return the environment variables the value refers to."""
     return tuple(_REFERENCE.findall(value))
 
 
 def malformed_reference(value: str) -> bool:
-    """Whether something in the value was meant as a reference and is not one."""
+    """Return whether something in the value was meant as a reference and is not one."""
     return _STRAY.search(_REFERENCE.sub("", value)) is not None
 
 
@@ -43,23 +43,23 @@ def has_reference(value: str) -> bool:
 
 
 def is_credential_name(name: str) -> bool:
-    """Whether credentials are kept under such a name: `Authorization`, `X-Api-Key`, `GITHUB_TOKEN`."""
+    """Return whether credentials are kept under such a name: `Authorization`, `X-Api-Key`, `GITHUB_TOKEN`."""
     return _CREDENTIAL_NAME.search(name) is not None
 
 
 def looks_secret(text: str) -> bool:
-    """Whether the text has the shape of a well-known kind of token."""
+    """Return whether the text has the shape of a well-known kind of token."""
     return _TOKEN_SHAPE.search(text) is not None
 
 
 def plainly_harmless(value: str) -> bool:
-    """Whether a literal value says by its looks that it is a setting (`true`, `repos,issues`, `application/json`,
-    `C.UTF-8`): words, short numbers, versions, paths, and nothing that could be a key."""
+    """Return whether a literal value says by its looks that it is a setting (`true`, `repos,issues`,
+    `application/json`, `C.UTF-8`): words, short numbers, versions, paths, and nothing that could be a key."""
     return all(_SETTING.fullmatch(part) for part in _BETWEEN.split(value) if part)
 
 
 def literal_secret(name: str, value: str) -> bool:
-    """Whether a header or variable holds, beside its references, what should have been one."""
+    """Return whether a header or variable holds, beside its references, what should have been one."""
     rest = _REFERENCE.sub("", value)
     if looks_secret(rest):
         return True

@@ -88,7 +88,7 @@ def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], repo
 
 
 def included(server: Server, tool: str) -> bool:
-    """Whether the server's own lists leave the tool in."""
+    """Return whether the server's own lists leave the tool in."""
     if server.include is not None and not any(matches(pattern, tool) for pattern in server.include):
         return False
     return not any(matches(pattern, tool) for pattern in server.exclude)
@@ -150,7 +150,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_plain_http(url: str) -> bool:
-    """Whether what is sent there can be read on its way."""
+    """Return whether what is sent there can be read on its way."""
     return url.lower().startswith("http:")
 
 

@@ -60,7 +60,7 @@ def _tick(activation: Activation) -> int:
 
 
 def touch(activation: Activation, id_: str) -> Activation:
-    """The activation after a tool of bundle `id_` was called. An id that is not in the set changes nothing."""
+    """Return the activation after a tool of bundle `id_` was called. An id that is not in the set changes nothing."""
     tick = _tick(activation)
     if all(entry.id != id_ for entry in activation.entries):
         return activation
@@ -73,7 +73,7 @@ def room_in(activation: Activation) -> int:
 
 
 def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activation:
-    """The activation after tools of bundle `id_` were asked for. Where the bundle is not in the set nothing changes."""
+    """Return the activation after tools of bundle `id_` were asked for. A bundle outside the set changes nothing."""
     entry = next((entry for entry in activation.entries if entry.id == id_), None)
     if entry is None:
         return activation
@@ -90,8 +90,8 @@ def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activatio
 
 
 def resumed(after: Activation, calls: Iterable[Mapping[str, Any]]) -> Activation:
-    """The activation of a run that is gone on with: what its last decision left, and what its calls (records in their
-    order) made of it since."""
+    """Return the activation of a run that is gone on with: what its last decision left, and what its calls (records in
+    their order) made of it since."""
     activation = after
     for record in calls:
         if record.get("type") == "call.started":
@@ -113,13 +113,13 @@ def _next_place(activation: Activation) -> int:
 
 
 def inherit(parent: Activation) -> Activation:
-    """What a sub-agent starts with: the parent's set, each entry marked as inherited."""
+    """Return what a sub-agent starts with: the parent's set, each entry marked as inherited."""
     return Activation(tuple(replace(entry, inherited=True) for entry in parent.entries))
 
 
 def renamed(activation: Activation, today: Callable[[str], str]) -> Activation:
-    """The activation with every bundle under the id it has today. Entries that come to one bundle become one: used as
-    late as the latest, placed as early as the earliest, trusted if one is, inherited if all are."""
+    """Return the activation with every bundle under the id it has today. Entries that come to one bundle become one:
+    used as late as the latest, placed as early as the earliest, trusted if one is, inherited if all are."""
     if all(today(entry.id) == entry.id for entry in activation.entries):
         return activation
     merged: dict[str, Entry] = {}
@@ -148,7 +148,7 @@ ToolsOf = Callable[[str], Sequence[str] | None]
 
 
 def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of: ToolsOf, cap: int) -> Applied:
-    """The activation after a step that needs the given bundles, and what was evicted to hold the cap.
+    """Return the activation after a step that needs the given bundles, and what was evicted to hold the cap.
 
     A bundle the catalog no longer knows is dropped silently, since there is nothing left to show.
     """
@@ -198,12 +198,12 @@ def _evicted_tools(before: Activation, staying: Iterable[Entry]) -> tuple[tuple[
 
 
 def is_unused_offer(entry: Entry) -> bool:
-    """Whether the bundle was only offered, and nothing of it was called or asked for."""
+    """Return whether the bundle was only offered, and nothing of it was called or asked for."""
     return entry.origin == "shortlist" and entry.used == 0
 
 
 def _used(known: Entry, reason: Reason, tick: int) -> Entry:
-    """The entry of a bundle that a step needs again (rules 3 and 6)."""
+    """Return the entry of a bundle that a step needs again (rules 3 and 6)."""
     trusted = known.origin not in UNTRUSTED
     if reason == "shortlist":
         return known if trusted else replace(known, inherited=False)
@@ -215,12 +215,12 @@ def _used(known: Entry, reason: Reason, tick: int) -> Entry:
 
 
 def _going(entries: Mapping[str, Entry]) -> list[Entry]:
-    """The entries in the order in which they go."""
+    """Return the entries in the order in which they go."""
     return sorted(entries.values(), key=lambda entry: (entry.origin not in UNTRUSTED, entry.used, entry.id))
 
 
 def _kept(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, cap: int) -> set[str]:
-    """The ids that are left when others went, until at most `cap` tools are left. What is `fixed` stays."""
+    """Return the ids that are left when others went, until at most `cap` tools are left. What is `fixed` stays."""
     kept = set(entries)
     counts: Counter[str] = Counter()
     for entry in entries.values():
@@ -238,12 +238,12 @@ def _kept(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, cap:
 
 
 def _counted(entry: Entry, tools_of: ToolsOf) -> Set[str]:
-    """Tools of the entry that count; the router's own, whose names have no server, don't."""
+    """Return tools of the entry that count; the router's own, whose names have no server, don't."""
     return {*(tools_of(entry.id) or ()), *(asked.name for asked in entry.tools if "." in asked.name)}
 
 
 def _within(activation: Activation, cap: int) -> Iterator[Entry]:
-    """The entries with the `cap` tools that were asked for last."""
+    """Yield the entries with the `cap` tools that were asked for last."""
     if not any(entry.tools for entry in activation.entries):
         yield from activation.entries
         return

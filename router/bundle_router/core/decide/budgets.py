@@ -49,8 +49,8 @@ class Spent:
 
 
 def over_budget(limits: CallLimits, spent: Spent, asked: int) -> tuple[str, str] | None:
-    """Why no further call may begin: the key of `[limits]` that says so, and what to tell the agent. `asked` is the
-    hash of what the call asks."""
+    """Return why no further call may begin: the key of `[limits]` that says so, and what to tell the agent. `asked` is
+    the hash of what the call asks."""
     bounds = limits.calls_per_step, limits.result_bytes_per_step, limits.call_seconds_per_step
     if (over := _over("step", "This step", spent, bounds)) is not None:
         return over
@@ -63,7 +63,7 @@ def over_budget(limits: CallLimits, spent: Spent, asked: int) -> tuple[str, str]
 
 
 def over_total(limits: CallLimits, run: Spent, tree: Spent | None) -> tuple[str, str] | None:
-    """Why no further call may begin in a run, or in a tree of runs (None: it is in none): as `over_budget`."""
+    """Return why no further call may begin in a run, or in a tree of runs (None: it is in none): as `over_budget`."""
     bounds = limits.calls_per_run, limits.result_bytes_per_run, limits.call_seconds_per_run
     over = _over("run", "This run", run, bounds)
     if over is not None or tree is None:
@@ -90,7 +90,7 @@ def _over(
 
 
 def bounds_tree(limits: CallLimits) -> bool:
-    """Whether anything is bounded for a tree of runs."""
+    """Return whether anything is bounded for a tree of runs."""
     return any((limits.calls_per_tree, limits.result_bytes_per_tree, limits.call_seconds_per_tree))
 
 

@@ -33,7 +33,7 @@ class Layer:
     effects: tuple[Effect, ...] | None = None
 
     def denied(self, bundle: Bundle) -> str | None:
-        """The pattern that denies the bundle, by its name or an old one."""
+        """Return the pattern that denies the bundle, by its name or an old one."""
         for id_ in (bundle.id, *bundle.aliases):
             hit = self.deny.bundle(id_)
             if hit is not None:
@@ -50,7 +50,7 @@ class StepCeiling:
 
 
 def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, grants: tuple[Grant, ...]) -> StepCeiling:
-    """All layers that a step at this address is judged under: policies, its own policy, and its ancestors'."""
+    """Return all layers that a step at this address is judged under: policies, its own policy, and its ancestors'."""
     layers, ungranted = _address_layers(catalog, address, "")
     if policy is not None:
         layers.append(_step_layer(catalog, policy, "the step's own policy"))
@@ -81,8 +81,8 @@ def _address_layers(catalog: Catalog, address: Address, whose: str) -> tuple[lis
 
 
 def may_call_untrusted_in_code(catalog: Catalog, address: Address, grants: tuple[Grant, ...]) -> bool:
-    """Whether a program at this address may call tools of untrusted servers: some policy row says so and none says no,
-    here and for every ancestor."""
+    """Return whether a program at this address may call tools of untrusted servers: some policy row says so and none
+    says no, here and for every ancestor."""
     addresses = [address, *((grant.workflow, grant.role, grant.step) for grant in grants)]
     permissions = [[row.untrusted_in_code for row in covering(catalog.policies, each)] for each in addresses]
     return all(True in row and False not in row for row in permissions)
@@ -98,6 +98,6 @@ def _step_layer(catalog: Catalog, policy: StepPolicy, name: str) -> Layer:
 
 
 def _targets(catalog: Catalog, patterns: Iterable[str]) -> Targets:
-    """What the patterns speak of, old bundle ids put into those of today."""
+    """Return what the patterns speak of, old bundle ids put into those of today."""
     written = Targets.parse(patterns)
     return Targets(tuple(catalog.id_today(name) for name in written.bundles), written.tools)

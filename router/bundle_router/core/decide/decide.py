@@ -76,7 +76,7 @@ class Question:
 
 
 def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -> Decision | Question:
-    """What the step may see; or, where the mapping has no (whole) answer, the question to ask."""
+    """Return what the step may see; or, where the mapping has no (whole) answer, the question to ask."""
     plan = plan_for(catalog, step, facts.grants)
     route = plan.route
     if route is not None and route.ask is None:
@@ -96,7 +96,7 @@ def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -
 def settle(
     question: Question, answer: Answer, failure: Failure | None = None, search: SearchUse | None = None
 ) -> Decision:
-    """The decision that an answer leads to. Ids that are not candidates are dropped and recorded, never shown.
+    """Return the decision that an answer leads to. Ids that are not candidates are dropped and recorded, never shown.
 
     `failure`: a model was asked before and not heard, so the answer stands in for it and the decision is degraded.
     """
@@ -117,7 +117,7 @@ def settle(
 def give_up(
     question: Question, failure: Failure | None, model: ModelUse | None = None, search: SearchUse | None = None
 ) -> Decision:
-    """The decision when nobody answered: what the route maps, or the declared default, or none.
+    """Return the decision when nobody answered: what the route maps, or the declared default, or none.
 
     `failure=None` says that nobody was there to ask (no model, and search was not sure): declared behaviour, so not
     degraded.
@@ -167,7 +167,7 @@ class _Selection:
         return ranked(self.search.ranked) if self.search is not None else ()
 
     def evidence(self, id_: str) -> str:
-        """What a pick rests on: its own score, where search picked it; else what the answer says of all."""
+        """Return what a pick rests on: its own score, where search picked it; else what the answer says of all."""
         if self.answer is None:
             return ""
         ranks = self.answer.source in ("search", "shortlist")
@@ -193,13 +193,13 @@ class _Settling:
         return self.route if self.route is not None and self.route.ask is None else None
 
     def needs(self, catalog: Catalog) -> list[_Need]:
-        """What the step asks for, in the order of rule 6."""
+        """Return what the step asks for, in the order of rule 6."""
         route = self.route
         mapped = [_Need(id_, "mapped", f"route {route.name!r}") for id_ in route.bundles] if route else []
         return [*mapped, *(_Need(bundle.id, "always", "always = true") for bundle in catalog.always), *self.extra]
 
     def holds_back(self, source: Source) -> str:
-        """Why nothing stays from before at such a step, where nothing does."""
+        """Return why nothing stays from before at such a step, where nothing does."""
         if source == "none":
             name = f"route {self.route.name!r} maps nothing" if self.route is not None else "no route covers this step"
             return f"{name} and nothing was selected" if self.selection is not _UNASKED else name
@@ -281,8 +281,8 @@ def _source_of(how: _Settling, reasons: set[Reason], stays: bool) -> Source:
 
 
 def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
-    """What the bundle shows without being asked, each glob over unknown tools counted as one. None: there is no such
-    bundle any more."""
+    """Return what the bundle shows without being asked, each glob over unknown tools counted as one. None: no such
+    bundle."""
     bundle = catalog.bundle(id_)
     if bundle is None:
         return None

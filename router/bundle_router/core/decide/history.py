@@ -25,8 +25,8 @@ _SELECT: Final = "select:"
 
 
 def from_messages(messages: Sequence[Mapping[str, Any]], catalog: Catalog) -> Activation:
-    """What the calls in the messages asked for: the bundles of the tools called, found or selected, in that order, and
-    in each the tools themselves. Tools the catalog does not know are passed over."""
+    """Return what the calls in the messages asked for: the bundles of the tools called, found or selected, in that
+    order, and in each the tools themselves. Tools the catalog does not know are passed over."""
     canonical = _names(catalog)
     homes = _homes(catalog)
     entries: dict[str, Entry] = {}
@@ -57,7 +57,7 @@ def _names(catalog: Catalog) -> Mapping[str, str]:
 
 
 def _homes(catalog: Catalog) -> dict[str, str]:
-    """The most specific bundle of each tool: the one with the fewest tools, ties by id."""
+    """Return the most specific bundle of each tool: the one with the fewest tools, ties by id."""
     homes: dict[str, str] = {}
     for bundle in sorted(catalog.bundles.values(), key=lambda one: (len(one.tools), one.id)):
         for tool in bundle.tools:

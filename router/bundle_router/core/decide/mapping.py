@@ -38,13 +38,13 @@ RowT = TypeVar("RowT", bound=Addressed)
 
 
 def applies(row: Addressed, address: Address) -> bool:
-    """Whether the row covers the address (rule 1)."""
+    """Return whether the row covers the address (rule 1)."""
     fields = zip((row.workflow, row.role, row.step), address, strict=True)
     return all(not names or first_match(names, name) is not None for names, name in fields)
 
 
 def _keys(row: Addressed) -> list[_Key] | None:
-    """The exact keys of a row, or None when one of its fields holds a real glob."""
+    """Return the exact keys of a row, or None when one of its fields holds a real glob."""
     fields: list[tuple[str | None, ...]] = []
     for names in (row.workflow, row.role, row.step):
         if not names or "*" in names:
@@ -72,7 +72,7 @@ class Mapping:
                     self._exact.setdefault(key, position)
 
     def match(self, address: Address) -> Route | None:
-        """The first route that covers the address, or None."""
+        """Return the first route that covers the address, or None."""
         workflow, role, step = address
         best = len(self._routes)
         for key in product((workflow, _ANY), (role, _ANY), (step, _ANY)):
@@ -86,5 +86,5 @@ class Mapping:
 
 
 def covering(rows: Sequence[RowT], address: Address) -> tuple[RowT, ...]:
-    """All rows that cover the address, in file order (policies unite; they do not compete)."""
+    """Return all rows that cover the address, in file order (policies unite; they do not compete)."""
     return tuple(row for row in rows if applies(row, address))

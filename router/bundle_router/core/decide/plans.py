@@ -70,7 +70,7 @@ class Verdicts:
         return verdict
 
     def candidates(self, facts: Facts, ask: tuple[str, ...] | None, but: tuple[str, ...]) -> Candidates:
-        """Permitted bundles a selector may pick: those `ask` covers (None: all), without `but`."""
+        """Return permitted bundles a selector may pick: those `ask` covers (None: all), without `but`."""
         key = (facts.capabilities, facts.unavailable, facts.drifted, ask, but)
         found = self._candidates.get(key)
         if found is None:
@@ -142,7 +142,7 @@ class Indexes:
 
 
 def _weight(key: _Key) -> int:
-    """What an address weighs with its step policies, its own and those of the ancestors."""
+    """Return what an address weighs with its step policies, its own and those of the ancestors."""
     _, policy, grants = key
     policies = [one for one in (policy, *(grant.policy for grant in grants)) if one is not None]
     patterns = [pattern for one in policies for pattern in (*(one.allow or ()), *one.deny)]
@@ -150,7 +150,7 @@ def _weight(key: _Key) -> int:
 
 
 def indexes_of(catalog: Catalog) -> Indexes:
-    """The look-ups of the catalog, made when they are first asked for."""
+    """Return the look-ups of the catalog, made when they are first asked for."""
     found = catalog.memo.get("indexes")
     if not isinstance(found, Indexes):
         found = catalog.memo["indexes"] = Indexes(catalog)
@@ -158,12 +158,12 @@ def indexes_of(catalog: Catalog) -> Indexes:
 
 
 def plan_for(catalog: Catalog, step: Step, grants: tuple[Grant, ...]) -> Plan:
-    """The plan of the step's address, from the cache where it is known."""
+    """Return the plan of the step's address, from the cache where it is known."""
     return indexes_of(catalog).plan(((step.workflow, step.role, step.step), step.policy, grants))
 
 
 def permitted_tools(catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequence[str]) -> dict[str, str]:
-    """The tools that the given bundles come to at this step, each with the first bundle that holds it.
+    """Return the tools that the given bundles come to at this step, each with the first bundle that holds it.
 
     The same verdict as in `decide`: call it at call time with fresh facts to refuse what was revoked since.
     """

@@ -61,12 +61,12 @@ class BundleVerdict:
 
 
 def unknown(id_: str) -> BundleVerdict:
-    """The verdict on an id that no bundle has."""
+    """Return the verdict on an id that no bundle has."""
     return BundleVerdict(id_, code="unknown_bundle", detail="no bundle has this id")
 
 
 def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
-    """The bundles it is composed of, all the way down, without itself. The catalog has no cycles."""
+    """Return the bundles it is composed of, all the way down, without itself. The catalog has no cycles."""
     found: dict[str, Bundle] = {}
     waiting = list(bundle.bundles)
     while waiting:
@@ -148,7 +148,7 @@ class ConfigTests:
         return self._bundle.trust if server is None else server.trust
 
     def _unlisted(self, target: str | None) -> str | None:
-        """Config refuses such a glob; a server that lost its trust after the catalog was made meets it here."""
+        """Return why a glob is refused: config knew its server as trusted, and since then it is not."""
         if target is None or not is_glob(target) or self._trust(target) == "trusted":
             return None
         return "an untrusted server's tools must be named in the bundle one by one"
@@ -233,14 +233,14 @@ def _fact_tests(facts: Facts, bundle: Bundle, target: str | None) -> Tests:
 def checks(
     catalog: Catalog, ceiling: StepCeiling, facts: Facts, bundle: Bundle, target: str | None = None
 ) -> tuple[Check, ...]:
-    """Every test on one tool (or glob) of a bundle, or on the bundle as a whole, in order, passed or not: the chain
-    that `explain` prints."""
+    """Return every test on one tool (or glob) of a bundle, or on the bundle as a whole, in order, passed or not: the
+    chain that `explain` prints."""
     tests = (*ConfigTests(catalog, ceiling, bundle).on(target), *_fact_tests(facts, bundle, target))
     return tuple(Check(code, wrong is None, wrong or "") for code, wrong in tests)
 
 
 def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> BundleVerdict:
-    """The verdict as far as config alone decides it. Depends on nothing that changes while the catalog is in use."""
+    """Return the verdict as far as config alone decides it. Depends on the catalog alone."""
     tests = ConfigTests(catalog, ceiling, bundle)
     if bundle.tools or bundle.patterns:
         return _judged(bundle, bundle.tools, bundle.patterns, (), tests.on)
@@ -249,7 +249,7 @@ def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> Bu
 
 
 def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVerdict:
-    """The verdict after the tests on what the shell looked up. Never permits what config refused."""
+    """Return the verdict after the tests on what the shell looked up. Never permits what config refused."""
     if not verdict.permitted:
         return verdict
     if bundle.requires_env or bundle.requires_binary:
@@ -265,7 +265,7 @@ def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVe
 
 
 def verdict(catalog: Catalog, ceiling: StepCeiling, facts: Facts, id_: str) -> BundleVerdict:
-    """What the bundle of that id comes to under the ceiling and the facts."""
+    """Return what the bundle of that id comes to under the ceiling and the facts."""
     bundle = catalog.bundle(id_)
     return unknown(id_) if bundle is None else with_facts(static_verdict(catalog, ceiling, bundle), facts, bundle)
 
@@ -281,7 +281,7 @@ def _judged(
     before: tuple[LeftOut, ...],
     tests: Callable[[str], Tests],
 ) -> BundleVerdict:
-    """The verdict on a bundle after the tests on each of its tools and globs; `before` was refused earlier.
+    """Return the verdict on a bundle after the tests on each of its tools and globs; `before` was refused earlier.
 
     Where nothing is left, a reader asks "why not the bundle": the test that its first tool failed is reported.
     """

@@ -27,7 +27,7 @@ _MAX_SCORE: Final = 1e300
 
 
 def admitted(reply: Reply, redact: Callable[[str], str] | None = None) -> Reply:
-    """The reply without secrets and repetitions; where it can't be heard, failure `internal` and what it cost."""
+    """Return the reply without secrets and repetitions; or, where it can't be used, failure `internal` and its cost."""
     if not _is_sound(reply):
         failed = Reply(failure="internal", model=reply.model)
         reply = failed if _is_sound(failed) else Reply(failure="internal")
@@ -37,7 +37,7 @@ def admitted(reply: Reply, redact: Callable[[str], str] | None = None) -> Reply:
 
 
 def _is_sound(reply: Reply) -> bool:
-    """Whether the reply keeps rule 1. What can be encoded can be recorded, and read back as it was."""
+    """Return whether the reply keeps rule 1. What can be encoded can be recorded, and read back as it was."""
     try:
         encode([asdict(part) for part in (reply.answer, reply.model, reply.search) if part is not None])
     except (TypeError, ValueError, RecursionError):
@@ -67,7 +67,7 @@ def _is_sound_search(search: SearchUse) -> bool:
 
 
 def _are_scored(rows: Sequence[Candidate]) -> bool:
-    """Whether every row names a bundle with a score that can be compared and printed, or with none."""
+    """Return whether every row names a bundle with a score that can be compared and printed, or with none."""
     return all(
         isinstance(row.id, str)
         and (row.score is None or (isinstance(row.score, int | float) and abs(row.score) <= _MAX_SCORE))
@@ -87,8 +87,8 @@ def _each_once(answer: Answer) -> Answer:
 
 
 def ranked(rows: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Each bundle once with its best score, best first, equal scores by id: the order in which candidates are recorded,
-    and heard again on replay."""
+    """Return each bundle once with its best score, best first, equal scores by id: the order in which candidates are
+    recorded, and heard again on replay."""
     best: dict[str, Candidate] = {}
     for row in sorted(rows, key=lambda row: (-(row.score or 0.0), row.id)):
         best.setdefault(row.id, row)

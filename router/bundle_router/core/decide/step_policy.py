@@ -31,7 +31,7 @@ _FORMS: Final = "write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
 
 
 def check_step_policy(catalog: Catalog, policy: StepPolicy) -> list[str]:
-    """What is wrong with the policy, one sentence for each pattern; empty when all of it is understood."""
+    """Return what is wrong with the policy, one sentence for each pattern; empty when all of it is understood."""
     reader = _Reader(catalog)
     problems = []
     for key, patterns in (("allow", policy.allow or ()), ("deny", policy.deny)):
@@ -80,7 +80,7 @@ class _Reader:
         return self._unknown("bundle", name, {*self._catalog.bundles, *self._catalog.aliases})
 
     def _is_tool(self, name: str) -> bool:
-        """Whether the catalog knows the tool, or a bundle holds whatever a server has under such names."""
+        """Return whether the catalog knows the tool, or a bundle holds whatever a server has under such names."""
         return name in self._catalog.tool_names or first_match(self._open, name) is not None
 
     @cached_property

@@ -65,7 +65,7 @@ class Breaker:
         return replace(self, probing=True), Ticket(self.epoch, probe=True)
 
     def settle(self, ticket: Ticket, end: End, now_ns: int, retry_after_s: float | None = None) -> Breaker:
-        """The breaker after a call ended."""
+        """Return the breaker after a call ended."""
         if ticket.epoch != self.epoch:
             return self
         if end in ("answered", "blameless"):
@@ -77,11 +77,11 @@ class Breaker:
         return replace(self, errors=self.errors + 1)
 
     def release(self, ticket: Ticket) -> Breaker:
-        """The breaker after a call that nobody waited for to its end: nothing was learnt, the probe is free again."""
+        """Return the breaker after a call whose end nobody waited for: nothing learnt, the probe free again."""
         return replace(self, probing=False) if ticket.probe and ticket.epoch == self.epoch else self
 
     def opens_again_in_s(self, now_ns: int) -> float:
-        """Seconds until a probe is let through; 0 when closed or due."""
+        """Return seconds until a probe is let through; 0 when closed or due."""
         return max(0.0, ((self.open_until_ns or now_ns) - now_ns) / 1e9)
 
     def _opened(self, now_ns: int, asked_s: float) -> Breaker:

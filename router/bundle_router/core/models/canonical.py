@@ -51,5 +51,5 @@ def digest(data: str | bytes) -> str:
 
 
 def digest_of(value: Any) -> str:
-    """The digest of a value's canonical JSON."""
+    """Return the digest of a value's canonical JSON."""
     return digest(encode(value))

@@ -70,13 +70,13 @@ class Logistic:
 
 
 def relevance_features(evidence: Evidence, text: str) -> dict[str, float]:
-    """What `relevance` is computed from: the match, and how the text is put."""
+    """Return what `relevance` is computed from: the match, and how the text is put."""
     match = {"strength": evidence.strength, "known": evidence.known, "coverage": evidence.coverage}
     return {**match, "remembered": evidence.remembered, **phrasing(text)}
 
 
 def phrasing(text: str) -> dict[str, float]:
-    """How a text is put: as wishes, about what is current, by someone about themselves, in how many sentences."""
+    """Return how a text is put: as wishes, about what is current, about themselves, in how many sentences."""
     head = text[:_LOOKED_AT]
     wishes = len(_WISH.findall(head))
     return {

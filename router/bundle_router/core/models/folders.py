@@ -12,12 +12,12 @@ TOP: Final = "."
 
 
 def is_beneath(folder: str, ceiling: str) -> bool:
-    """Whether `folder` is `ceiling` or inside it, component by component."""
+    """Return whether `folder` is `ceiling` or inside it, component by component."""
     return ceiling == TOP or folder == ceiling or folder.startswith(ceiling + "/")
 
 
 def relative_folder(root: str, recorded: str | None) -> str | None:
-    """The folder a step names, relative to `root`; None for one that is not inside it, `.` where it names none.
+    """Return the folder a step names, relative to `root`; None for one that is not inside it, `.` where it names none.
 
     Takes absolute paths too: records were written with them once.
     """
@@ -33,8 +33,8 @@ def relative_folder(root: str, recorded: str | None) -> str | None:
 
 
 def seen_from(root: str, other: str, recorded: str | None) -> str | None:
-    """The folder that a step names in the workspace `other`, for one who works in `root`: relative to it, or `.` where
-    all of `root` lies in that folder. None where it lies elsewhere, so that nobody may say what is open in it."""
+    """Return the folder that a step names in the workspace `other`, for one who works in `root`: relative to it, or `.`
+    where all of `root` lies in that folder. None where it lies elsewhere, so that nobody may say what is open in it."""
     folder = relative_folder(other, recorded)
     if folder is None or other == root:
         return folder

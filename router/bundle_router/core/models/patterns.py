@@ -23,14 +23,14 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the name, or glob, `pattern` covers all of `name`."""
+    """Return whether the name, or glob, `pattern` covers all of `name`."""
     if not is_glob(pattern):
         return pattern == name
     return pattern == "*" or _compiled(pattern).match(name) is not None
 
 
 def first_match(patterns: Iterable[str], name: str) -> str | None:
-    """The first of the patterns that covers `name`."""
+    """Return the first of the patterns that covers `name`."""
     for pattern in patterns:
         if matches(pattern, name):
             return pattern
@@ -38,7 +38,7 @@ def first_match(patterns: Iterable[str], name: str) -> str | None:
 
 
 def covers(pattern: str, glob: str) -> bool:
-    """Whether `pattern` covers every name that `glob` does. A plain name is a glob that covers itself.
+    """Return whether `pattern` covers every name that `glob` does. A plain name is a glob that covers itself.
 
     True only when sure: a `*` of the glob has to be swallowed by a `*` of the pattern, and no `?` is looked into.
     """
@@ -48,7 +48,7 @@ def covers(pattern: str, glob: str) -> bool:
 
 
 def first_cover(patterns: Iterable[str], glob: str) -> str | None:
-    """The first of the patterns that covers every name that `glob` does."""
+    """Return the first of the patterns that covers every name that `glob` does."""
     for pattern in patterns:
         if covers(pattern, glob):
             return pattern
@@ -56,7 +56,7 @@ def first_cover(patterns: Iterable[str], glob: str) -> str | None:
 
 
 def selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]) -> bool:
-    """Whether a pair of lists leaves the name in: included, where there is a list, and not excluded."""
+    """Return whether a pair of lists leaves the name in: included, where there is a list, and not excluded."""
     if include is not None and first_match(include, name) is None:
         return False
     return first_match(exclude, name) is None
@@ -81,9 +81,9 @@ class Targets:
         return cls(tuple(bundles), tuple(tools))
 
     def bundle(self, id_: str) -> str | None:
-        """The pattern that covers the bundle, if one does."""
+        """Return the pattern that covers the bundle, if one does."""
         return first_match(self.bundles, id_)
 
     def tool(self, name: str) -> str | None:
-        """The pattern that covers the tool (`server.tool`), or all tools of a glob, if one does."""
+        """Return the pattern that covers the tool (`server.tool`), or all tools of a glob, if one does."""
         return first_cover(self.tools, name)

@@ -17,7 +17,7 @@ class Suggester:
         self._left = budget
 
     def nearest(self, word: str, known: Iterable[str]) -> str | None:
-        """The known name most like `word`, if one is like it at all. Ties: the first of the alphabet."""
+        """Return the known name most like `word`, if one is like it at all. Ties: the first of the alphabet."""
         if len(word) > 200 or self._left <= 0:
             return None
         best, best_ratio = None, _CUTOFF

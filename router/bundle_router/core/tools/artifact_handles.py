@@ -70,7 +70,7 @@ class Handle:
 
 
 def handles_in(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[Handle, ...]:
-    """The handles that stand for bytes or files, at most `MAX_HANDLES`."""
+    """Return the handles that stand for bytes or files, at most `MAX_HANDLES`."""
     found: list[Handle] = []
     for handle in _walk(arguments, schema, schema, ()):
         found.append(handle)
@@ -80,19 +80,19 @@ def handles_in(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple
 
 
 def filled(arguments: Mapping[str, Any], texts: Mapping[tuple[str | int, ...], str]) -> dict[str, Any]:
-    """A copy of the arguments with other texts at these places."""
+    """Return a copy of the arguments with other texts at these places."""
     copy: dict[str, Any] = _replaced(arguments, (), texts)
     return copy
 
 
 def encoded(data: bytes, want: Want, mime_type: str) -> str:
-    """The bytes as the argument that is wanted."""
+    """Return the bytes as the argument that is wanted."""
     text = base64.b64encode(data).decode("ascii")
     return text if want == "base64" else f"data:{mime_type.partition(';')[0]};base64,{text}"
 
 
 def file_name(sha256: str, mime_type: str) -> str:
-    """The name of a file that holds the artifact."""
+    """Return the name of a file that holds the artifact."""
     return f"artifact-{sha256[:32]}{_SUFFIXES.get(mime_type.partition(';')[0], '.bin')}"
 
 
@@ -127,7 +127,7 @@ def _property(shape: Mapping[str, Any], key: str) -> Any:
 
 
 def _shapes(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
-    """The schema and its alternatives, references followed; a bounded number of them."""
+    """Yield the schema and its alternatives, references followed; a bounded number of them."""
     if not isinstance(schema, Mapping) or depth > 4:
         return
     reference = schema.get("$ref")
@@ -152,7 +152,7 @@ def _want(shape: Mapping[str, Any]) -> Want | None:
 
 
 def _names_a_file(place: tuple[str | int, ...]) -> bool:
-    """Whether the argument there, by its name, is the path of a file to read."""
+    """Return whether the argument there, by its name, is the path of a file to read."""
     name = next((part for part in reversed(place) if isinstance(part, str)), "")
     words = [word.lower() for word in _WORD.findall(name)]
     return bool(words) and words[-1].removesuffix("s") in _PATH_NAMES and not _OUTPUT & {*words}

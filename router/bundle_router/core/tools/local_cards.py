@@ -10,13 +10,13 @@ from bundle_router.core.models.canonical import digest_of, encode
 
 
 def definition_of(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What is hashed and counted: the parts of a definition that a model is shown, without the name."""
+    """Return what is hashed and counted: the parts of a definition that a model is shown, without the name."""
     return {"description": description, "parameters": schema}
 
 
 def card(server: str, tool: str, description: str, schema: Mapping[str, Any], tokens: Mapping[str, int]) -> Card:
-    """The card of one definition. `tokens` maps a definition's digest to its counted tokens; what was never counted
-    is estimated at four bytes a token, and marked so."""
+    """Return the card of one definition. `tokens` maps a definition's digest to its counted tokens; what was never
+    counted is estimated at four bytes a token, and marked so."""
     definition = definition_of(description, schema)
     sha256 = digest_of(definition)
     known = tokens.get(sha256)

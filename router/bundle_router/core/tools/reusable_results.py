@@ -57,8 +57,8 @@ class KeptResult:
 
 
 def may_repeat(catalog: Catalog, tool: str) -> bool:
-    """Whether making a call again does no harm: by the operator's word, by the reviewed definition of a trusted server
-    (`idempotentHint`), or because the tool can only read."""
+    """Return whether making a call again does no harm: by the operator's word, by the reviewed definition of a trusted
+    server (`idempotentHint`), or because the tool can only read."""
     name, _, short = tool.partition(".")
     server = catalog.servers.get(name)
     if server is None:
@@ -69,8 +69,8 @@ def may_repeat(catalog: Catalog, tool: str) -> bool:
 
 
 def is_read_only(catalog: Catalog, tool: str) -> bool:
-    """Whether the tool can do nothing but read. A tool has only the effects that every bundle that holds it declares;
-    one that no bundle holds is taken to change things."""
+    """Return whether the tool can do nothing but read. A tool has only the effects that every bundle that holds it
+    declares; one that no bundle holds is taken to change things."""
     known = catalog.memo.setdefault("read_only", {})
     assert isinstance(known, dict)  # noqa: S101 - nobody else writes it
     found: bool | None = known.get(tool)
@@ -90,7 +90,7 @@ def _is_read_only(catalog: Catalog, tool: str) -> bool:
 
 
 def reuse_of(catalog: Catalog, tool: str) -> Reuse | None:
-    """How results of the tool may be used again; None where they may not."""
+    """Return how results of the tool may be used again; None where they may not."""
     name, _, short = tool.partition(".")
     server = catalog.servers.get(name)
     if server is None or not server.reuse or server.trust != "trusted" or tool not in catalog.cards:
@@ -100,19 +100,19 @@ def reuse_of(catalog: Catalog, tool: str) -> Reuse | None:
 
 
 def place_of(catalog: Catalog, tool: str) -> str:
-    """What a call to the tool may change, and what a result of it depends on."""
+    """Return what a call to the tool may change, and what a result of it depends on."""
     name = tool.partition(".")[0]
     return HERE if catalog.servers[name].traits.here else name
 
 
 def key_of(catalog: Catalog, asked: ReusableCall, reuse: Reuse) -> str:
-    """What the result stands under."""
+    """Return what the result stands under."""
     whose = [asked.principal, *([] if reuse.across_runs else [asked.run_id])]
     return digest_of([asked.tool, catalog.cards[asked.tool].sha256, asked.arguments, whose, list(asked.where)])
 
 
 def may_keep(shaped: Shaped, call_id: str, until_ns: int) -> KeptResult | None:
-    """The entry of a call that went well; None for one that is too large, or that seems to have failed after all."""
+    """Return the entry of a call that went well; None for one too large, or that seems to have failed."""
     kept = KeptResult(shaped, call_id, until_ns)
     return kept if not shaped.flags and kept.bytes <= MAX_ENTRY_BYTES else None
 
@@ -134,7 +134,7 @@ class ResultCache:
         return self._bytes
 
     def get(self, key: str, now_ns: int) -> KeptResult | None:
-        """The result, while it lives."""
+        """Return the result, while it lives."""
         row = self._rows.get(key)
         if row is None:
             return None

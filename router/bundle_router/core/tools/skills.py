@@ -29,7 +29,7 @@ _ITEM: Final = re.compile(r"[ \t]*-[ \t]+(?P<value>.*)")
 
 
 def parse_skill(path: str, text: str) -> Skill:
-    """The skill that a file's text is. Never fails: a file without a head is all instructions."""
+    """Return the skill that a file's text is. Never fails: a file without a head is all instructions."""
     text = cleaned(text.replace("\r\n", "\n").lstrip("\ufeff"))
     head = _HEAD.match(text)
     keys = _keys(head["head"]) if head is not None else {}

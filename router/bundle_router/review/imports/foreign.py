@@ -46,7 +46,7 @@ class ForeignServer:
 
 
 def read_clients(text: str, name: str) -> tuple[ForeignServer, ...]:
-    """The servers in the text; `name` (a file's name) tells TOML from JSON, and is used in messages.
+    """Return the servers in the text; `name` (a file's name) tells TOML from JSON, and is used in messages.
 
     Raises ImportProblem when the text is neither, is too large, or holds no servers in a known form.
     """
@@ -75,7 +75,7 @@ def _toml(text: str, name: str) -> dict[str, Any]:
 
 
 def _json(text: str, name: str) -> dict[str, Any]:
-    """JSON, with the comments and last commas that editors allow."""
+    """Parse JSON, with the comments and last commas that editors allow."""
     try:
         bare = _COMMENTS.sub(lambda match: match[1] or " ", text.removeprefix("\ufeff"))
         value = json.loads(_LAST_COMMA.sub(lambda match: match[1] or "", bare))

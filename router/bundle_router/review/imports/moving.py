@@ -28,7 +28,7 @@ class Moving:
     """Variables that were referred to already."""
 
     def referenced(self, server: str, name: str, value: str, path: str) -> str:
-        """The value as a header or variable may hold it: with references, and without secrets."""
+        """Return the value as a header or variable may hold it: with references, and without secrets."""
         text = _FOREIGN.sub(r"${\1}", value)
         self.referred.update(_FOREIGN.findall(value))
         if ":-" in value and text != value:
@@ -76,7 +76,7 @@ def is_path(text: str) -> bool:
 
 
 def secret_arguments(args: tuple[str, ...]) -> tuple[int, ...]:
-    """Positions of arguments that hold a secret, or a reference, which arguments can't have."""
+    """Return positions of arguments that hold a secret, or a reference, which arguments can't have."""
     found = []
     for index, arg in enumerate(args):
         option = _OPTION.fullmatch(arg)
@@ -89,7 +89,7 @@ def secret_arguments(args: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def without_credentials(url: str) -> tuple[str, bool]:
-    """The address without user, password, fragment and parameters that hold credentials; and whether it had any.
+    """Return the address without user, password, fragment and parameters that hold credentials; and whether it had any.
 
     Raises ValueError for what is no http or https address.
     """

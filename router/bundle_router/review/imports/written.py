@@ -39,7 +39,7 @@ def import_clients(
     bundles: Collection[str] = (),
     tools: Mapping[str, Sequence[str]] | None = None,
 ) -> Imported:
-    """Config text for the settings of another program. Raises ImportProblem.
+    """Return config text for the settings of another program. Raises ImportProblem.
 
     `servers` and `bundles` are the names that exist already, `tools` what is known of servers' tools (by their names
     here).
@@ -196,7 +196,7 @@ class _Writing:
 
 
 def bundle_text(server: str, tools: Sequence[str]) -> str:
-    """A first bundle for an untrusted server: its tools one by one, behind meta-tools. Without tools, as a comment."""
+    """Return a first bundle for an untrusted server: its tools behind meta-tools; without tools, a comment."""
     lines = [
         f'[bundles."thirdparty.{server}"]',
         "# Say in your own words what it is for, and narrow what its tools can do.",
@@ -211,7 +211,7 @@ def bundle_text(server: str, tools: Sequence[str]) -> str:
 
 
 def server_name(foreign: str) -> str | None:
-    """A name that a server can have here, as near as may be: `GitHub MCP` → `github-mcp`."""
+    """Return a name that a server can have here, as near as may be: `GitHub MCP` → `github-mcp`."""
     name = re.sub(r"[^a-z0-9_-]+", "-", foreign.lower()).strip("-_")[:64].rstrip("-_")
     return name or None
 
@@ -225,7 +225,7 @@ def _key(text: str) -> str:
 
 
 def toml_string(text: str) -> str:
-    """The text as a TOML basic string, ASCII where it is not printable."""
+    """Return the text as a TOML basic string, ASCII where it is not printable."""
     escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
     return '"' + "".join(escapes.get(c) or (c if c.isprintable() else _code(c)) for c in text) + '"'
 

@@ -23,7 +23,8 @@ def check(
     check_binary: CheckBinary = no_check,
     has_content: HasContent | None = None,
 ) -> list[Problem]:
-    """Every error, or, where there is none, what is dead (`warning`) or dangerous (`risk`) in the project's own files.
+    """Return every error, or, where there is none, what is dead (`warning`) or dangerous (`risk`) in the project's own
+    files.
 
     The shipped files are linted when no project files lie over them. `has_content` says whether a skill's file is there
     (None: nobody looked, and none is missed).

@@ -138,7 +138,7 @@ def hidden_tool(subject: Subject) -> Iterator[LintFinding]:
 
 
 def _mentions(text: str, tool: str, canonical: str) -> bool:
-    """Whether the text names the tool. A one-word name (`search`) is a word of English as well: only in code marks."""
+    """Return whether the text names the tool. A one-word name (`search`) counts in code marks only."""
     if canonical in text or f"`{tool}`" in text:
         return True
     return "_" in tool and re.search(rf"(?<![\w.]){re.escape(tool)}(?!\w)", text) is not None
@@ -153,7 +153,7 @@ def alike_bundles(subject: Subject) -> Iterator[LintFinding]:
 
 
 def effects_differ(subject: Subject) -> Iterator[LintFinding]:
-    """A bundle that declares an effect which, by what other bundles declare, none of its tools can have.
+    """Yield a bundle that declares an effect which, by what other bundles declare, none of its tools can have.
 
     A bundle's effects are those of all its tools together, so a tool can have only what every bundle that lists it
     declares. One of the two is wrong; where it is the other one, policies by effect let the tool through.
@@ -185,7 +185,7 @@ def _at_the_newer(subject: Subject, entry: WrittenEntry[Any], effect: str, tool:
 
 
 def _own_tools(refs: list[str], bundle: Bundle) -> list[str]:
-    """The bundle's tools without those of the bundles it is composed of."""
+    """Return the bundle's tools without those of the bundles it is composed of."""
     return [tool for tool in bundle.tools if any(matches(ref, tool) for ref in refs)] if refs else []
 
 

@@ -43,12 +43,12 @@ class Subject:
             yield entry, self.catalog.bundles[id_]
 
     def is_never_permitted(self, bundle: Bundle) -> bool:
-        """Whether `never-permitted` says it of the project's own bundle: what names it need not say it again."""
+        """Return whether `never-permitted` says it of the project's own bundle: what names it need not say it again."""
         is_own = self.resolved.written.bundles[bundle.id].file.layer == "project"
         return is_own and not self.reach.permitted_anywhere(bundle)
 
     def is_off(self, bundle: Bundle) -> str:
-        """Why nothing of the bundle can be shown whatever policy says: it, or every server of it, is disabled."""
+        """Return why nothing of the bundle can ever be shown: it, or every server of it, is disabled."""
         if not bundle.enabled:
             return f"bundle {bundle.id!r} is disabled"
         servers = [self.catalog.servers[name] for name in bundle.servers]

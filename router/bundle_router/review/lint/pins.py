@@ -17,7 +17,7 @@ MAX_LISTED: Final = 10
 
 
 def unpinned_servers(catalog: Catalog, pins: Mapping[str, Pins]) -> tuple[str, ...]:
-    """Servers in use, by some bundle, that nobody has reviewed: none of their tools can be used."""
+    """Return servers in use, by some bundle, that nobody has reviewed: none of their tools can be used."""
     used = {name for bundle in catalog.bundles.values() for name in bundle.servers}
     return tuple(
         server.name

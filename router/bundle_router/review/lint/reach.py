@@ -56,19 +56,19 @@ class Reach:
         self._kinds = {group: address for address, group in self._groups.items()}
 
     def permitted_anywhere(self, bundle: Bundle) -> bool:
-        """Whether some step may see the bundle."""
+        """Return whether some step may see the bundle."""
         return any(self._permits(address, bundle) for address in self._kinds.values())
 
     def permitted_to_strangers(self, bundle: Bundle) -> bool:
-        """Whether a step that no row names may see the bundle."""
+        """Return whether a step that no row names may see the bundle."""
         return self._permits((_STRANGER, _STRANGER, _STRANGER), bundle)
 
     def permitted_on(self, row: Addressed, bundle: Bundle) -> bool:
-        """Whether some step that the row matches may see the bundle."""
+        """Return whether some step that the row matches may see the bundle."""
         return any(self._permits(address, bundle) for address in self._addresses_of(row))
 
     def tools_on(self, row: Addressed, bundle: Bundle) -> Set[str]:
-        """The tools of the bundle that some step may see which the row matches; not all in a very large config."""
+        """Return the tools of the bundle that some step may see which the row matches; in a very large config, some."""
         key = (bundle.id, row.workflow, row.role, row.step)
         if key not in self._tools:
             verdicts = (self._verdict(address, bundle) for address in self._addresses_of(row))
@@ -76,7 +76,7 @@ class Reach:
         return self._tools[key]
 
     def granted_on(self, policy: Policy) -> bool:
-        """Whether some policy grants anything at a step that this one covers too."""
+        """Return whether some policy grants anything at a step that this one covers too."""
         return any(row.allow is not None and _overlap(policy, row) for row in self._rows)
 
     def _group(self, address: Address) -> _Group:
@@ -90,7 +90,7 @@ class Reach:
         return verdict is None or verdict.permitted
 
     def _verdict(self, address: Address, bundle: Bundle) -> BundleVerdict | None:
-        """None when enough has been looked at."""
+        """Return None when enough has been looked at."""
         group = self._group(address)
         key = (bundle.id, group)
         if key not in self._verdicts:
@@ -112,7 +112,7 @@ class Reach:
 
 
 def _matching(names: tuple[str, ...], samples: list[str]) -> list[str]:
-    """The sample words that a route's field covers. Words without globs need no looking for."""
+    """Return the sample words that a route's field covers. Words without globs need no looking for."""
     if not names:
         return samples
     own = {name.replace("*", "x").replace("?", "x") if is_glob(name) else name for name in names}
@@ -121,7 +121,7 @@ def _matching(names: tuple[str, ...], samples: list[str]) -> list[str]:
 
 
 def _overlap(one: Addressed, other: Addressed) -> bool:
-    """Whether some address is covered by both rows (by sample)."""
+    """Return whether some address is covered by both rows (by sample)."""
     return all(_fields_overlap(getattr(one, field), getattr(other, field)) for field in _FIELDS)
 
 
@@ -135,7 +135,7 @@ def _fields_overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 
 def _covers_pattern(wide: str, narrow: str) -> bool:
-    """Whether every name that `narrow` covers is covered by `wide`. May say no where the answer is yes."""
+    """Return whether every name that `narrow` covers is covered by `wide`. May say no where the answer is yes."""
     if wide in (narrow, "*"):
         return True
     if not is_glob(narrow):

@@ -57,7 +57,7 @@ def grantless_policy(subject: Subject) -> Iterator[LintFinding]:
 
 
 def unrouted_name(subject: Subject) -> Iterator[LintFinding]:
-    """A workflow, role or step in a policy that no route covers, and that is nearly what a route says."""
+    """Yield a workflow, role or step in a policy that no route covers, and that is nearly what a route says."""
     suggester = subject.resolved.report.suggester
     for field in ("workflow", "role", "step"):
         routes = [getattr(route, field) for route in subject.catalog.routes]
@@ -100,7 +100,7 @@ def allow_everything(subject: Subject) -> Iterator[LintFinding]:
 
 
 def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
-    """A policy without a role (and workflow, and step) that lets any step reach a bundle that executes."""
+    """Yield a policy without a role (and workflow, and step) that lets any step reach a bundle that executes."""
     execs = [bundle for bundle in subject.catalog.bundles.values() if "exec" in bundle.effects and bundle.enabled]
     everywhere = [bundle for bundle in execs if subject.reach.permitted_to_strangers(bundle)]
     for entry, policy in zip(subject.resolved.written.policies, subject.catalog.policies, strict=True):
@@ -113,8 +113,8 @@ def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
 
 
 def denied_elsewhere(subject: Subject) -> Iterator[LintFinding]:
-    """A denied bundle whose tools stay callable through another that lists them: the first such tool of each. (A bundle
-    that is composed of the denied one loses its tools: that is what a denial of a bundle means.)"""
+    """Yield a denied bundle whose tools stay callable through another that lists them: the first such tool of each. (A
+    bundle that is composed of the denied one loses its tools: that is what a denial of a bundle means.)"""
     reported: set[tuple[int, str]] = set()
     for policy, index, bundle, tool, other in islice(_ways_round(subject.catalog), MAX_WAYS):
         if (policy, bundle.id) in reported:

@@ -43,7 +43,7 @@ def command_line(subject: Subject) -> Iterator[LintFinding]:
 
 
 def dead_reuse(subject: Subject) -> Iterator[LintFinding]:
-    """Rows of `reuse` under which, by what bundles declare, no result is ever used again."""
+    """Yield rows of `reuse` under which, by what bundles declare, no result is ever used again."""
     for name, entry in subject.resolved.written.servers.items():
         holders = [bundle for bundle in subject.catalog.bundles.values() if name in bundle.servers]
         tools = {tool for bundle in holders for tool in bundle.tools if tool.startswith(f"{name}.")}

@@ -99,7 +99,7 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
 
 
 def _order(row: PrivilegeRow) -> tuple[object, ...]:
-    """What executes or writes first, then by name."""
+    """Return what executes or writes first, then by name."""
     harm = ("exec" not in row.effects, "write" not in row.effects)
     return (_KINDS.index(row.kind), not row.addresses, harm, row.subject, row.aspect, row.tools, str(row.addresses))
 

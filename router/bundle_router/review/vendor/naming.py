@@ -27,7 +27,7 @@ class Names:
         self._used: set[str] = set()
 
     def claim(self, wish: str) -> str:
-        """An identifier as near to the wish as may be, that nobody in this scope has."""
+        """Return an identifier as near to the wish as may be, that nobody in this scope has."""
         name = wish if is_name(wish) else re.sub(r"\W+", "_", wish, flags=re.ASCII).strip("_")
         name = name[:LONGEST].rstrip("_") or "unnamed"
         name = f"n_{name}"[:LONGEST] if name[0].isdigit() else name
@@ -40,7 +40,7 @@ class Names:
 
 
 def is_name(text: str) -> bool:
-    """Whether the text can stand as a public name: ASCII, no keyword, nothing that models or annotations use."""
+    """Return whether the text can stand as a public name: ASCII, no keyword, nothing that models or annotations use."""
     if not text.isascii() or not text.isidentifier() or text.startswith("_") or text in _TAKEN or len(text) > LONGEST:
         return False
     try:
@@ -56,7 +56,7 @@ def pascal(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A string literal in the quotes that the formatter would choose: the kind that needs fewer escapes."""
+    """Return a string literal in the quotes that the formatter would choose: the kind that needs fewer escapes."""
     double = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
     if text.count('"') <= text.count("'"):
         return double
@@ -64,7 +64,7 @@ def literal(text: str) -> str:
 
 
 def docstring(text: str, indent: str, width: int = 110) -> list[str]:
-    """A docstring's lines. Its text is flowed anew; quotation marks and backslashes can't end it or escape from it."""
+    """Return a docstring's lines. Its text is flowed anew, and can't end it."""
     lines, line = [], ""
     for word in text.replace("\\", "/").replace('"', "'").split():
         if line and len(indent) + len(line) + 1 + len(word) > width:

@@ -17,7 +17,7 @@ _FROM_TYPING: Final = ("Any", "Final", "Literal", "TypeAlias", "TypeVar", "Union
 
 
 def module_name(server: str) -> str:
-    """The name of the module for a server: `aws-iam` → `aws_iam`. Two servers may come to one: compare the headers."""
+    """Return the name of the module for a server: `aws-iam` → `aws_iam`. Two servers may come to one."""
     return Names().claim(server.replace("-", "_"))
 
 
@@ -44,7 +44,8 @@ def vendored_source(server: str, cards: Iterable[Card]) -> str:
 
 
 def drifted_wrappers(source: str, cards: Mapping[str, Card]) -> tuple[str, ...]:
-    """Tools whose wrapper was made of another definition than the card of that tool name, or of one that is gone.
+    """Return tools whose wrapper was made of another definition than the card of that tool name, or of one that is
+    gone.
 
     Raises ValueError when the text is no vendored module.
     """
@@ -145,7 +146,7 @@ def _alias(name: str, type_: str) -> str:
 
 
 def _operands(type_: str) -> list[str]:
-    """The parts of a union, as they are written; a type that is none is its own only part."""
+    """Return the parts of a union, as they are written; a type that is none is its own only part."""
     node = ast.parse(type_, mode="eval").body
     parts: list[str] = []
     while isinstance(node, ast.BinOp):

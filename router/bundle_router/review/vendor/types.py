@@ -43,7 +43,7 @@ class Types:
     aliases: list[tuple[str, str]] = field(default_factory=list)
 
     def model(self, wish: str, schema: Mapping[str, Any], root: Mapping[str, Any], refs: dict[str, str]) -> str:
-        """The name of a model for an object schema. `refs` are the models made for references so far."""
+        """Return the name of a model for an object schema. `refs` are the models made for references so far."""
         made = WrapperModel(
             self.names.claim(wish), str(schema.get("description") or ""), bool(schema.get("additionalProperties"))
         )
@@ -70,7 +70,7 @@ class Types:
             )
 
     def of(self, wish: str, schema: Any, root: Mapping[str, Any], refs: dict[str, str], trail: tuple[str, ...]) -> str:
-        """The type of a schema. `trail` are the references that led here, so that one to itself ends."""
+        """Return the type of a schema. `trail` are the references that led here, so that one to itself ends."""
         if not isinstance(schema, dict):
             return "Any"
         if isinstance(schema.get("$ref"), str):
@@ -139,7 +139,7 @@ class Types:
         return "Any" if "Any" in named else " | ".join(dict.fromkeys(named))
 
     def named(self, wish: str, type_: str) -> str:
-        """The type, or the name of an alias for it where it is long."""
+        """Return the type, or the name of an alias for it where it is long."""
         if len(type_) <= _LONG:
             return type_
         for name, known in self.aliases:
@@ -151,7 +151,7 @@ class Types:
 
 
 def _target(ref: str, root: Mapping[str, Any]) -> Any:
-    """What an internal reference leads to. Admission has seen to it that it leads somewhere."""
+    """Return what an internal reference leads to. Admission has seen to it that it leads somewhere."""
     value: Any = root
     for part in ref.removeprefix("#").split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")

@@ -42,7 +42,7 @@ class SearchArguments(Frozen):
 
 
 def tools_over(network: Network | None = None) -> tuple[LocalTool, ...]:
-    """The tools over a network; None is the real one, made at the first call. Tests give their own."""
+    """Return the tools over a network; None is the real one, made at the first call. Tests give their own."""
 
     def fetch(arguments: FetchArguments, context: ToolContext) -> ToolOutput:
         from bundle_router.tools.docs.answers import answer_fetch, system_network

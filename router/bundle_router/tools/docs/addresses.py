@@ -74,7 +74,7 @@ _ISATAP: Final = frozenset({0x00005EFE, 0x02005EFE})
 
 
 def refusal(text: str) -> str | None:
-    """Why the address may not be connected to, in a few words; None if it may. Never raises."""
+    """Return why the address may not be connected to, in a few words; None if it may. Never raises."""
     try:
         address = ip_address(text)
     except ValueError:

@@ -41,7 +41,8 @@ def system_network() -> Network:
 
 
 def answer_fetch(url: str, section: str | None, offset: int, context: ToolContext, network: Network) -> ToolOutput:
-    """One page, or the piece of it that was asked for. Raises ToolFailure; codes in `bundle_router.tools.docs`."""
+    """Return one page, or the piece of it that was asked for. Raises ToolFailure; codes in
+    `bundle_router.tools.docs`."""
     fetcher = _fetcher(context, network)
     asked = parse_url(url)
     page = fetcher.fetch(asked, lambda kind: _limit(kind, context))
@@ -51,7 +52,7 @@ def answer_fetch(url: str, section: str | None, offset: int, context: ToolContex
 
 
 def answer_search(site: str, query: str, limit: int, context: ToolContext, network: Network) -> ToolOutput:
-    """Pages of a site, best first, and which index they come from. Raises ToolFailure; codes in `tools.docs`."""
+    """Return pages of a site, best first, and which index they come from. Raises ToolFailure; codes in `tools.docs`."""
     from bundle_router.tools.docs.site_search import find_index, rank, resolve_hits
 
     fetcher = _fetcher(context, network)

@@ -32,7 +32,7 @@ MAX_LINK: Final = 2048
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a list written as prose, to keep long lists readable."""
+    """Return the words of a list written as prose, to keep long lists readable."""
     return frozenset(text.split())
 
 
@@ -116,7 +116,7 @@ def _main_of(soup: BeautifulSoup) -> Tag:
 
 
 def _outermost(tags: list[Tag]) -> list[Tag]:
-    """Those that stand in none of the others, so that measuring them all stays linear."""
+    """Return those that stand in none of the others, so that measuring them all stays linear."""
     known = {id(tag) for tag in tags}
     return [tag for tag in tags if not any(id(parent) in known for parent in tag.parents)]
 
@@ -301,7 +301,7 @@ def _shape_link(link: Tag, base: str) -> None:
 
 
 def _absolute(reference: str, base: str) -> str | None:
-    """An absolute http, https or mailto URL, safe between Markdown's parentheses; None for anything else."""
+    """Return an absolute http, https or mailto URL, safe between Markdown's parentheses; None for anything else."""
     # Browsers drop tabs and newlines before they read the scheme, so they are dropped before it is judged.
     reference = "".join(char for char in reference.strip() if char.isprintable())
     if not reference or len(reference) > MAX_LINK:

@@ -21,7 +21,7 @@ class Deadline:
         self._cancelled = cancelled
 
     def check(self, doing: str) -> float:
-        """Seconds left, always above 0. Raises ToolFailure `timeout` or `cancelled`; `doing` says at what."""
+        """Return seconds left, always above 0. Raises ToolFailure `timeout` or `cancelled`; `doing` says at what."""
         if self._cancelled():
             raise ToolFailure(f"cancelled while {doing}", code="cancelled")
         left = self._ends - time.monotonic()
@@ -30,5 +30,5 @@ class Deadline:
         return left
 
     def slice(self, doing: str) -> float:
-        """Seconds the next single wait may take. Raises like `check`."""
+        """Return seconds the next single wait may take. Raises like `check`."""
         return min(self.check(doing), SLICE_S)

@@ -37,7 +37,7 @@ class Fetcher:
     deadline: Deadline
 
     def fetch(self, url: Url, limit_for: Callable[[str], BodyLimit]) -> Page:
-        """The page at `url`, after at most `MAX_REDIRECTS` redirects. `limit_for` is given the media type.
+        """Return the page at `url`, after at most `MAX_REDIRECTS` redirects. `limit_for` is given the media type.
 
         Raises ToolFailure: what `transfer.get` raises, `host_not_allowed`, `invalid_url` (a redirect to what is
         never fetched), `too_many_redirects`, `not_found` (404, 410), `http_error` (any other status).

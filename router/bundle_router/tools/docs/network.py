@@ -37,7 +37,7 @@ MAX_LOOKUPS: Final = 16
 
 class Resolver(Protocol):
     def resolve(self, host: str, deadline: Deadline) -> Sequence[str]:
-        """The addresses of `host`, as text. Raises ToolFailure `dns_failed`, or the deadline's own."""
+        """Return the addresses of `host`, as text. Raises ToolFailure `dns_failed`, or the deadline's own."""
 
 
 class Connector(Protocol):
@@ -46,7 +46,7 @@ class Connector(Protocol):
         """What a connection is wrapped in. Must check the certificate and the name."""
 
     def connect(self, address: str, port: int, timeout_s: float) -> socket.socket:
-        """A TCP connection to exactly that address. Raises OSError."""
+        """Return a TCP connection to exactly that address. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Network:
     connector: Connector
 
     def open(self, host: str, deadline: Deadline) -> ssl.SSLSocket:
-        """A TLS connection to `host` under the rules above.
+        """Return a TLS connection to `host` under the rules above.
 
         Raises ToolFailure `dns_failed`, `address_refused`, `connect_failed`, `tls_failed`, `timeout`, `cancelled`.
         """

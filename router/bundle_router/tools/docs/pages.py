@@ -46,7 +46,7 @@ class Piece:
 
 
 def decode_text(body: bytes, charset: str) -> str:
-    """The text of a body. `charset` is the header's word; a byte order mark beats it, `<meta>` stands in for it.
+    """Return the text of a body. `charset` is the header's word; a byte order mark beats it, `<meta>` stands in for it.
 
     Never raises: an unknown or unsuitable charset is read as UTF-8, and what does not decode becomes U+FFFD.
     """
@@ -70,7 +70,7 @@ def clean_text(text: str) -> str:
 
 
 def find_headings(markdown: str) -> list[Heading]:
-    """The ATX headings of a Markdown text, in order; what stands in fenced code is none."""
+    """Return the ATX headings of a Markdown text, in order; what stands in fenced code is none."""
     headings, offset, fence = [], 0, ""
     for line in markdown.split("\n"):
         if found := _FENCE.match(line):
@@ -115,7 +115,7 @@ def section_at(headings: Sequence[Heading], offset: int, total: int) -> tuple[in
 
 
 def outline(headings: Sequence[Heading], *, most: int = 40, max_title: int = 80) -> str:
-    """The headings in one line, at most `most` of them."""
+    """Return the headings in one line, at most `most` of them."""
     shown = " | ".join(heading.title[:max_title] for heading in headings[:most] if heading.title)
     return f"{shown} | and {len(headings) - most} more" if len(headings) > most else shown
 

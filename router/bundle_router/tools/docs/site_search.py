@@ -53,7 +53,7 @@ class PageHit:
 
 
 def find_index(fetcher: Fetcher, site: Url) -> SiteIndex:
-    """The nearest index of a site. Raises ToolFailure `no_index`, or what kept it from looking."""
+    """Return the nearest index of a site. Raises ToolFailure `no_index`, or what kept it from looking."""
     folders = _folders(site)
     for folder in folders:
         for kind in KINDS:
@@ -70,7 +70,7 @@ def find_index(fetcher: Fetcher, site: Url) -> SiteIndex:
 
 
 def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
-    """The entries that share a word with the query, best first. Rare words weigh more, titles more than the rest."""
+    """Return the entries that share a word with the query, best first. Rare words weigh more, and titles."""
     words = tuple(dict.fromkeys(_words(query)))[:MAX_WORDS]
     if not words:
         raise ToolFailure(f"{query!r} holds no word to search for", code="no_words")
@@ -91,7 +91,7 @@ def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
 
 
 def resolve_hits(index: SiteIndex, ranked: Sequence[IndexEntry], most: int) -> list[PageHit]:
-    """The first `most` entries whose URL stands under the index's folder, each URL once."""
+    """Return the first `most` entries whose URL stands under the index's folder, each URL once."""
     hits: dict[str, PageHit] = {}
     for entry in ranked:
         if len(hits) == most:
@@ -144,7 +144,7 @@ def _nested_sitemap(fetcher: Fetcher, kind: IndexKind, folder: Url, entry: Index
 
 
 def _match(entry: IndexEntry, words: Sequence[str]) -> dict[str, float]:
-    """Which words the entry has, and how well: as a word of the title, in the title, in the URL, in the text."""
+    """Return which words the entry has, and how well: as a word of the title, in the title, in the URL, in the text."""
     title, location, text = entry.title.casefold(), entry.location.casefold(), entry.text.casefold()
     matched = {}
     for word in words:

@@ -55,7 +55,7 @@ class Url:
         return Url(self.host, self.path[: self.path.rindex("/") + 1])
 
     def holds(self, other: Url) -> bool:
-        """Whether `other` is this folder or stands under it, on the same host."""
+        """Return whether `other` is this folder or stands under it, on the same host."""
         return self.host == other.host and other.path.startswith(self.path)
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ def parse_url(text: str) -> Url:
 
 
 def join_url(base: Url, reference: str) -> Url:
-    """What `reference` means on the page `base`. Raises ToolFailure `invalid_url` like `parse_url`."""
+    """Return what `reference` means on the page `base`. Raises ToolFailure `invalid_url` like `parse_url`."""
     if found := _FORBIDDEN.search(reference):
         raise _invalid(reference, f"it holds {found.group()!r}, which belongs percent-encoded or not at all")
     try:
@@ -96,7 +96,7 @@ def join_url(base: Url, reference: str) -> Url:
 
 
 def spell_host(text: str) -> str:
-    """The one spelling of a host name: lower case, ASCII, no final dot. Raises ValueError with the reason."""
+    """Return the one spelling of a host name: lower case, ASCII, no final dot. Raises ValueError with the reason."""
     name = text.removesuffix(".").lower()
     if not name or len(name) > 253:
         raise ValueError(f"its host {text[:80]!r} is empty or longer than 253 characters")
@@ -137,7 +137,7 @@ class HostList:
         return cls(frozenset(exact), tuple(below))
 
     def allows(self, host: str) -> bool:
-        """Whether `host`, as `spell_host` spelled it, is on the list."""
+        """Return whether `host`, as `spell_host` spelled it, is on the list."""
         return host in self.exact or host.endswith(self.below)
 
     def check(self, url: Url) -> None:

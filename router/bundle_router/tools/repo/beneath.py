@@ -53,8 +53,8 @@ class HiddenFolder(OSError):
 
 @cache
 def _openat2() -> Callable[[int, str, int, int], int]:
-    """The system call, bound once. Raises OSError where this is not Linux (other systems have another call by this
-    number), AttributeError where there is no `syscall`."""
+    """Return the system call, bound once. Raises OSError where this is not Linux (other systems have another call by
+    this number), AttributeError where there is no `syscall`."""
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     import ctypes  # 5 ms: only when a file is opened
@@ -104,7 +104,7 @@ def open_by_walk(root_fd: int, path: str, flags: int, hidden: Collection[Identit
 
 
 def opener_beside(hidden: Collection[Identity]) -> Opener:
-    """An opener that enters none of these folders."""
+    """Return an opener that enters none of these folders."""
     return partial(open_by_walk, hidden=frozenset(hidden)) if hidden else best_opener()
 
 
@@ -148,7 +148,7 @@ class _Walk:
             self.behind.append(self._seen(fd))
 
     def _seen(self, fd: int) -> int:
-        """The descriptor, unless it is one of a hidden folder; then it is closed."""
+        """Return the descriptor, unless it is one of a hidden folder; then it is closed."""
         if self.hidden and (found := identity(fd)) in self.hidden:
             os.close(fd)
             raise HiddenFolder(self.path, found)
@@ -160,7 +160,7 @@ class _Walk:
         return self._open(name, flags)
 
     def _open(self, name: str, flags: int) -> int | None:
-        """The descriptor; None if the name is a link, whose target is ahead of us now."""
+        """Return the descriptor; None if the name is a link, whose target is ahead of us now."""
         try:
             fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=self.behind[-1])
         except OSError as error:
@@ -227,7 +227,8 @@ def best_opener() -> Opener:
 
 
 def open_beneath(root_fd: int, path: str, flags: int) -> int:
-    """A descriptor for `path`, which lies beneath the directory `root_fd`, or OSError (`EXDEV`: it leads outside).
+    """Return a descriptor for `path`, which lies beneath the directory `root_fd`, or OSError (`EXDEV`: it leads
+    outside).
 
     `flags` are those of `os.open`; `O_CLOEXEC` is always set. Nothing is created: `O_CREAT` is refused.
     """

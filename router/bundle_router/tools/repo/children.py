@@ -168,7 +168,7 @@ def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
 
 @cache
 def landlock_version() -> int:
-    """The kernel's Landlock ABI, 0 where there is none (or it is forbidden, or this is not Linux)."""
+    """Return the kernel's Landlock ABI, 0 where there is none (or it is forbidden, or this is not Linux)."""
     try:
         from bundle_router.tools.sandbox import landlock
 
@@ -179,7 +179,7 @@ def landlock_version() -> int:
 
 @cache
 def starts_confined(binary: str) -> bool:
-    """Whether the binary runs at all under Landlock. A wrapper script, or libraries in odd places, do not."""
+    """Return whether the binary runs at all under Landlock. A wrapper script, or libraries in odd places, do not."""
     if landlock_version() == 0:
         return False
     try:
@@ -208,7 +208,7 @@ def _limit(pid: int) -> None:
 
 
 def find_binary(name: str, *, outside: str) -> str | None:
-    """The absolute real path of an executable on `PATH` that does not lie in the folder `outside`; None if none."""
+    """Return the absolute real path of an executable on `PATH` outside of the folder `outside`, or None."""
     for path in _candidates(name, os.environ.get("PATH", os.defpath)):
         if not f"{path}/".startswith(f"{os.path.realpath(outside).rstrip('/')}/"):
             return path

@@ -98,7 +98,7 @@ class Root:
         return self.place_of(self.fd)
 
     def place_of(self, fd: int, path: str = ".") -> str:
-        """A path for a child that inherits `fd`, open on `path`: it leads there whatever it is called by now.
+        """Return a path for a child that inherits `fd`, open on `path`: it leads there whatever it is called by now.
 
         Where there is no /proc it is the path itself, and a folder that is swapped meanwhile is not noticed.
         """
@@ -106,7 +106,7 @@ class Root:
         return place if os.path.lexists(place) else os.path.normpath(f"{self.path}/{path}")
 
     def relative(self, path: str) -> str:
-        """The path relative to the root, without touching the disk: `.` for the root itself.
+        """Return the path relative to the root, without touching the disk: `.` for the root itself.
 
         An absolute path is accepted when it starts with the root, component by component. `..` stays as it is.
         """
@@ -126,13 +126,13 @@ class Root:
         return "/".join(components(path)) or "."
 
     def open_fd(self, path: str, flags: int) -> int:
-        """A descriptor opened with `flags`; the caller closes it and has to check what it is."""
+        """Return a descriptor opened with `flags`; the caller closes it and has to check what it is."""
         relative = self.relative(path)
         with explained(relative):
             return self._opener(self.fd, relative, flags)
 
     def open_file(self, path: str) -> BinaryIO:
-        """A regular file for reading, unbuffered. Never blocks: FIFOs, sockets and devices are refused unopened."""
+        """Return a regular file for reading, unbuffered. FIFOs, sockets and devices are refused unopened."""
         relative = self.relative(path)
         probe = self.open_fd(relative, PATH_ONLY)
         try:
@@ -166,7 +166,7 @@ class Root:
         return any(identity_of(f"{self.path}/{name}") == (info.st_dev, info.st_ino) for name, _ in CREDENTIALS)
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        """The whole of a small file. Raises ToolFailure `too_large` rather than cutting it."""
+        """Return the whole of a small file. Raises ToolFailure `too_large` rather than cutting it."""
         with self.open_file(path) as file, explained(path):
             data = read_up_to(file, max_bytes + 1)
         if len(data) > max_bytes:
@@ -174,7 +174,7 @@ class Root:
         return data
 
     def scandir(self, path: str, *, limit: int) -> list[FolderEntry]:
-        """The entries of a directory sorted by name as bytes, at most `limit` of them (in the disk's order).
+        """Return the entries of a directory sorted by name as bytes, at most `limit` of them (in the disk's order).
 
         Hidden folders are left out, and `hidden` has met them.
         """
@@ -193,7 +193,7 @@ class Root:
         return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
     def is_hidden(self, folder: str) -> bool:
-        """Whether the way to a folder goes into a hidden one, or ends there; that one counts as met."""
+        """Return whether the way to a folder goes into a hidden one, or ends there; that one counts as met."""
         if not self.hidden.identities:
             return False
         try:
@@ -206,7 +206,7 @@ class Root:
         return False
 
     def entry(self, path: str) -> FolderEntry | None:
-        """What lies at the path, not following a last symlink; None if there is nothing."""
+        """Return what lies at the path, not following a last symlink; None if there is nothing."""
         parent, _, name = self.relative(path).rpartition("/")
         try:
             if name in (".", ".."):
@@ -241,7 +241,7 @@ class Root:
 
 
 def workspace(context: ToolContext) -> Root:
-    """The root that a call's tools are confined to, opened anew."""
+    """Return the root that a call's tools are confined to, opened anew."""
     return Root(context.workspace, context.within, hidden=context.hidden, hard_links=context.settings.hard_links)
 
 

@@ -35,7 +35,7 @@ _LAST: Final = frozenset(parts[-1] for parts in _ENDS)
 
 
 def is_credential_file(path: str) -> bool:
-    """Whether a path, as it really is, ends like one of them. Case does not count: on some disks it does not."""
+    """Return whether a path, as it really is, ends like one of them. Case does not count: on some disks it does not."""
     name = path.rpartition("/")[2].casefold()
     if name not in _LAST and name != "config.worktree":
         return False

@@ -28,12 +28,12 @@ def is_ref_name(name: str) -> bool:
 
 
 def is_revision(text: str) -> bool:
-    """Whether the text is one revision of the grammar above. `..` and `@{` are not part of it."""
+    """Return whether the text is one revision of the grammar above. `..` and `@{` are not part of it."""
     return bool(REVISION.fullmatch(text)) and ".." not in text and len(text) <= 256
 
 
 def parse_head(text: str) -> str:
-    """The content of HEAD, checked. Raises ToolFailure."""
+    """Return the content of HEAD, checked. Raises ToolFailure."""
     value = text.strip()
     if _HEX.fullmatch(value) or (value.startswith("ref: ") and is_ref_name(value[5:].strip())):
         return value + "\n"
@@ -41,7 +41,7 @@ def parse_head(text: str) -> str:
 
 
 def collect_refs(root: Root, common: str) -> str:
-    """All refs of the repository in `common` as the text of a sorted `packed-refs` file; loose ones win."""
+    """Return all refs of the repository in `common` as the text of a sorted `packed-refs` file; loose ones win."""
     refs: dict[str, str] = {}
     if root.entry(f"{common}/packed-refs") is not None:
         packed = root.read(f"{common}/packed-refs", max_bytes=_MAX_PACKED_BYTES).decode("utf-8", "replace")
@@ -91,7 +91,7 @@ def _value(root: Root, path: str) -> str:
 
 
 def _resolve(value: str, loose: Mapping[str, str], refs: Mapping[str, str]) -> str:
-    """The hash a symbolic ref stands for, following at most five; empty if there is none."""
+    """Return the hash a symbolic ref stands for, following at most five; empty if there is none."""
     for _ in range(5):
         if not value.startswith("ref: "):
             return ""

@@ -126,7 +126,7 @@ class GitView:
 
 @contextmanager
 def repository(root: Root, context: ToolContext, *, confined: bool = True) -> Iterator[GitView]:
-    """The repository whose top is the workspace. Raises ToolFailure `no_repository`, `repository_refused`, …"""
+    """Give the repository whose top is the workspace. Raises ToolFailure `no_repository`, `repository_refused`, …"""
     binary = find_binary("git", outside=root.top)
     if binary is None:
         raise ToolFailure("git is not installed here", code="unavailable", advice="install git, or read files instead")
@@ -157,7 +157,7 @@ def _refused(why: str) -> ToolFailure:
 
 
 def _locate(root: Root) -> tuple[str, str]:
-    """The folder with HEAD and the index, and the one with objects and refs (the same but for linked worktrees)."""
+    """Return the folder with HEAD and the index, and the one with objects and refs, which worktrees share."""
     found = root.entry(".git")
     if found is None:
         raise ToolFailure(
@@ -180,7 +180,7 @@ def _locate(root: Root) -> tuple[str, str]:
 
 
 def _inside(root: Root, base: str, target: str, what: str) -> str:
-    """The folder a file of the repository points to, relative to the root; refused if it lies outside."""
+    """Return the folder a file of the repository points to, relative to the root; refused if it lies outside."""
     try:
         path = root.relative(target if target.startswith("/") else f"{base}/{target}".lstrip("/"))
         root.scandir(path, limit=0)

@@ -23,7 +23,7 @@ class Hidden:
         self._met: set[Identity] = set()
 
     def is_one(self, info: os.stat_result) -> bool:
-        """Whether this is a hidden folder; it counts as met then."""
+        """Return whether this is a hidden folder; it counts as met then."""
         found = (info.st_dev, info.st_ino) in self.identities
         if found:
             self.meet((info.st_dev, info.st_ino))
@@ -33,7 +33,7 @@ class Hidden:
         self._met.add(identity)
 
     def beneath(self, top: str) -> list[str]:
-        """Those that the router's own names put beneath a real path, relative to it; they count as met.
+        """Return those that the router's own names put beneath a real path, relative to it; they count as met.
 
         For telling another program what to leave alone. What it finds all the same has to be looked at again.
         """
@@ -43,12 +43,12 @@ class Hidden:
         return [name.removeprefix(prefix) for name in found.values()]
 
     def note(self) -> str:
-        """What a result has to say about them: a sentence with a space before it, or nothing."""
+        """Return what a result has to say about them: a sentence with a space before it, or nothing."""
         return f" {count(len(self._met), 'folder')} hidden: the router's own records." if self._met else ""
 
 
 def identity_of(path: str) -> Identity | None:
-    """What a path leads to, links followed; None if that is nothing, or nothing we may look at."""
+    """Return what a path leads to, links followed; None if that is nothing, or nothing we may look at."""
     try:
         info = Path(path).stat()
     except (OSError, ValueError):

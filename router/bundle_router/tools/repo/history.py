@@ -206,7 +206,7 @@ def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: 
 
 
 def _names(view: GitView, scope: list[str]) -> list[str]:
-    """Every path a diff would show something of, both names of what was renamed."""
+    """Return every path a diff would show something of, both names of what was renamed."""
     names, cut, _ = view.run("diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=_MAX_NAMES_BYTES)
     if cut:
         raise ToolFailure("too many files differ to look at them all", code="too_large", advice="name a path")
@@ -228,7 +228,7 @@ def _refuse_hard_links(root: Root, names: list[str]) -> None:
 
 
 def _commit(view: GitView, revision: str) -> str:
-    """The full hash of a commit. Raises ToolFailure `unknown_revision`."""
+    """Return the full hash of a commit. Raises ToolFailure `unknown_revision`."""
     try:
         out, _, _ = view.run(
             "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", max_bytes=1000

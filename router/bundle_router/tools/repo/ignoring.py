@@ -39,7 +39,7 @@ class Rules:
     rules: tuple[Rule, ...]
 
     def verdict(self, path: str, is_dir: bool) -> bool | None:
-        """Whether the path (relative to the root) is ignored; None if no rule speaks of it. The last rule wins."""
+        """Return whether the path (relative to the root) is ignored; None if no rule does. The last wins."""
         name = path[len(self.base) + 1 :] if self.base else path
         for rule in reversed(self.rules):
             if (is_dir or not rule.only_dirs) and rule.regex.fullmatch(name):
@@ -48,7 +48,7 @@ class Rules:
 
 
 def is_ignored(chain: Sequence[Rules], path: str, is_dir: bool) -> bool:
-    """What the `.gitignore` files above a path say of it, the nearest first."""
+    """Return what the `.gitignore` files above a path say of it, the nearest first."""
     for rules in reversed(chain):
         verdict = rules.verdict(path, is_dir)
         if verdict is not None:
@@ -57,7 +57,7 @@ def is_ignored(chain: Sequence[Rules], path: str, is_dir: bool) -> bool:
 
 
 def parse(base: str, text: str) -> Rules:
-    """The rules of a `.gitignore` file. Lines that are no valid pattern are left out, as git does."""
+    """Return the rules of a `.gitignore` file. Lines that are no valid pattern are left out, as git does."""
     rules = []
     for line in text.splitlines()[:MAX_RULES]:
         pattern = re.sub(r"(?<!\\)((?:\\\\)*) +$", r"\1", line)
@@ -82,7 +82,7 @@ class Glob:
     excludes: bool
 
     def verdict(self, path: str, is_dir: bool) -> bool | None:
-        """True: search it, even if ignored. False: skip it. None: leave it to the ignore rules."""
+        """Return True: search it, even if ignored. False: skip it. None: leave it to the ignore rules."""
         if self.regex.fullmatch(path):
             return not self.excludes
         return None if is_dir or self.excludes else False
@@ -95,7 +95,7 @@ def parse_glob(text: str) -> Glob:
 
 
 def glob_regex(pattern: str, *, braces: bool = False) -> Any:
-    """A gitignore pattern as an re2 expression over a relative path; `{a,b}` is an alternative if `braces`."""
+    """Return a gitignore pattern as an re2 expression over a relative path; `{a,b}` is an alternative if `braces`."""
     anchored = "/" in pattern.rstrip("/")
     body = pattern.lstrip("/") if pattern.startswith("/") else pattern
     prefix = "" if anchored else "(?:.*/)?"
@@ -136,7 +136,7 @@ def _translate(pattern: str, braces: bool) -> str:
 
 
 def _char_class(pattern: str, at: int) -> tuple[str, int]:
-    """A `[...]` class as re2 writes it, and where the pattern goes on; `at` is behind the bracket."""
+    """Return a `[...]` class as re2 writes it, and where the pattern goes on; `at` is behind the bracket."""
     negated = pattern[at : at + 1] in ("!", "^")
     start = at + negated
     end = pattern.find("]", start + 1)

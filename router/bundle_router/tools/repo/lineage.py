@@ -29,7 +29,7 @@ _MAX_DEPTH: Final = 2048
 
 
 def open_folder(root_fd: int, path: str, hidden: Collection[Identity] = (), *, opener: Opener | None = None) -> int:
-    """A descriptor for the folder `path` beneath `root_fd`, reached through real folders only.
+    """Return a descriptor for the folder `path` beneath `root_fd`, reached through real folders only.
 
     Raises OSError: `ELOOP` or `ENOTDIR` for a symlink on the way, `EXDEV` for `..`, an absolute path, or a folder that
     was moved out while it was opened; HiddenFolder.
@@ -60,7 +60,8 @@ def _step_down(root_fd: int, path: str) -> int:
 
 
 def ancestors(fd: int, root_fd: int) -> Iterator[int]:
-    """The folder itself and those above it, nearest first, up to the root and without it; each open until the next.
+    """Yield the folder itself and those above it, nearest first, up to the root and without it; each open until the
+    next.
 
     Raises OSError `EXDEV` when the way up does not come to the root: the folder was moved out.
     """

@@ -49,7 +49,7 @@ def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
 
 
 def _collect(root: Root, top: str, arguments: ListDir, context: ToolContext) -> tuple[list[str], int]:
-    """The lines to show, in tree order, and how many entries there are."""
+    """Return the lines to show, in tree order, and how many entries there are."""
     kept: list[tuple[tuple[bytes, ...], str]] = []
     total = 0
     queue: deque[tuple[str, tuple[str, ...]]] = deque([(top, ())])

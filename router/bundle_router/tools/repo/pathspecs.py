@@ -14,7 +14,7 @@ from bundle_router.tools.repo.refusals import hidden, outside
 
 
 def only(root: Root, path: str | None) -> list[str]:
-    """The path, checked as text too: it may have been deleted, so there may be nothing to open."""
+    """Return the path, checked as text too: it may have been deleted, so there may be nothing to open."""
     if path is None:
         return []
     relative = root.relative(path)

@@ -9,7 +9,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def show_name(name: str) -> str:
-    """A file name on one line: control characters, and bytes that are not UTF-8, as escapes."""
+    """Return a file name on one line: control characters, and bytes that are not UTF-8, as escapes."""
     if name.isprintable():
         return name
     return "".join(char if char.isprintable() else _escape(char) for char in name)

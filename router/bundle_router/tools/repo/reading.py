@@ -77,12 +77,12 @@ def read_file(arguments: ReadFile, context: ToolContext) -> ToolOutput:
 
 
 def _root_of(path: str, context: ToolContext) -> Root:
-    """The workspace; for a file that was handed over with the call, the folder that was made for it."""
+    """Return the workspace; for a file that was handed over with the call, the folder that was made for it."""
     return Root(os.path.dirname(path)) if path in context.handed else workspace(context)  # noqa: PTH120 - as it came
 
 
 def _media_type(head: bytes, name: str) -> str:
-    """The MIME type of a file that is not text; empty for text. A claim for people, never a promise."""
+    """Return the MIME type of a file that is not text; empty for text. A claim for people, never a promise."""
     signed = next((mime for magic, mime in _SIGNATURES if head.startswith(magic)), "")
     if not signed and (head.startswith(_UTF16) or b"\0" not in head):
         return ""
@@ -106,7 +106,7 @@ def _as_media(name: str, head: bytes, file: BinaryIO, mime_type: str, max_bytes:
 
 
 def _chunks(head: bytes, file: BinaryIO, cancelled: Callable[[], bool]) -> Iterator[bytes]:
-    """The file as UTF-8 chunks (UTF-16 with a byte order mark is converted), up to SCAN_BYTES of it."""
+    """Yield the file as UTF-8 chunks (UTF-16 with a byte order mark is converted), up to SCAN_BYTES of it."""
     decoder = codecs.getincrementaldecoder("utf-16")("replace") if head.startswith(_UTF16) else None
     scanned, chunk = 0, head.removeprefix(codecs.BOM_UTF8)
     while chunk:
@@ -158,7 +158,7 @@ class _Window:
 
 
 def _after_line_ends(chunk: bytes, ends: int) -> int:
-    """The offset behind the `ends`-th line end of the chunk; its length if there are fewer, 0 for none."""
+    """Return the offset behind the `ends`-th line end of the chunk; its length if there are fewer, 0 for none."""
     at = 0
     for _ in range(ends):
         found = chunk.find(b"\n", at)
@@ -201,7 +201,7 @@ def _heading(name: str, first: int, body: bytes, total: str, size: int, window: 
 
 
 def _decoded(body: bytes, was_cut: bool) -> tuple[str, list[str]]:
-    """The text, and what has to be said about its encoding. A character cut in half at the end is dropped."""
+    """Return the text, and what has to be said about its encoding. A character cut in half at the end is dropped."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     try:
         return decoder.decode(body, final=not was_cut), []

@@ -17,7 +17,7 @@ UNSUPPORTED: Final = (
 
 
 def compile_lines(pattern: str, *, ignore_case: bool, literal: bool) -> Any:
-    """An expression over bytes in which `^` and `$` are line ends and nothing matches across lines.
+    """Return an expression over bytes in which `^` and `$` are line ends and nothing matches across lines.
 
     Raises ToolFailure `bad_pattern` for syntax re2 does not have and for patterns too large for it.
     """
@@ -29,7 +29,7 @@ def compile_lines(pattern: str, *, ignore_case: bool, literal: bool) -> Any:
 
 
 def compile_ascii(pattern: str, code: str, message: str) -> Any:
-    """An expression over text, for globs. Raises ToolFailure with `code`."""
+    """Return an expression over text, for globs. Raises ToolFailure with `code`."""
     try:
         return compile_expression(pattern, max_bytes=MAX_PROGRAM_BYTES)
     except ExpressionError as error:
@@ -37,5 +37,5 @@ def compile_ascii(pattern: str, code: str, message: str) -> Any:
 
 
 def bad_pattern(why: str) -> ToolFailure:
-    """The same words from both engines: what is wrong, and what is possible instead."""
+    """Return the same words from both engines: what is wrong, and what is possible instead."""
     return ToolFailure(f"the pattern can't be searched for: {why}", code="bad_pattern", advice="; ".join(UNSUPPORTED))

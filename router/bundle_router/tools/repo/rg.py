@@ -83,7 +83,7 @@ def search(
 
 @contextmanager
 def _scope(query: Ripgrep, root: Root) -> Iterator[tuple[int, bool]]:
-    """A descriptor of the folder or the regular file that is searched, and whether it is a folder."""
+    """Give a descriptor of the folder or the regular file that is searched, and whether it is a folder."""
     try:
         folder = root.open_fd(query.path, PATH_ONLY | os.O_DIRECTORY)
     except ToolFailure as failure:
@@ -118,7 +118,7 @@ def _real(root: Root, path: str) -> str:
 
 
 def _literally(name: str) -> str:
-    """The name as a glob that matches nothing else."""
+    """Return the name as a glob that matches nothing else."""
     return re.sub(r"([\\*?\[\]{}!])", r"\\\1", name)
 
 
@@ -135,7 +135,7 @@ def _events(child: Child) -> Iterator[dict[str, Any]]:
 
 
 def _files(events: Iterator[dict[str, Any]], searched: str, *, is_folder: bool) -> Iterator[FileHits]:
-    """Paths are relative to the root again: rg names them as seen from the folder it was started in."""
+    """Yield rg's rows with paths relative to the root: rg names them as seen from the folder it was started in."""
     lines: list[Line] = []
     for event in events:
         kind, data = event["type"], event["data"]

@@ -95,7 +95,7 @@ def _entries(root: Root, folder: str) -> list[FolderEntry]:
 
 
 def _chain_at(root: Root, folder: str, chain: tuple[Rules, ...]) -> tuple[Rules, ...]:
-    """The rules in force inside a folder. A repository of its own starts afresh."""
+    """Return the rules in force inside a folder. A repository of its own starts afresh."""
     prefix = f"{folder}/" if folder else ""
     if folder and root.entry(f"{prefix}.git") is not None:
         chain = ()
@@ -110,7 +110,7 @@ def _chain_at(root: Root, folder: str, chain: tuple[Rules, ...]) -> tuple[Rules,
 
 
 def _text_of(root: Root, path: str) -> bytes:
-    """The file's bytes as UTF-8; empty for what is skipped (binary, too large, gone, refused)."""
+    """Return the file's bytes as UTF-8; empty for what is skipped (binary, too large, gone, refused)."""
     try:
         with root.open_for_reader(path) as file:
             data = read_up_to(file, MAX_FILE_BYTES + 1)
@@ -125,7 +125,7 @@ def _text_of(root: Root, path: str) -> bytes:
 
 
 def _lines(data: bytes, expression: Any, query: Ripgrep) -> Iterator[Line]:
-    """The matching lines and their context, in order, each once."""
+    """Yield the matching lines and their context, in order, each once."""
     found = dict(_matches(data, expression, query.max_matches + 1))
     if not found:
         return
@@ -137,7 +137,7 @@ def _lines(data: bytes, expression: Any, query: Ripgrep) -> Iterator[Line]:
 
 
 def _matches(data: bytes, expression: Any, limit: int) -> Iterator[tuple[int, int]]:
-    """Line number, and offset in that line, of the first match of each matching line."""
+    """Yield line number, and offset in that line, of the first match of each matching line."""
     number, counted, at = 1, 0, 0
     for _ in range(limit):
         match = expression.search(data, at) if at < len(data) else None

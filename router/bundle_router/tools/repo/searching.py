@@ -82,7 +82,7 @@ class _Shown:
     stopped_by: str = ""
 
     def add(self, file: FileHits) -> bool:
-        """Whether there is room for more."""
+        """Return whether there is room for more."""
         if self.matches >= self.query.max_matches:
             self.stopped_by = f"max_matches={self.query.max_matches}"
             return False
@@ -101,7 +101,7 @@ class _Shown:
         return not self.stopped_by
 
     def _within_limit(self, lines: tuple[Line, ...]) -> Iterator[Line]:
-        """The lines up to the last match that may be shown, and its context."""
+        """Yield the lines up to the last match that may be shown, and its context."""
         room = self.query.max_matches - self.matches
         matching = [line.number for line in lines if line.at is not None]
         if len(matching) <= room:
@@ -116,7 +116,7 @@ class _Shown:
         self.used += len(line.encode("utf-8", "replace")) + 1
 
     def text(self, note: str) -> str:
-        """The whole result; `note` is what it says about hidden folders."""
+        """Return the whole result; `note` is what it says about hidden folders."""
         if not self.files:
             return f"No match in {show_name(self.query.path)}. {_SKIPPED}{note}"
         head = f"{count(self.matches, 'matching line')} in {count(self.files, 'file')}"

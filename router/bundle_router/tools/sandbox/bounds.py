@@ -36,7 +36,7 @@ class Watcher:
         self._written = _account("/proc/self/io", "write_bytes:") if self._can_read else 0
 
     def statements(self) -> list[Statement]:
-        """Memory, processes and disk: what bounds each of them."""
+        """Return what bounds memory, processes and disk."""
         plan = self._plan
         memory = f"{plan.memory_bytes >> 20} MiB a process, {plan.total_memory_bytes >> 20} MiB together"
         disk = f"{plan.file_bytes >> 20} MiB a file, {plan.total_written_bytes >> 20} MiB"
@@ -68,7 +68,7 @@ class Watcher:
         return ""
 
     def _memory(self, pids: Iterable[int]) -> int:
-        """Pages that several processes share count once; finding that out is slow, so only where it matters."""
+        """Count pages that several processes share once; finding that out is slow, so only where it matters."""
         rough = sum(_kilobytes(f"/proc/{pid}/status", ("RssAnon:", "RssShmem:")) for pid in pids) << 10
         if rough <= self._plan.total_memory_bytes:
             return rough
@@ -76,7 +76,7 @@ class Watcher:
 
 
 def _account(path: str, name: str) -> int:
-    """One number of a process, 0 when it has ended."""
+    """Return one number of a process, 0 when it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(path).read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith(name):

@@ -14,7 +14,7 @@ PROBE: Final = ("--ro-bind", "/", "/", "--proc", "/proc", "--size", "4096", "--t
 
 
 def namespaces() -> list[str]:
-    """The namespaces. Root needs no user namespace, and without one stays root to the workspace's files."""
+    """Return the namespaces. Root needs no user namespace, and without one stays root to the workspace's files."""
     return [*NAMESPACES, *([] if os.geteuid() == 0 else ["--unshare-user"]), "--as-pid-1"]
 
 

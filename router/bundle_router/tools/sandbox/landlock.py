@@ -59,7 +59,7 @@ class _PathBeneath(ctypes.Structure):
 
 
 def abi() -> int:
-    """The kernel's Landlock version, at least 1. Raises OSError (ENOSYS, EOPNOTSUPP) where there is none."""
+    """Return the kernel's Landlock version, at least 1. Raises OSError (ENOSYS, EOPNOTSUPP) where there is none."""
     return linux.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
 
 
@@ -96,7 +96,7 @@ def _grant(ruleset: int, place: str | int, rights: int) -> None:
 
 
 def ruleset(grants: Iterable[Grant], *, tcp: bool) -> int:
-    """A descriptor of a ruleset that permits the grants and nothing else; `tcp=False` refuses TCP too. OSError."""
+    """Return a descriptor of a ruleset that permits the grants and nothing else; `tcp=False`: no TCP. OSError."""
     version = abi()
     handled = _handled(version)
     attributes = _Ruleset(
@@ -141,7 +141,8 @@ def restrict(*, write: Sequence[str | int], read: Sequence[str], devices: Sequen
 
 
 def reader_ruleset(binary: str, readable: Iterable[str | int]) -> int:
-    """A descriptor of a ruleset under which a binary only reads, beneath some folders, and starts nothing. OSError.
+    """Return a descriptor of a ruleset under which a binary only reads, beneath some folders, and starts nothing.
+    OSError.
 
     `readable` are paths or descriptors of folders. It executes itself and its loader, and writes `/dev/null` alone.
     """
@@ -160,7 +161,7 @@ def restrict_thread(made: int) -> None:
 
 @cache
 def elf_loader(binary: str) -> str:
-    """The dynamic loader a 64-bit ELF file names (its PT_INTERP segment); empty if it names none."""
+    """Return the dynamic loader a 64-bit ELF file names (its PT_INTERP segment); empty if it names none."""
     with Path(binary).open("rb") as file:
         head = file.read(64)
         if len(head) < 64 or head[:5] != b"\x7fELF\x02":

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _users() -> int:
-    """Which user namespace this process is in."""
+    """Return which user namespace this process is in."""
     return Path("/proc/self/ns/user").stat().st_ino
 
 

@@ -70,7 +70,7 @@ def _try_copies() -> None:
 
 
 def _allowed(flag: int) -> bool:
-    """Whether a child of this process could enter it."""
+    """Return whether a child of this process could enter it."""
     child = os.fork()
     if child == 0:
         status = 1

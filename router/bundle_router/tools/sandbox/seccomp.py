@@ -124,7 +124,7 @@ def program(machine: str, *, unix_sockets: bool) -> bytes:
 
 
 def _on_argument(number: int, argument: int, then: list[bytes]) -> Iterator[bytes]:
-    """The steps for one system call, which see the low half of one of its arguments; then its number is back."""
+    """Yield the steps for one system call, which see the low half of one of its arguments; then its number is back."""
     yield _step(_EQUAL, number, 0, len(then) + 2)
     yield _step(_LOAD, _ARGUMENTS_AT + 8 * argument)
     yield from then

@@ -74,7 +74,7 @@ class Supervisor:
             os.write(self._plan.report_fd, json.dumps(fields).encode("ascii") + b"\n")
 
     def _watch_children(self) -> int:
-        """A descriptor that becomes readable when a child ends."""
+        """Return a descriptor that becomes readable when a child ends."""
         readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
@@ -201,7 +201,7 @@ class _Unprotected(Exception):
 
 
 def _not_kept(plan: SandboxPlan, statements: Iterable[Statement]) -> list[Statement]:
-    """What is said where there are no mounts of our own: what Landlock grants as a whole it can't take away in part."""
+    """Return the statements without mounts: what Landlock grants as a whole it can't take away in part."""
     why = "; ".join(statement.detail for statement in statements if statement.name == "mounts")
     for place in plan.protected:
         if place.required:
@@ -213,7 +213,7 @@ def _not_kept(plan: SandboxPlan, statements: Iterable[Statement]) -> list[Statem
 
 
 def _path_of_root(plan: SandboxPlan) -> str:
-    """Where the folder the program works in is mounted: the only mount with its identity."""
+    """Return where the folder the program works in is mounted: the only mount with its identity."""
     info = os.fstat(plan.root_fd)
     found = [mount.target for mount in plan.mounts if (mount.device, mount.inode) == (info.st_dev, info.st_ino)]
     return found[0] if found else plan.cwd
@@ -228,12 +228,12 @@ def _own_writable(plan: SandboxPlan) -> Iterator[str]:
 
 
 def _everyone_else() -> list[int]:
-    """Every process of this pid namespace, by its own /proc, but the first."""
+    """Return every process of this pid namespace, by its own /proc, but the first."""
     return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if entry.name != "1"]
 
 
 def descendants(root: int) -> list[int]:
-    """Every process below `root`, nearest first, as /proc shows them now. Empty where there is no /proc."""
+    """Return every process below `root`, nearest first, as /proc shows them now. Empty where there is no /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

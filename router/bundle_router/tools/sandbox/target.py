@@ -107,7 +107,7 @@ def filter_calls(plan: SandboxPlan, *, unix_sockets: bool) -> Statement:
 
 
 def consequences(*, sockets: bool, calls: bool, mounts: bool) -> Iterator[Statement]:
-    """What follows for unix sockets and for owners, modes and times of files outside."""
+    """Yield what follows for unix sockets and for owners, modes and times of files outside."""
     if sockets:
         yield Statement("unix sockets", True, "none outside can be reached")
     elif calls:

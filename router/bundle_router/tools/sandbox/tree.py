@@ -64,7 +64,7 @@ def check_places(places: Iterable[Place]) -> None:
 
 
 def _readable(paths: Iterable[str], *, below: str) -> Iterator[Mount]:
-    """What is shown read-only: each path as it is written, links as links, and where it really leads."""
+    """Yield what is shown read-only: each path as it is written, links as links, and where it really leads."""
     shown: list[str] = []
     every = {found for path in paths for found in (path, os.path.realpath(path)) if os.path.lexists(found)}
     for path in sorted(every, key=len):

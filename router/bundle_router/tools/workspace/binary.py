@@ -37,7 +37,7 @@ class Binary:
 
 @contextmanager
 def opened(rule: BinaryRule, *, workspace: str) -> Iterator[Binary]:
-    """The rule's binary, open while the context lasts. Raises ToolFailure `binary_unavailable` or `unsafe_binary`."""
+    """Give the rule's binary, open for the block. Raises ToolFailure `binary_unavailable`, `unsafe_binary`."""
     path = sys.executable if rule.path == PYTHON else rule.path
     real_path = os.path.realpath(path)
     try:
@@ -75,7 +75,7 @@ def _unsafe(descriptor: int, info: os.stat_result, real_path: str, workspace: st
 
 
 def _is_still(descriptor: int, info: os.stat_result, real_path: str) -> bool:
-    """Whether what was opened lies at the path now. Where there is no /proc a hard link elsewhere passes for it."""
+    """Return whether what was opened lies at the path now. Without /proc a hard link elsewhere passes for it."""
     try:
         return str(Path(f"/proc/self/fd/{descriptor}").readlink()) == real_path
     except OSError:

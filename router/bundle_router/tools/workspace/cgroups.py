@@ -34,7 +34,8 @@ class ControlGroup:
 def control_groups(
     limits: dict[str, int], *, mount: Path = _MOUNT, membership: str | None = None
 ) -> Iterator[tuple[ControlGroup, ...]]:
-    """Fresh groups with these limits (`pids`, `memory`), removed at the end; fewer, or none, where they can't be made.
+    """Give fresh groups with these limits (`pids`, `memory`), removed at the end; fewer, or none, where they can't be
+    made.
 
     `membership` is the text of /proc/self/cgroup: a group is made beneath the one this process is in.
     """
@@ -59,7 +60,7 @@ def _membership() -> str:
 
 
 def _parents(mount: Path, membership: str) -> Iterator[tuple[Path, list[str]]]:
-    """Where groups may be made, with their controllers: version 1 has a hierarchy for each, version 2 one for all."""
+    """Yield where groups may be made, with their controllers (version 2: one hierarchy for all)."""
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         for name in _LIMITS:
@@ -72,7 +73,7 @@ def _parents(mount: Path, membership: str) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _make(parent: Path, limits: dict[str, int]) -> ControlGroup | None:
-    """A group with those of the limits that could be set; None if that is none."""
+    """Return a group with those of the limits that could be set; None if that is none."""
     group = parent / f"bundle-router-{os.getpid()}-{next(_numbers)}"
     try:
         group.mkdir(mode=0o700)

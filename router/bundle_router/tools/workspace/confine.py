@@ -35,14 +35,14 @@ DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/ur
 
 
 def readable(rule: BinaryRule, binary: Binary) -> tuple[str, ...]:
-    """What the program may read and execute outside its workspace."""
+    """Return what the program may read and execute outside its workspace."""
     prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix) if rule.path == PYTHON else ()
     etc = (f"/etc/{name}" for name in _ETC)
     return tuple(dict.fromkeys([*_SYSTEM, *etc, binary.real_path, *prefixes, *rule.reads]))
 
 
 def loader() -> tuple[str, ...]:
-    """What the launcher's interpreter needs; the program itself is not granted it."""
+    """Return what the launcher's interpreter needs; the program itself is not granted it."""
     return (base_interpreter(), sys.base_prefix, sys.base_exec_prefix)
 
 

@@ -28,12 +28,12 @@ NEVER_PASSED: Final = (
 
 
 def passable(name: str) -> bool:
-    """Whether a rule's `env` may name this variable."""
+    """Return whether a rule's `env` may name this variable."""
     return bool(name) and "=" not in name and not any(fnmatchcase(name, pattern) for pattern in NEVER_PASSED)
 
 
 def environment(rule: BinaryRule, *, private: str, outside: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a program. `private` is its own temporary folder; `outside` is the router's."""
+    """Return the whole environment of a program. `private` is its own temporary folder; `outside` is the router's."""
     passed = {name: outside[name] for name in rule.env if name in outside and passable(name)}
     fixed = {
         "PATH": PATH,

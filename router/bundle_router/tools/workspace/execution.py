@@ -34,7 +34,7 @@ from bundle_router.tools.workspace.survey import MAX_ENTRIES
 
 @contextmanager
 def private_folder() -> Iterator[str]:
-    """A fresh folder (mode 0700) with `home`, `tmp` and `var-tmp` in it. Its real path, without symlinks."""
+    """Give a fresh folder (mode 0700) with `home`, `tmp` and `var-tmp` in it. Its real path, without symlinks."""
     folder = Path(tempfile.mkdtemp(prefix="bundle-router-exec-")).resolve()
     try:
         for name in ("home", "tmp", "var-tmp"):
@@ -117,7 +117,7 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
 
 
 def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOutput:
-    """What `exec` may start, one line for each permitted form of a command line."""
+    """Return what `exec` may start, one line for each permitted form of a command line."""
     rules = context.settings.binaries
     lines = [line for rule in rules for line in grammar.usage(rule)]
     text = "\n".join(lines) if lines else "No binary is allowed. An operator can add [[binaries]] to policy.toml."
@@ -126,7 +126,7 @@ def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOut
 
 
 def _starter(root: str) -> Callable[..., Finished]:
-    """What starts a plan's program on this system. Raises ToolFailure where nothing confines one."""
+    """Return what starts a plan's program on this system. Raises ToolFailure where nothing confines one."""
     if sys.platform == "linux":
         return run
     program = find_binary("sandbox-exec", outside=root) if sys.platform == "darwin" else None
@@ -236,7 +236,7 @@ def _opened_groups(groups: Sequence[ControlGroup]) -> Iterator[tuple[tuple[int, 
 
 
 def _time(rule: BinaryRule, context: ToolContext) -> float:
-    """The rule's time or what the caller has left, less what ending and answering takes."""
+    """Return the rule's time or what the caller has left, less what ending and answering takes."""
     return min(rule.timeout_s, max(context.timeout_s - _RESERVE_S, context.timeout_s / 2))
 
 
@@ -276,7 +276,7 @@ def _hint(number: int) -> str:
 
 
 def summary(statements: tuple[Statement, ...]) -> str:
-    """One short line for the model: what held, then what did not and why. The record has every detail."""
+    """Return one short line for the model: what held, then what did not and why. The record has every detail."""
     held = ", ".join(s.name for s in statements if s.held) or "nothing"
     missing = ", ".join(f"{s.name} ({s.detail})" for s in statements if not s.held)
     return f"isolated or limited: {held}" + (f"; NOT: {missing}" if missing else "")

@@ -46,7 +46,7 @@ class Refused:
 
 
 def match(rule: BinaryRule, arguments: Sequence[str]) -> Accepted | Refused:
-    """The first form that describes `arguments` (without the program's name), or the refusal that got furthest.
+    """Return the first form that describes `arguments` (without the program's name), or the refusal that got furthest.
 
     Raises ToolFailure `invalid_rule` when the config's own pattern does not compile.
     """
@@ -63,7 +63,7 @@ def match(rule: BinaryRule, arguments: Sequence[str]) -> Accepted | Refused:
 
 
 def problems(rule: BinaryRule) -> list[str]:
-    """What is wrong with a rule's patterns, one sentence each, for whoever checks the config."""
+    """Return what is wrong with a rule's patterns, one sentence each, for whoever checks the config."""
     found = []
     for form in rule.forms:
         named = [(f"option {option.name}", option.value) for option in form.options]
@@ -81,7 +81,7 @@ def problems(rule: BinaryRule) -> list[str]:
 
 
 def usage(rule: BinaryRule) -> list[str]:
-    """One line for each form, for the model: `python -m pytest [-q] [-k VALUE] [PATH …up to 20]`."""
+    """Return one line for each form, for the model: `python -m pytest [-q] [-k VALUE] [PATH …up to 20]`."""
     return [" ".join([rule.name, *form.words, *_usage_of(form)]) for form in rule.forms]
 
 
@@ -101,7 +101,7 @@ def _usage_of(form: BinaryForm) -> list[str]:
 
 
 def _unsound(arguments: Sequence[str]) -> Refused | None:
-    """Rules 4 and 5, which hold whatever the form says."""
+    """Check rules 4 and 5, which hold whatever the form says."""
     if len(arguments) > MAX_ARGUMENTS:
         return Refused(MAX_ARGUMENTS, f"there are {len(arguments)} arguments, more than {MAX_ARGUMENTS}")
     total = 0
@@ -204,7 +204,7 @@ class _Reader:
 
 
 def _joint(option: BinaryOption) -> str:
-    """What stands between an option and its joined value: nothing for `-n5`, `=` for `--name=5`."""
+    """Return what stands between an option and its joined value: nothing for `-n5`, `=` for `--name=5`."""
     return "" if len(option.name) == 2 else "="
 
 

@@ -43,7 +43,7 @@ class KeptPlaces:
 
 
 def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool) -> KeptPlaces:
-    """What a program in this root is kept from. What does not exist, or is out of its reach, is left out."""
+    """Return what a program in this root is kept from. What does not exist, or is out of its reach, is left out."""
     top = Path(root.path)
     code = router_code(root.path)
     unasked = [top / name for name in NAMES if protect_git or name != ".git"]
@@ -78,7 +78,8 @@ def move_aside(root: Root, absent: Iterable[str]) -> list[str]:
 
 
 def _walk(root_fd: int, path: str, found: Callable[[int, str], str]) -> str | None:
-    """What `found` gives for the place the path leads to, or for a link on the way there; None if nothing is there.
+    """Return what `found` gives for the place the path leads to, or for a link on the way there; None if nothing is
+    there.
 
     No link is followed: one that the program put on the way would lead to somebody else's files.
     """
@@ -123,7 +124,7 @@ def _within_reach(hidden: Iterable[str], reach: list[Path]) -> Iterator[Path]:
 
 
 def _seen(path: Path, *, required: bool = False) -> Place | None:
-    """What lies at the path now, not followed; None if nothing does."""
+    """Return what lies at the path now, not followed; None if nothing does."""
     try:
         info = path.lstat()
     except OSError:
@@ -140,5 +141,5 @@ def _environments(root: Root) -> Iterator[Path]:
 
 
 def _between(top: Path, place: Place) -> list[Path]:
-    """The folders above a place and below the top, the highest first."""
+    """Return the folders above a place and below the top, the highest first."""
     return [above for above in reversed(Path(place.path).parents) if above != top and above.is_relative_to(top)]

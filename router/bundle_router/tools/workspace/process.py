@@ -40,7 +40,7 @@ _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u20
 
 
 def printable(data: bytes) -> str:
-    """The bytes as UTF-8 text, with everything a terminal or a reader could be misled by written as `\\xNN`."""
+    """Return the bytes as UTF-8 text, with everything a terminal or a reader could be misled by written as `\\xNN`."""
     text = data.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
     return _UNSAFE.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", text
@@ -76,7 +76,7 @@ class Capture:
             del self._tail[: -self._half]
 
     def kept(self) -> KeptOutput:
-        """The text, of at most `limit` bytes and the line that names what is missing."""
+        """Return the text, of at most `limit` bytes and the line that names what is missing."""
         head, tail = bytes(self._head), bytes(self._tail[-self._half :])
         if len(head) + len(tail) == self.total and _size(head + tail) <= 2 * self._half:
             return KeptOutput(printable(head + tail), self.total, 0)
@@ -154,7 +154,7 @@ def run(
 
 
 def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
-    """The plan with its mounts, and the bubblewrap command that carries them out (empty: the launcher does it)."""
+    """Return the plan with its mounts, and the bubblewrap command for them (empty: the launcher does)."""
     if "mounts" not in plan.facilities:
         return plan, []
     plan = replace(plan, mounts=mounts_of(plan))
@@ -168,7 +168,7 @@ def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
 
 @cache
 def _bubblewrap_works(program: str) -> bool:
-    """Whether it is a file that only root or this user may change, and the kernel lets it do its work."""
+    """Return whether it is a file that only root or this user may change, and the kernel lets it do its work."""
     info = Path(program).stat()
     if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
         return False

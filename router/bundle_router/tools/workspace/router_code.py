@@ -76,12 +76,12 @@ def _import_roots() -> Iterator[str]:
 
 
 def _real_parent(name: str) -> Path:
-    """The path with its folder's links resolved and not its own."""
+    """Return the path with its folder's links resolved and not its own."""
     return Path(os.path.realpath(Path(name).parent), Path(name).name)
 
 
 def _links_on(name: str) -> Iterable[Path]:
-    """Every symlink on the way to what `name` leads to, by the real path of its folder."""
+    """Return every symlink on the way to what `name` leads to, by the real path of its folder."""
     found: dict[Path, None] = {}
     ahead, here = list(reversed(Path(os.path.abspath(name)).parts[1:])), Path("/")  # noqa: PTH100  # links are kept
     while ahead and len(found) < 40:

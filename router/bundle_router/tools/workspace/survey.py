@@ -71,7 +71,7 @@ def linked_code(import_path: tuple[str, ...], device: int) -> frozenset[Identity
 
 
 def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirEntry[str]]:
-    """Every entry; of a `.git` only the first level, where sockets may be: what is deeper is git's own."""
+    """Yield every entry; of a `.git` only the first level, where sockets may be: what is deeper is git's own."""
     seen = set(leave_out)
     while folders:
         folder = folders.pop()

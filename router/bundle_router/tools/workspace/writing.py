@@ -129,7 +129,7 @@ def _refuse_identity(info: os.stat_result, name: str, protected: Sequence[str]) 
 
 @contextmanager
 def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterator[int]:
-    """The folder the file goes into, made if need be, open as a descriptor. Where it really is decides what it is."""
+    """Give the folder the file goes into, made if need be, open as a descriptor. Its real place counts."""
     descriptor = _open_or_make(root, parent, protected)
     try:
         try:
@@ -180,7 +180,7 @@ def _open_or_make(root: Root, parent: str, protected: Sequence[str]) -> int:
 
 
 def _check_existing(folder: int, name: str, shown: str, arguments: WriteFileArguments) -> os.stat_result | None:
-    """What is there now, or None. Raises ToolFailure when it may not be replaced."""
+    """Return what is there now, or None. Raises ToolFailure when it may not be replaced."""
     try:
         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

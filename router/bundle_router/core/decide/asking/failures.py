@@ -50,7 +50,7 @@ MAX_TEXT: Final = 4_000
 
 
 def classify(status: int | None, kind: str, text: str) -> Failure:
-    """The failure for an HTTP status (None: there was no answer), the error's class name, and its text."""
+    """Return the failure for an HTTP status (None: there was no answer), the error's class name, and its text."""
     words = kind.lower()
     if status is None or status < 300:
         if "timeout" in words:

@@ -26,7 +26,7 @@ _BLAMELESS: Final[frozenset[Failure]] = frozenset(("context_window", "refused"))
 
 
 def end_of(failure: Failure | None) -> End:
-    """What a call's end says of the model's health."""
+    """Return what a call's end says of the model's health."""
     if failure is None:
         return "answered"
     if failure in _BLAMELESS:
@@ -47,5 +47,5 @@ class RetryBudget:
         return RetryBudget(min(self.hundredths + 8, 1_000))
 
     def take(self) -> RetryBudget | None:
-        """The budget after one more second call, or None when there is none left."""
+        """Return the budget after one more second call, or None when there is none left."""
         return RetryBudget(self.hundredths - 100) if self.hundredths >= 100 else None

@@ -52,7 +52,7 @@ _any_ids: Final = _shape(str)
 
 
 def shape_for(ids: Sequence[str]) -> type[BaseModel]:
-    """The class for an answer that picks among `ids`. The same object for the same set of ids."""
+    """Return the class for an answer that picks among `ids`. The same object for the same set of ids."""
     key = tuple(sorted(set(ids)))
     known = _shapes.get(key)
     if known is not None:
@@ -95,6 +95,6 @@ def _one_line(text: str) -> str:
 
 
 def without_fence(text: str) -> str:
-    """The text inside a Markdown code fence, when that is all there is; else the text itself."""
+    """Return the text inside a Markdown code fence, when that is all there is; else the text itself."""
     found = _FENCED.match(text)
     return found[1] if found else text

@@ -61,7 +61,7 @@ class Prompt:
 
 
 def system_part(bundles: Iterable[Bundle], max_picks: int) -> str:
-    """The constant part for these bundles in their order, with an example of the operator's worked out."""
+    """Return the constant part for these bundles in their order, with an example of the operator's worked out."""
     named = tuple(enumerate(bundles, start=1))
     worked = next((_worked_example(place, bundle) for place, bundle in named if bundle.examples), "")
     return RUBRIC.format(max_picks=max_picks) + "\n".join(_line(*row) for row in named) + f"\n{worked}"
@@ -74,7 +74,7 @@ def _worked_example(place: int, bundle: Bundle) -> str:
 
 
 def user_part(step: Step, recent: Sequence[RecentStep]) -> str:
-    """The step as data. Differences in white space and in Unicode's ways to write the same give the same bytes."""
+    """Return the step as data. White space and Unicode's forms of the same text make no difference."""
     value: dict[str, Any] = {
         "workflow": _shortened(step.workflow, MAX_RECENT_GOAL),
         "role": _shortened(step.role, MAX_RECENT_GOAL),
@@ -97,7 +97,7 @@ def user_part(step: Step, recent: Sequence[RecentStep]) -> str:
 def prompt_for(
     catalog: Catalog, candidates: Sequence[str], step: Step, recent: Sequence[RecentStep], max_picks: int
 ) -> Prompt:
-    """Both parts for a question. Candidates that the catalog does not know are left out."""
+    """Return both parts for a question. Candidates that the catalog does not know are left out."""
     bundles = [bundle for id_ in candidates if (bundle := catalog.bundle(id_)) is not None]
     return Prompt(system_part(bundles, max_picks), user_part(step, recent))
 
@@ -112,7 +112,7 @@ def _line(place: int, bundle: Bundle) -> str:
 
 
 def _shortened(text: str, limit: int) -> str:
-    """Normalised (NFC, runs of white space as one space) and cut."""
+    """Return a text normalised (NFC, runs of white space as one space) and cut."""
     # Looked at no further than needed: normalising is the only work here that grows with the text.
     plain = " ".join(unicodedata.normalize("NFC", text[: 4 * limit]).split())
     return plain if len(plain) <= limit and len(text) <= 4 * limit else plain[:limit] + "…"

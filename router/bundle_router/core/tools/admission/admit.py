@@ -37,7 +37,7 @@ def admit(
     limits: DefinitionLimits = _DEFAULTS,
     count: Callable[[str], int] | None = None,
 ) -> Admitted:
-    """The cards of a server's raw `tools/list`, and what was refused. `count` counts the tokens of a text
+    """Return the cards of a server's raw `tools/list`, and what was refused. `count` counts the tokens of a text
     (absent: estimated at four characters each).
 
     Tools that the server's own `include` and `exclude` leave out do not exist: they are in neither.
@@ -80,7 +80,7 @@ class _Admission:
         return Admitted(self.server.name, tuple(sorted(tools, key=lambda tool: tool.card.tool)), tuple(refused), kept)
 
     def _first_look(self, raw: Any) -> Fault | None:
-        """What must hold before the definition is compared with any other."""
+        """Return what must hold before the definition is compared with any other."""
         if not isinstance(raw, dict):
             return "not_an_object", f"the definition is a {type(raw).__name__}"
         name = raw.get("name")
@@ -133,7 +133,7 @@ def _label(raw: Any, index: int) -> str:
 
 
 def _without_duplicates(bounded: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Fault | None]]:
-    """Every definition with what is wrong with it for standing beside the others."""
+    """Return every definition with what is wrong with it for standing beside the others."""
     counts = Counter(raw["name"] for raw in bounded)
     rows: list[tuple[Mapping[str, Any], Fault | None]] = []
     first: dict[str, str] = {}
@@ -156,7 +156,7 @@ def _without_duplicates(bounded: Sequence[Mapping[str, Any]]) -> list[tuple[Mapp
 
 
 def _root_schema(schema: Any, notes: list[str]) -> dict[str, Any] | Fault:
-    """The input schema with JSON's names of types, and with what is missing at its root, where adding it changes
+    """Return the input schema with JSON's names of types, and with what is missing at its root, where adding it changes
     nothing."""
     if schema is None:
         notes.append("it declares no input schema: taken as without arguments")
@@ -192,8 +192,7 @@ def hinted_effects(annotations: Any) -> tuple[Effect, ...]:
 
 
 def is_hinted_idempotent(annotations: Any) -> bool:
-    """Whether a tool says that calling it again changes nothing more. It loosens, so it counts of trusted servers
-    alone."""
+    """Return whether a tool says that calling it again changes nothing more. Counts of trusted servers alone."""
     return isinstance(annotations, dict) and annotations.get("idempotentHint") is True
 
 
@@ -205,7 +204,7 @@ def _counted(card: Card, count: Callable[[str], int] | None) -> Card:
 
 
 def short_description(text: str, most: int = 300) -> str:
-    """The beginning of a description, for search results: whole sentences or words, on one line, at most `most`
+    """Return the beginning of a description, for search results: whole sentences or words, on one line, at most `most`
     characters."""
     line = " ".join(text[: most * 4].split())
     if len(line) <= most:

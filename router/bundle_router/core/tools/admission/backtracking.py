@@ -51,7 +51,7 @@ class _Round:
 
 
 def explosive(pattern: str) -> bool:
-    """Whether the pattern has a repetition that can take the same text in exponentially many ways."""
+    """Return whether the pattern has a repetition that can take the same text in exponentially many ways."""
     groups, begins = [_Round()], list[int]()
     at = 0
     while at < len(pattern):
@@ -78,7 +78,7 @@ def explosive(pattern: str) -> bool:
 
 
 def _quantifier(pattern: str, at: int) -> tuple[int, bool, int]:
-    """How often at least, whether without a (small) end, and where the next token begins."""
+    """Return how often at least, whether without a (small) end, and where the next token begins."""
     found = _QUANTIFIER.match(pattern, at)
     if found is None:
         return 1, False, at

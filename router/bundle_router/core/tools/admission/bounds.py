@@ -11,7 +11,7 @@ Fault = tuple[RefusalCode, str]
 
 
 def beyond_bounds(value: Any, limits: DefinitionLimits) -> Fault | None:
-    """Why the value is more than may be looked at, or is not JSON; None when it is fine.
+    """Return why the value is more than may be looked at, or is not JSON; None when it is fine.
 
     Bytes are counted as the text's own length plus what its punctuation needs, so that no encoder has to run first.
     """
@@ -45,7 +45,7 @@ def beyond_bounds(value: Any, limits: DefinitionLimits) -> Fault | None:
 
 
 def _length(text: str) -> int:
-    """An upper bound of the UTF-8 length, without encoding: 4 bytes a character outside ASCII."""
+    """Return an upper bound of the UTF-8 length, without encoding: 4 bytes a character outside ASCII."""
     return len(text) if text.isascii() else 4 * len(text)
 
 

@@ -18,21 +18,21 @@ _SHOWN: Final = ("title", "description", "$comment", "default", "examples", "exa
 
 
 def cleaned(text: str) -> str:
-    """The text without terminal sequences, controls, bidirectional marks, tags, zero-width and private characters."""
+    """Return the text without terminal sequences, controls, bidirectional marks, tags, zero-width and private ones."""
     if text.isascii() and text.isprintable():
         return text
     return _PRIVATE.sub("", without_invisible(_BREAKS.sub("\n", _TERMINAL.sub("", text))))
 
 
 def has_hidden(text: str) -> bool:
-    """Whether the text holds what `cleaned` takes out. Line ends of any kind are not hidden."""
+    """Return whether the text holds what `cleaned` takes out. Line ends of any kind are not hidden."""
     if text.isascii() and text.isprintable():
         return False
     return invisible_in(_LINE_ENDS.sub("\n", text)) != "" or _PRIVATE.search(text) is not None
 
 
 def cleaned_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the schema whose readable texts are cleaned; every other value is as it was."""
+    """Return a copy of the schema whose readable texts are cleaned; every other value is as it was."""
     copy: dict[str, Any] = rewritten(schema, _with_clean_texts)
     return copy
 
@@ -55,8 +55,8 @@ def _cleaned_value(value: Any) -> Any:
 
 
 def hidden_value(schema: dict[str, Any]) -> str | None:
-    """Where the schema hides something in what has to stay as it is: property names, enum, const, patterns, and keys
-    that nobody knows. None when it does not."""
+    """Return where the schema hides something in what has to stay as it is: property names, enum, const, patterns, and
+    keys that nobody knows. None when it does not."""
     waiting: list[tuple[Place, dict[str, Any]]] = [((), schema)]
     while waiting:
         place, current = waiting.pop()

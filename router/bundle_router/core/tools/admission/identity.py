@@ -34,7 +34,7 @@ class VolatilePath:
 
 
 def volatile_paths(texts: Iterable[str]) -> tuple[VolatilePath, ...]:
-    """The parsed paths of `servers.toml`'s `volatile`. Raises VolatileError."""
+    """Return the parsed paths of `servers.toml`'s `volatile`. Raises VolatileError."""
     return tuple(_parse(text) for text in texts)
 
 
@@ -57,7 +57,7 @@ def identity(definition: Mapping[str, Any], instructions: str, volatile: Sequenc
 
 
 def settled(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()) -> dict[str, Any]:
-    """A copy of the definition without its volatile fields and with meaningless order settled."""
+    """Return a copy of the definition without its volatile fields and with meaningless order settled."""
     mine = [path.segments for path in volatile if matches(path.tool, definition["name"])]
     copy: dict[str, Any] = _without(dict(definition), mine)
     for key in ("inputSchema", "outputSchema"):
@@ -67,7 +67,7 @@ def settled(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()
 
 
 def _without(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
-    """A copy of the value; what a path leads to is left out (in a list: null, so that the others keep their places)."""
+    """Return a copy of the value; what a path leads to is left out (in a list: null, to keep the places)."""
     if not paths:
         return value
     if isinstance(value, dict):
@@ -98,7 +98,7 @@ def _sorted_lists(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """A copy of the schema in which `change` was applied to every schema in it, inner ones first.
+    """Return a copy of the schema in which `change` was applied to every schema in it, inner ones first.
 
     Values that are not schemas (defaults, examples, constants) are left as they are. Recursion is bounded by the depth
     that admission allows.

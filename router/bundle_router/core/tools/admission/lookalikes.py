@@ -21,19 +21,19 @@ _SAME: Final = (("rn", "m"), ("vv", "w"), ("0", "o"), ("1", "l"), ("i", "l"), ("
 
 
 def is_mixed(word: str) -> bool:
-    """Whether ASCII letters stand beside letters of another script that look like ASCII ones."""
+    """Return whether ASCII letters stand beside letters of another script that look like ASCII ones."""
     return re.search(r"[A-Za-z]", word) is not None and any(
         not letter.isascii() and as_latin(letter).isascii() for letter in word
     )
 
 
 def as_latin(text: str) -> str:
-    """The text with Cyrillic, Greek, full-width and mathematical letters as the Latin ones they resemble."""
+    """Return the text with Cyrillic, Greek, full-width and mathematical letters as the Latin ones they resemble."""
     return unicodedata.normalize("NFKC", text).translate(_LATIN_TWINS)
 
 
 def revealed(text: str) -> str:
-    """The text with everything written out that a reader can't see, or would take for something else."""
+    """Return the text with everything written out that a reader can't see, or would take for something else."""
     if text.isascii():
         return visible(text)
     mixed = _WORD.sub(lambda match: _escaped(match[0]) if is_mixed(match[0]) else match[0], text)
@@ -45,7 +45,7 @@ def _escaped(text: str) -> str:
 
 
 def skeleton(name: str) -> str:
-    """What a name looks like at a glance: without case, separators and the difference between look-alike letters."""
+    """Return what a name looks like at a glance: without case, separators and look-alike letters."""
     text = re.sub(r"[^a-z0-9]", "", as_latin(name).lower())
     for one, other in _SAME:
         text = text.replace(one, other)

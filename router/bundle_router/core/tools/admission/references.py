@@ -25,13 +25,13 @@ _SAME_VALUE: Final = frozenset(
 
 
 def schema_fault(root: dict[str, Any], limits: DefinitionLimits) -> Fault | None:
-    """The first thing that keeps the schema from being used, or None. The value must have passed the bounds."""
+    """Return the first thing that keeps the schema from being used, or None. The value must have passed the bounds."""
     schemas = _Schemas(root)
     return schemas.collect(limits) or schemas.leading_astray() or schemas.circling() or schemas.multiplying(limits)
 
 
 def target_of(root: Mapping[str, Any], anchors: Mapping[str, Any], ref: str) -> Any:
-    """What a reference leads to inside the schema: a schema, if all is well; None when there is nothing."""
+    """Return what a reference leads to inside the schema: a schema, if all is well; None when there is nothing."""
     if not ref.startswith("#/"):
         return root if ref == "#" else anchors.get(unquote(ref[1:])) if ref.startswith("#") else None
     value: Any = root
@@ -47,7 +47,7 @@ def target_of(root: Mapping[str, Any], anchors: Mapping[str, Any], ref: str) -> 
 
 
 def anchors_in(root: Mapping[str, Any]) -> dict[str, Any]:
-    """The schemas in a schema that have a name to be referred to by."""
+    """Return the schemas in a schema that have a name to be referred to by."""
     found: dict[str, Any] = {}
     waiting: list[Any] = [root]
     while waiting:

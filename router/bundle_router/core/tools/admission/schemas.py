@@ -41,7 +41,8 @@ _TEXTS: Final = frozenset(("$anchor", "$dynamicAnchor", "$schema", "description"
 
 
 def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
-    """The schemas directly inside this one, with their place: `("items",)`, `("anyOf", 2)`, `("properties", "id")`."""
+    """Yield the schemas directly inside this one, with their place: `("items",)`, `("anyOf", 2)`, `("properties",
+    "id")`."""
     for key, value in schema.items():
         if key in _LISTS and isinstance(value, list):
             yield from (((key, index), inner) for index, inner in enumerate(value))
@@ -52,8 +53,8 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
 
 
 def with_json_types(schema: Any, renamed: set[str]) -> Any:
-    """The schema with JSON's names of types where it has another language's, and no type where it has a name that
-    nobody knows. `renamed` gets what was read as what."""
+    """Return the schema with JSON's names of types where it has another language's, and no type where it has a name
+    that nobody knows. `renamed` gets what was read as what."""
     if not isinstance(schema, dict):
         return schema
     made: dict[str, Any] = dict(schema)
@@ -89,12 +90,12 @@ def _is_dependency(key: str, value: object) -> bool:
 
 
 def pointer(place: Place) -> str:
-    """The place as a JSON Pointer, for messages; `/` is the whole schema."""
+    """Return the place as a JSON Pointer, for messages; `/` is the whole schema."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in place) or "/"
 
 
 def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> KeywordFault | None:
-    """The first keyword that no validator would take, or that none should be asked to."""
+    """Return the first keyword that no validator would take, or that none should be asked to."""
     for key, value in schema.items():
         wrong = form_fault(key, value)
         if wrong:
@@ -113,7 +114,7 @@ def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> Keywor
 
 
 def form_fault(key: str, value: Any) -> str:
-    """Why the value is none that the keyword may have; empty when it may."""
+    """Return why the value is none that the keyword may have; empty when it may."""
     if key == "type":
         names = value if isinstance(value, list) else [value]
         unknown = [name for name in names if not isinstance(name, str) or name not in _TYPES]
@@ -144,6 +145,6 @@ def _names(value: object, key: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value for a message: short, on one line, printable."""
+    """Return a value for a message: short, on one line, printable."""
     text = ascii(value)
     return text if len(text) <= 80 else text[:77] + "..."

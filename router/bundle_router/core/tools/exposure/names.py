@@ -28,8 +28,8 @@ def _plain_name(canonical: str) -> str:
 
 
 def _reads_back(canonical: str, plain: str) -> bool:
-    """Whether the plain name can only have come from this canonical one: nothing was replaced or is too long, its first
-    `__` is the seam, and it does not end like a name with a mark."""
+    """Return whether the plain name can only have come from this canonical one: nothing was replaced or is too long,
+    its first `__` is the seam, and it does not end like a name with a mark."""
     server, _, tool = canonical.partition(".")
     return (
         plain == f"{server}__{tool}"
@@ -46,8 +46,8 @@ def _suffixed(canonical: str, plain: str, digits: int = _MARK) -> str:
 
 
 def _bare_names(canonical: Iterable[str], bare: str) -> dict[str, str]:
-    """The tools of the one server without a prefix that can go by their own names: none of these looks like a name of
-    the router's own tools, or of another server's."""
+    """Return the tools of the one server without a prefix that can go by their own names: none of these looks like a
+    name of the router's own tools, or of another server's."""
     own = {name: name.partition(".")[2] for name in canonical if name.partition(".")[0] == bare}
     counts = Counter(short.lower() for short in own.values())
     return {

@@ -26,7 +26,7 @@ class ShownBundle:
 
 
 def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
-    """The place a bundle wants for a tool, before any budget."""
+    """Return the place a bundle wants for a tool, before any budget."""
     server = catalog.servers.get(tool.partition(".")[0])
     if server is None or server.trust == "untrusted":
         return "meta"
@@ -40,7 +40,7 @@ def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
 
 
 def offer_of(catalog: Catalog, bundle: Bundle) -> Offer:
-    """How search may present the bundle, by the most that it can do. Undeclared effects count as executing."""
+    """Return how search may present the bundle, by the most that it can do. Undeclared effects count as executing."""
     offer, effects = catalog.settings.search.offer, frozenset(bundle.effects)
     if not effects or "exec" in effects:
         return offer.execute
@@ -48,22 +48,22 @@ def offer_of(catalog: Catalog, bundle: Bundle) -> Offer:
 
 
 def may_be_offered(catalog: Catalog, bundle: Bundle) -> bool:
-    """Whether the bundle may stand in a shortlist."""
+    """Return whether the bundle may stand in a shortlist."""
     return offer_of(catalog, bundle) != "none"
 
 
 def offered_mode(catalog: Catalog, bundle: Bundle) -> Mode:
-    """How the bundle is presented in a shortlist: behind search, and no more openly than by itself."""
+    """Return how the bundle is presented in a shortlist: behind search, and no more openly than by itself."""
     return "meta" if not MODES[bundle.mode].may_join or offer_of(catalog, bundle) == "meta" else "deferred"
 
 
 def as_presented(bundle: Bundle, mode: Mode | None) -> Bundle:
-    """The bundle as a decision presents it (`Chosen.mode`): what is behind search brings no instructions along."""
+    """Return the bundle as a decision presents it (`Chosen.mode`): behind search it brings no instructions."""
     return bundle if mode is None else replace(bundle, mode=mode, skill=None, bundles=())
 
 
 def is_named_by_skill(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
-    """Whether the instructions that come with the bundle name the tool, whole or without its server."""
+    """Return whether the instructions that come with the bundle name the tool, whole or without its server."""
     return any(is_named_in(skill, tool) for _, skill in catalog.skills_of(bundle))
 
 
@@ -72,14 +72,14 @@ def is_named_in(skill: Skill, tool: str) -> bool:
 
 
 def waits(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
-    """Whether the tool joins the array when it is asked for: the bundle defers it, or may not have room for it."""
+    """Return whether the tool joins the array when it is asked for: the bundle defers it, or may lack the room."""
     if MODES[bundle.mode].in_array and bundle.max_tokens is None and tool in catalog.cards:
         return False
     return tool in bundle.tools and MODES[mode_of(catalog, bundle, tool)].may_join
 
 
 def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[str]:
-    """The tools of bundles that do not fit their own budget, so that a ranking decides which are direct."""
+    """Return the tools of bundles that do not fit their own budget, so that a ranking decides which are direct."""
     return frozenset(
         tool
         for one in held
@@ -116,8 +116,8 @@ def place(
     ranked: Sequence[str] = (),
     max_tokens: int | None = None,
 ) -> Placement:
-    """Where every permitted tool is. `ranked`: tools best first for the step's goal, where `needs_ranking` asks for it;
-    what it leaves out comes after, by name. `max_tokens` is the step's."""
+    """Return where every permitted tool is. `ranked`: tools best first for the step's goal, where `needs_ranking` asks
+    for it; what it leaves out comes after, by name. `max_tokens` is the step's."""
     places, homes = _wanted(catalog, held)
     chosen = _chosen(catalog, held, places, homes, ranked)
     asked = _asked(activation, places, chosen)
@@ -149,8 +149,8 @@ def place(
 
 
 def _reading_from(catalog: Catalog, activation: Activation, places: Sequence[int]) -> int | None:
-    """Where the artifact readers stand among tools with these places: where the first result that can be read put them.
-    A config without stickiness keeps no places, so they are always there, at the end."""
+    """Return where the artifact readers stand among tools with these places: where the first result that can be read
+    put them. A config without stickiness keeps no places, so they are always there, at the end."""
     if not catalog.settings.activation.sticky:
         return len(places) or None
     at = min((tool.place for e in activation.entries for tool in e.tools if tool.name == READER), default=None)
@@ -163,7 +163,7 @@ def _placed(catalog: Catalog, tool: str, bundle: str) -> Placed:
 
 
 def _wanted(catalog: Catalog, held: Sequence[ShownBundle]) -> tuple[dict[str, Place], dict[str, str]]:
-    """The most open place that any shown bundle gives each tool, and the first bundle that gives it."""
+    """Return the most open place that any shown bundle gives each tool, and the first bundle that gives it."""
     places: dict[str, Place] = {}
     homes: dict[str, str] = {}
     for one in held:
@@ -188,7 +188,7 @@ def _chosen(
     homes: Mapping[str, str],
     ranked: Sequence[str],
 ) -> list[str]:
-    """The tools that are direct for their bundle's sake, bundle by bundle, those of one bundle by name."""
+    """Return the tools that are direct for their bundle's sake, bundle by bundle, those of one bundle by name."""
     best = {tool: position for position, tool in enumerate(ranked)}
     chosen: list[str] = []
     for one in held:
@@ -204,7 +204,7 @@ def _chosen(
 
 
 def _fitting(cards: Iterable[Card], budget: int) -> list[Card]:
-    """Those that fit, first come first served. One that is too large does not keep out the smaller ones behind it."""
+    """Return those that fit, first come first served. One too large does not keep out smaller ones."""
     kept: list[Card] = []
     for card in cards:
         if card.tokens <= budget:
@@ -214,8 +214,8 @@ def _fitting(cards: Iterable[Card], budget: int) -> list[Card]:
 
 
 def _asked(activation: Activation, places: Mapping[str, Place], chosen: Sequence[str]) -> dict[str, int]:
-    """Tools the run asked for that are not direct anyway, with their places in the array, the latest asked for first:
-    when the budget is short, it is the older ones that wait."""
+    """Return tools the run asked for that are not direct anyway, with their places in the array, the latest asked for
+    first: when the budget is short, it is the older ones that wait."""
     already = set(chosen)
     rows = [
         (asked.used, asked.place, asked.name)
@@ -227,6 +227,6 @@ def _asked(activation: Activation, places: Mapping[str, Place], chosen: Sequence
 
 
 def _places(activation: Activation, held: Sequence[ShownBundle]) -> dict[str, int]:
-    """Where each bundle's block stands: as the run met them; bundles that are not sticky come last, in their order."""
+    """Return where each bundle's block stands: as the run met them, those that are not sticky last."""
     known = {entry.id: entry.place for entry in activation.entries}
     return {one.bundle.id: known.get(one.bundle.id, _LAST + at) for at, one in enumerate(held)}

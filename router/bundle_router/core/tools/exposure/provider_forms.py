@@ -28,7 +28,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def form_of(name: str, description: str, schema: Mapping[str, Any], form: Format) -> dict[str, Any]:
-    """One definition in a provider's form: OpenAI chat completions, Anthropic messages, or MCP `tools/list`."""
+    """Return one definition in a provider's form: OpenAI chat completions, Anthropic messages, or MCP `tools/list`."""
     if form == "openai":
         return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
     if form == "anthropic":
@@ -37,12 +37,12 @@ def form_of(name: str, description: str, schema: Mapping[str, Any], form: Format
 
 
 def definition(card: Card, name: str, form: Format) -> dict[str, Any]:
-    """The definition of a card's tool, exposed as `name`."""
+    """Return the definition of a card's tool, exposed as `name`."""
     return form_of(name, card.description, card.input_schema(), form)
 
 
 def listing(cards: Iterable[Card], names: Mapping[str, str], form: Format) -> tuple[dict[str, Any], ...]:
-    """The definitions of the given cards in their order. `names`: exposed by canonical."""
+    """Return the definitions of the given cards in their order. `names`: exposed by canonical."""
     return tuple(definition(card, names[card.name], form) for card in cards)
 
 
@@ -52,7 +52,7 @@ def with_deferred(
     names: Mapping[str, str],
     form: Format,
 ) -> tuple[dict[str, Any], ...]:
-    """The array with everything that is deferred, for the provider to search. `deferred` holds (bundle id, its
+    """Return the array with everything that is deferred, for the provider to search. `deferred` holds (bundle id, its
     description, cards); `shown` are definitions in the same form. Where nothing is deferred the array stays as it is.
     """
     if not any(cards for _, _, cards in deferred) or form not in NATIVE:
@@ -67,7 +67,7 @@ def with_deferred(
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A function of the chat completions form in that of the Responses API."""
+    """Return a function of the chat completions form in that of the Responses API."""
     return {"type": "function", **row["function"]}
 
 

@@ -20,7 +20,7 @@ Finder = Callable[[str], tuple[int, int] | None]
 
 
 def text_of(data: bytes, facts: MediaFacts) -> str | None:
-    """The text that the bytes are; None for what is not text."""
+    """Return the text that the bytes are; None for what is not text."""
     if b"\0" in data[:8192] and not facts.mime_type.startswith("text/"):
         return None
     try:
@@ -30,13 +30,13 @@ def text_of(data: bytes, facts: MediaFacts) -> str | None:
 
 
 def describe_media(uri: str, data: bytes, facts: MediaFacts) -> str:
-    """What is said of bytes that no page can show."""
+    """Return what is said of bytes that no page can show."""
     size = f" {facts.width}x{facts.height}" if facts.width and facts.height else ""
     return f"[{uri} is {facts.mime_type}{size}, {len(data):,} bytes: not text, so there is nothing to page or search]"
 
 
 def read_page(page: ReadArtifact, text: str, data: bytes, cap: int) -> str:
-    """One page, at most `cap` characters of it, and where the next one begins."""
+    """Return one page, at most `cap` characters of it, and where the next one begins."""
     if page.unit == "lines":
         return _line_page(page, text, cap)
     if page.unit == "bytes":
@@ -79,8 +79,8 @@ def _framed(shown: str, start: int, end: int, total: int, unit: str) -> str:
 
 
 def queried(find: Callable[[Any], Any], text: str, cap: int) -> str:
-    """What a query finds in the JSON of an artifact, as JSON in at most `cap` characters. Raises ValueError for what is
-    no JSON, and as `find` does."""
+    """Return what a query finds in the JSON of an artifact, as JSON in at most `cap` characters. Raises ValueError for
+    what is no JSON, and as `find` does."""
     if len(text) > MAX_QUERIED:
         raise ValueError(f"the artifact has more than {MAX_QUERIED:,} characters")
     try:
@@ -101,7 +101,7 @@ def queried(find: Callable[[Any], Any], text: str, cap: int) -> str:
 
 
 def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> str:
-    """The lines where the pattern is found, numbered as `read_artifact` counts them, at most `cap` characters."""
+    """Return the lines where the pattern is found, numbered as in `read_artifact`, at most `cap` characters."""
     lines = text[:MAX_SEARCHED].splitlines()
     hits = 0
     shown: dict[int, str] = {}

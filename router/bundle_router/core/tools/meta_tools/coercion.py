@@ -96,7 +96,7 @@ class _Wrong(Exception):
 
 
 def parse(tool: str, arguments: Any) -> Wanted:
-    """What a call to the meta-tool asks for."""
+    """Return what a call to the meta-tool asks for."""
     try:
         arguments = _mapping(arguments)
         known = meta_schema(tool)["properties"]
@@ -109,7 +109,7 @@ def parse(tool: str, arguments: Any) -> Wanted:
 
 
 def _mapping(value: Any, what: str = "the arguments") -> Mapping[str, Any]:
-    """An object, or the text of one: some models write nested arguments as JSON text."""
+    """Return an object, or the text of one: some models write nested arguments as JSON text."""
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else {}

@@ -78,19 +78,19 @@ _TOKENS: Final = MappingProxyType(
 
 
 def meta_definitions(names: tuple[str, ...], form: Format) -> tuple[dict[str, Any], ...]:
-    """The definitions of the given meta-tools in a provider's form, fresh copies."""
+    """Return the definitions of the given meta-tools in a provider's form, fresh copies."""
     rows = ((name, *_DEFINITIONS[name]) for name in names)
     return tuple(form_of(name, description, _copy(schema), form) for name, description, schema in rows)
 
 
 def meta_schema(name: str) -> dict[str, Any]:
-    """The schema of one meta-tool's arguments, a fresh copy."""
+    """Return the schema of one meta-tool's arguments, a fresh copy."""
     schema: dict[str, Any] = _copy(_DEFINITIONS[name][1])
     return schema
 
 
 def meta_tokens(names: tuple[str, ...]) -> int:
-    """What the definitions of these meta-tools cost in an array."""
+    """Return what the definitions of these meta-tools cost in an array."""
     return sum(_TOKENS[name] for name in names)
 
 

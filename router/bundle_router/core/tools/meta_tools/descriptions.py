@@ -56,7 +56,7 @@ class VisibleTools:
 
 
 def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FOUND) -> MetaAnswer:
-    """What search found, best first: a signature and a line for each, as many as fit."""
+    """Return what search found, best first: a signature and a line for each, as many as fit."""
     places = visible.places
     known = [tool for tool in ranked if tool in places][: min(limit, MAX_FOUND)]
     if not known:
@@ -133,7 +133,7 @@ def selected_text(visible: VisibleTools, tools: Sequence[str], unknown: Sequence
 
 
 def list_bundles(visible: VisibleTools) -> MetaAnswer:
-    """Every bundle of the decision with the number of its tools and what it is for, one line each."""
+    """Return every bundle of the decision with the number of its tools and what it is for, one line each."""
     counts: dict[str, int] = {}
     for _, row in visible.placement.rows():
         counts[row.bundle] = counts.get(row.bundle, 0) + 1
@@ -147,7 +147,7 @@ def list_bundles(visible: VisibleTools) -> MetaAnswer:
 
 
 def list_bundle(visible: VisibleTools, id_: str) -> MetaAnswer:
-    """The tools of one bundle of the decision, one line each."""
+    """Return the tools of one bundle of the decision, one line each."""
     places = visible.places
     bundle = visible.catalog.bundle(id_)
     mine = sorted(tool for tool in bundle.tools if tool in places) if bundle is not None else []
@@ -166,7 +166,7 @@ def list_bundle(visible: VisibleTools, id_: str) -> MetaAnswer:
 
 
 def describe_tool(visible: VisibleTools, tool: str) -> MetaAnswer:
-    """One tool's description and schema, whole."""
+    """Return one tool's description and schema, whole."""
     card = visible.catalog.cards.get(tool)
     name = visible.exposed.get(tool, tool)
     joins = (tool,) if visible.where(tool) == "deferred" else ()

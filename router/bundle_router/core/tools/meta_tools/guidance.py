@@ -46,8 +46,8 @@ class _Line:
 
 
 def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str], evicted: Sequence[str] = ()) -> str:
-    """The text for a placement; empty when nothing is behind search. `exposed`: exposed names by canonical; `evicted`:
-    tools that left the array when the step began."""
+    """Return the text for a placement; empty when nothing is behind search. `exposed`: exposed names by canonical;
+    `evicted`: tools that left the array when the step began."""
     eviction_text = _eviction_text(evicted, exposed, catalog.settings.activation.max_tools)
     if not placement.behind:
         return eviction_text
@@ -73,7 +73,7 @@ def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int)
 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
-    """Bundles in the decision's order, as `deferred` and `meta` have it; wholly activated ones by id at the end."""
+    """Return bundles in the decision's order, as `deferred` and `meta` have it; wholly activated ones last."""
     waiting = dict.fromkeys(row.bundle for place, row in placement.rows() if not MODES[place].in_array)
     return sorted(hidden, key=lambda id_: (list(waiting).index(id_) if id_ in waiting else len(waiting), id_))
 

@@ -17,7 +17,7 @@ _ANALYZER: Final = Analyzer()
 
 
 def plain_ranking(catalog: Catalog, query: str, permitted: Iterable[str], k: int) -> tuple[str, ...]:
-    """The `k` tools that share most words with the query, a word of the name counting thrice; ties by name.
+    """Return the `k` tools that share most words with the query, a word of the name counting thrice; ties by name.
 
     Tools of untrusted servers come after all others.
     """
@@ -34,9 +34,9 @@ def plain_ranking(catalog: Catalog, query: str, permitted: Iterable[str], k: int
 
 
 def relevant(catalog: Catalog, query: str, ranked: Sequence[str]) -> tuple[str, ...]:
-    """The ranked tools without the noise behind the best one: a query has a word or two that tell, and what shares only
-    the others ("make", "get") is not what was asked for. What ranks before the best one by words was found by more than
-    words, and stays."""
+    """Return the ranked tools without the noise behind the best one: a query has a word or two that tell, and what
+    shares only the others ("make", "get") is not what was asked for. What ranks before the best one by words was found
+    by more than words, and stays."""
     wanted = _stems(query)
     shared = {tool: _shared(catalog, tool, wanted) for tool in ranked}
     counts = Counter(word for words in shared.values() for word in words)
@@ -50,7 +50,7 @@ def relevant(catalog: Catalog, query: str, ranked: Sequence[str]) -> tuple[str, 
 
 
 def _shared(catalog: Catalog, tool: str, wanted: frozenset[str]) -> dict[str, float]:
-    """The words of the query that the tool has, with what they weigh."""
+    """Return the words of the query that the tool has, with what they weigh."""
     card = catalog.cards.get(tool)
     about = wanted & _stems(card.description[:1_000] if card is not None else "")
     return {**dict.fromkeys(about, 1.0), **dict.fromkeys(wanted & _stems(tool), _NAME)}

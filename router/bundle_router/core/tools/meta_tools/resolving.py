@@ -32,7 +32,7 @@ class Resolved:
 
 
 def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, str]) -> Resolved:
-    """The permitted tool that is meant. `canonical`: canonical names by exposed name, of the whole catalog.
+    """Return the permitted tool that is meant. `canonical`: canonical names by exposed name, of the whole catalog.
 
     A canonical or exposed name means itself, permitted or not: what is asked for by name is refused by name.
     """
@@ -53,8 +53,8 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
 
 
 def _own_name(name: str, canonical: Mapping[str, str]) -> str:
-    """The name without what Claude Code and its like put before it: `mcp__server__tool`, with the server's own name or
-    with that of this router's endpoint."""
+    """Return the name without what Claude Code and its like put before it: `mcp__server__tool`, with the server's own
+    name or with that of this router's endpoint."""
     if name in canonical or not name.startswith(CLIENT_PREFIX):
         return name
     rest = name.removeprefix(CLIENT_PREFIX)

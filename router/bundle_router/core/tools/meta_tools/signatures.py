@@ -38,15 +38,15 @@ def signature(name: str, card: Card) -> str:
 
 
 def takes_nothing(card: Card) -> bool:
-    """Whether the tool has no parameters at all."""
+    """Return whether the tool has no parameters at all."""
     schema = card.input_schema()
     combined = any(key in schema for key in ("$ref", "allOf", "anyOf", "oneOf"))
     return not _properties(schema) and not combined and schema.get("additionalProperties") in (None, False)
 
 
 def one_line(text: str, limit: int) -> str:
-    """The first sentences of a description that fit `limit` characters, on one line, without decoration; one sentence
-    that does not fit is cut at a word."""
+    """Return the first sentences of a description that fit `limit` characters, on one line, without decoration; one
+    sentence that does not fit is cut at a word."""
     plain = " ".join(_NOISE.sub("", text).split())
     kept = ""
     for sentence in _SENTENCE.split(plain):
@@ -114,7 +114,7 @@ def _either(kinds: Sequence[str]) -> str:
 
 
 def _referred(reference: Any, root: Mapping[str, Any]) -> Any:
-    """What a reference inside the schema leads to; None for any other."""
+    """Return what a reference inside the schema leads to; None for any other."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
     value: Any = root

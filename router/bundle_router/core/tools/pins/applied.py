@@ -12,7 +12,8 @@ from bundle_router.core.tools.pins.usable import Usable, usable
 
 
 def pinned(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:
-    """The catalog with the cards of the pins that its servers may be used by. Contacts nobody: pins are what is known.
+    """Return the catalog with the cards of the pins that its servers may be used by. Contacts nobody: pins are what is
+    known.
 
     Raises VolatileError, and nothing that config was checked for.
     """
@@ -21,8 +22,7 @@ def pinned(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:
 
 
 def with_cards(catalog: Catalog, known: Iterable[Usable]) -> Catalog:
-    """The catalog with the cards of what is usable added, and globs over these servers expanded; the same object when
-    there are none."""
+    """Return the catalog with the cards of what is usable added, and globs over these servers expanded."""
     cards = {name: card for one in known for name, card in one.cards.items()}
     if not cards:
         return catalog
@@ -34,7 +34,7 @@ def with_cards(catalog: Catalog, known: Iterable[Usable]) -> Catalog:
 
 
 def _expanded(bundle: Bundle, by_server: Mapping[str, list[str]], servers: Mapping[str, Server]) -> Bundle:
-    """The bundle with the tools its globs cover. They stay globs besides: the server may list more another time."""
+    """Return the bundle with the tools its globs cover. They stay globs besides: the server may list more."""
     found = {
         name
         for pattern in bundle.patterns

@@ -89,7 +89,7 @@ def _texts(pins: Pins | None) -> Iterator[tuple[str, str]]:
 def server_differences(
     pins: Pins | None, admitted: Admitted | None, server: Server, volatile: tuple[VolatilePath, ...]
 ) -> tuple[FieldDifference, ...]:
-    """What concerns all tools of the server. `admitted=None`: it was not contacted yet."""
+    """Return what concerns all tools of the server. `admitted=None`: it was not contacted yet."""
     if pins is None:
         return ()
     was, is_now = pins.origin, origin_of(server)
@@ -109,7 +109,7 @@ def _text(value: object) -> str | None:
 
 
 def differences(before: Any, after: Any) -> tuple[FieldDifference, ...]:
-    """The fields that differ, in path order, at most `MAX_DIFFERENCES` of them."""
+    """Return the fields that differ, in path order, at most `MAX_DIFFERENCES` of them."""
     found = []
     for row in _walk((), before, after):
         found.append(row)

@@ -8,7 +8,7 @@ from bundle_router.core.tools.pins.compare import Comparison, FieldDifference
 
 
 def report_lines(comparison: Comparison) -> list[str]:
-    """What `bundle-router pin` shows before it asks: nothing for a server that is as it was reviewed."""
+    """Return what `bundle-router pin` shows before it asks: nothing for a server that is as it was reviewed."""
     lines = [f"{comparison.name}: {what}" for what in (_summary(comparison),) if what]
     for difference in comparison.server:
         lines += _difference(difference)

@@ -50,7 +50,7 @@ class _WrittenPins(Frozen):
 
 
 def pins_to_text(pins: Pins) -> str:
-    """The text of the pin file. The same pins always give the same bytes."""
+    """Return the text of the pin file. The same pins always give the same bytes."""
     origin = {name: getattr(pins.origin, name) for name in Origin.__slots__}
     written = {
         "schema": SCHEMA,
@@ -73,7 +73,7 @@ def pins_to_text(pins: Pins) -> str:
 
 
 def pins_from_text(text: str, name: str) -> Pins:
-    """The pins in the text; `name` is how messages call the file. Raises CorruptPins."""
+    """Return the pins in the text; `name` is how messages call the file. Raises CorruptPins."""
     try:
         written = _WrittenPins.model_validate(json.loads(text, object_pairs_hook=_without_repetition))
     except ValidationError as wrong:
@@ -95,7 +95,7 @@ def pins_from_text(text: str, name: str) -> Pins:
 
 
 def _checked(row: _WrittenPin, written: _WrittenPins, name: str) -> Pin:
-    """The pin, when its text is the text that its digest was made of."""
+    """Return the pin, when its text is the text that its digest was made of."""
     if row.definition.get("name") != row.tool or beyond_bounds(row.definition, _BOUNDS) is not None:
         raise _corrupt(name, f"the text beside {row.tool!r} is not a definition of it")
     try:

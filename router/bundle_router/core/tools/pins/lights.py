@@ -20,7 +20,7 @@ class Light:
 
 
 def lights(found: Admitted, comparison: Comparison, everyone: Neighbourhood) -> Iterator[Light]:
-    """What warns among the tools of `found` that are new or changed; among all of them where the server itself is
+    """Yield what warns among the tools of `found` that are new or changed; among all of them where the server itself is
     another than was reviewed. `everyone` are the tools there are, of any server: texts may speak of them."""
     unread = {change.tool for change in comparison.tools if change.kind != "unchanged"}
     for tool in found.tools:

@@ -26,7 +26,7 @@ class Origin:
 
 
 def origin_of(server: Server) -> Origin:
-    """The origin of the server as it is configured now."""
+    """Return the origin of the server as it is configured now."""
     return Origin(
         transport=server.transport,
         url=server.url,
@@ -63,11 +63,11 @@ class Pins:
         return frozenset(pin.tool for pin in self.pins)
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Fresh copies of the reviewed definitions."""
+        """Return fresh copies of the reviewed definitions."""
         return [json.loads(pin.definition) for pin in self.pins]
 
     def reviewed(self, server: Server) -> Admitted:
-        """The reviewed definitions as cards, digested with what the server declares volatile now."""
+        """Return the reviewed definitions as cards, digested with what the server declares volatile now."""
         tokens = {pin.tool: pin for pin in self.pins}
         admitted = admit(server, self.definitions(), self.instructions)
         tools = tuple(
@@ -81,7 +81,7 @@ class Pins:
 def approve(
     server: Server, admitted: Admitted, previous: Pins | None = None, only: Collection[str] | None = None
 ) -> Pins:
-    """The pins that say: this was reviewed. `only` approves those tools and keeps all others as they were.
+    """Return the pins that say: this was reviewed. `only` approves those tools and keeps all others as they were.
 
     Raises RequestError when `only` names what the server does not have, or when something changed that concerns all
     its tools: then there is no approving some of them.
@@ -116,8 +116,7 @@ def approve(
 
 
 def narrowed(pins: Pins, newer: Pins | None) -> Pins:
-    """Those of the pins that newer ones hold in the same form: what was taken back since is not in them, nor is what
-    was approved since."""
+    """Return those of the pins that newer ones hold in the same form: without what was taken back or approved since."""
     if newer is None or (pins.origin, pins.instructions) != (newer.origin, newer.instructions):
         return replace(pins, pins=())
     held = {(pin.tool, pin.sha256, pin.definition) for pin in newer.pins}
@@ -125,6 +124,6 @@ def narrowed(pins: Pins, newer: Pins | None) -> Pins:
 
 
 def _digested_anew(pins: Pins, server: Server) -> Pins:
-    """The same texts with digests that leave out what is volatile now, so that one file holds one kind of digest."""
+    """Return the same texts with digests that leave out what is volatile now, so that a file holds one kind."""
     digests = {tool.card.tool: tool.card.sha256 for tool in pins.reviewed(server).tools}
     return replace(pins, pins=tuple(replace(pin, sha256=digests.get(pin.tool, pin.sha256)) for pin in pins.pins))

@@ -31,7 +31,8 @@ class Usable:
 def usable(
     pins: Pins | None, admitted: Admitted | None, server: Server, setting: PinSetting, reviewed: Admitted | None = None
 ) -> Usable:
-    """The tools of one server that may be used now. `admitted=None`: it has not been contacted, so its pins stand.
+    """Return the tools of one server that may be used now. `admitted=None`: it has not been contacted, so its pins
+    stand.
 
     `reviewed` is `pins.reviewed(server)` where the caller has kept it. Raises VolatileError.
     """
@@ -59,7 +60,7 @@ def _unpinned(admitted: Admitted | None, server: Server, setting: PinSetting) ->
 
 
 def drifted_among(tools: Iterable[str], by_server: Mapping[str, Usable]) -> tuple[tuple[str, str], ...]:
-    """The `(server, tool)` pairs for `Facts.drifted`, given the canonical names that config speaks of.
+    """Return the `(server, tool)` pairs for `Facts.drifted`, given the canonical names that config speaks of.
 
     A tool that nobody reviewed is drift like a changed one. Servers that are not in `by_server` (the local ones) are
     not judged. A server that drifted as a whole is one pair.

@@ -16,7 +16,7 @@ from bundle_router.core.tools.shaping.json_text import parse
 
 
 def without_copies(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks in order, each thing said once."""
+    """Return the blocks in order, each thing said once."""
     kept: list[Block | None] = list(blocks)
     for at, block in enumerate(blocks):
         if isinstance(block, Data) and any(_settle(kept, at, value) for value in _forms(block.value)):
@@ -25,13 +25,13 @@ def without_copies(blocks: Sequence[Block]) -> list[Block]:
 
 
 def _forms(value: Any) -> list[Any]:
-    """The value, and what is inside it when it is a wrapper with a single key."""
+    """Return the value, and what is inside it when it is a wrapper with a single key."""
     inner = [next(iter(value.values()))] if isinstance(value, dict) and len(value) == 1 else []
     return [value, *inner]
 
 
 def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
-    """True when the texts say what the value says; the better of the two then stands in the texts' place."""
+    """Return True when the texts say what the value says; the better of the two then stands in the texts' place."""
     texts = [(index, block.text) for index, block in enumerate(kept) if isinstance(block, Text) and not block.uri]
     for index, text in texts:
         if _same(text, value):

@@ -29,7 +29,7 @@ class Cut:
 
 
 def shares(sizes: Sequence[int], cap: int) -> list[int]:
-    """How many characters each piece may have: small pieces whole, the rest of the cap in equal parts."""
+    """Return how many characters each piece may have: small pieces whole, the rest of the cap in equal parts."""
     granted = [0] * len(sizes)
     left = cap
     order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
@@ -54,7 +54,7 @@ def head_tail(text: str, budget: int, hidden: int = 0) -> Cut:
 
 
 def leading_items(value: Any, budget: int) -> Cut | None:
-    """The value with only the leading items of its largest array, within `budget` characters of compact JSON.
+    """Return the value with only the leading items of its largest array, within `budget` characters of compact JSON.
 
     None when there is no array whose items could be left out to make it fit, or when not one item fits.
     """
@@ -78,12 +78,12 @@ def leading_items(value: Any, budget: int) -> Cut | None:
 
 
 def compact(value: Any) -> str:
-    """The value as the model sees it: compact JSON in its own order, invisible characters escaped."""
+    """Return the value as the model sees it: compact JSON in its own order, invisible characters escaped."""
     return visible(dumped(value))
 
 
 def _large_array(value: Any) -> tuple[list[str], list[Any]] | None:
-    """The array that makes up most of the value, with the keys that lead to it."""
+    """Return the array that makes up most of the value, with the keys that lead to it."""
     path: list[str] = []
     for _ in range(_SEARCHED):
         if isinstance(value, list):
@@ -106,7 +106,7 @@ def _with_items(value: Any, path: Sequence[str], items: list[Any]) -> Any:
 
 
 def _cut_before(text: str, at: int) -> int:
-    """A place at or before `at`: behind a line end if one is in the second half, never inside a reference."""
+    """Return a place at or before `at`: behind a line end if one is in the second half, never inside a reference."""
     at = _outside(text, at, before=True)
     line_end = text.rfind("\n", at // 2, at)
     if line_end >= 0:
@@ -115,7 +115,7 @@ def _cut_before(text: str, at: int) -> int:
 
 
 def _cut_after(text: str, at: int) -> int:
-    """The same for the start of the tail: at or behind `at`."""
+    """Return the same for the start of the tail: at or behind `at`."""
     at = _outside(text, at, before=False)
     line_end = text.find("\n", at - 1 if at else 0, at + (len(text) - at) // 2)
     return line_end + 1 if line_end >= 0 else at

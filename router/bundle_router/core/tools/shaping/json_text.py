@@ -23,7 +23,7 @@ _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).enc
 
 
 def parse(text: str) -> Any:
-    """The JSON object or array that the text is; None when it is neither."""
+    """Return the JSON object or array that the text is; None when it is neither."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -33,17 +33,17 @@ def parse(text: str) -> Any:
 
 
 def parse_finite(text: str) -> Any:
-    """The JSON value that a large text is, null for what is no number. Raises ValueError, RecursionError."""
+    """Return the JSON value that a large text is, null for what is no number. Raises ValueError, RecursionError."""
     return _FINITE.decode(text)
 
 
 def dumped(value: Any) -> str:
-    """The value as compact JSON in its own order."""
+    """Return the value as compact JSON in its own order."""
     return "".join(pieces(value))
 
 
 def pieces(value: Any, level: int = 0) -> Iterator[str]:
-    """What `dumped` joins: no piece holds more than one text, or a few thousand values."""
+    """Yield what `dumped` joins: no piece holds more than one text, or a few thousand values."""
     if level >= _LEVELS or _weight(value) < _BATCH:
         yield _ENCODE(value)
     elif isinstance(value, dict):
@@ -72,7 +72,7 @@ def pieces(value: Any, level: int = 0) -> Iterator[str]:
 
 
 def _weight(value: Any) -> int:
-    """How many values there are inside a value, counted as far as a piece may go."""
+    """Return how many values there are inside a value, counted as far as a piece may go."""
     if not isinstance(value, _CONTAINERS):
         return 0
     todo, weight = [value], 0

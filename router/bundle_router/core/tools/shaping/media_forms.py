@@ -22,7 +22,7 @@ MAX_TEXT: Final = 200_000
 
 
 def media_form(uri: str, data: bytes, facts: MediaFacts, form: Format, *, link: bool = False) -> dict[str, Any]:
-    """One part of a message (`openai`, `anthropic`) or one content block (`mcp`; `link`: a resource link)."""
+    """Return one part of a message (`openai`, `anthropic`) or one content block (`mcp`; `link`: a resource link)."""
     kind = facts.mime_type.partition(";")[0]
     name = f"artifact-{uri.rpartition(':')[2][:12]}"
     if form == "mcp" and (link or len(data) > MAX_BYTES[form]):
@@ -51,7 +51,7 @@ def _base64(data: bytes) -> str:
 
 
 def _text(kind: str, data: bytes) -> str | None:
-    """The text that the bytes are, cut; None for what is not text."""
+    """Return the text that the bytes are, cut; None for what is not text."""
     if not (kind.startswith("text/") or kind in ("application/json", "application/xml", "image/svg+xml")):
         return None
     text = data.decode("utf-8", "replace")

@@ -82,15 +82,15 @@ class References:
         return tuple(self._blobs.values())
 
     def keep_full(self, data: bytes) -> Blob:
-        """The blob of the whole result; it is kept however many media there are."""
+        """Return the blob of the whole result; it is kept however many media there are."""
         return self._keep(data, hashlib.sha256(data).hexdigest(), "full_result", self._describe(data))
 
     def media(self, block: Media) -> str:
-        """The reference to a media block."""
+        """Return the reference to a media block."""
         return self._refer(block.data, "media", claimed=block.mime_type, name=block.name)
 
     def text(self, text: str) -> str:
-        """The text with its payloads replaced."""
+        """Return the text with its payloads replaced."""
         if "data:" in text or "DATA:" in text:
             text = _replaced(text, _uris(text), self._of_uri)
         if len(text) < LONG:
@@ -100,7 +100,7 @@ class References:
         return _replaced(text, _runs(text), self._of_run)
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """The JSON value with its payloads replaced. What has none is given back itself, and nothing is changed."""
+        """Return the JSON value with its payloads replaced. What has none is given back itself."""
         if isinstance(value, str):
             return self._string(value)
         if not isinstance(value, dict | list):
@@ -137,7 +137,7 @@ class References:
         return self.text(text)
 
     def _declared(self, payload: str, holder: dict[str, Any]) -> str:
-        """The payload of an object that says it is one: an MCP image, audio or blob resource."""
+        """Return the payload of an object that says it is one: an MCP image, audio or blob resource."""
         words = (holder.get(key) for key in ("mimeType", "mime_type", "media_type"))
         claimed = next((word for word in words if isinstance(word, str)), "")
         joined = "".join(payload.split())
@@ -220,14 +220,14 @@ class References:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether there can be no payload in a value, as most are too short for one."""
+    """Return whether there can be no payload in a value, as most are too short for one."""
     if isinstance(value, str):
         return len(value) < _SHORTEST and "data:" not in value and "DATA:" not in value
     return not isinstance(value, dict | list)
 
 
 def _payload_key(value: dict[str, Any]) -> str | None:
-    """The key whose string is base64 because the object's other keys say so."""
+    """Return the key whose string is base64 because the object's other keys say so."""
     if value.get("type") in ("image", "audio") and isinstance(value.get("data"), str):
         return "data"
     if isinstance(value.get("blob"), str) and ("mimeType" in value or "uri" in value):
@@ -239,7 +239,7 @@ Span = tuple[int, int]
 
 
 def _replaced(text: str, spans: Iterable[Span], replace: Callable[[str], str]) -> str:
-    """The text with something else in place of each span."""
+    """Return the text with something else in place of each span."""
     parts: list[str] = []
     at = 0
     for start, end in spans:
@@ -249,14 +249,14 @@ def _replaced(text: str, spans: Iterable[Span], replace: Callable[[str], str]) -
 
 
 def _end(unit: re.Pattern[str], text: str, start: int) -> int:
-    """Where the units that begin at `start` end, found window by window."""
+    """Return where the units that begin at `start` end, found window by window."""
     while (found := unit.match(text, start, start + _WINDOW)) is not None and found.end() > start:
         start = found.end()
     return start
 
 
 def _is_base64(text: str, least: int) -> bool:
-    """Whether the whole text is base64 of at least so many characters, padded or not."""
+    """Return whether the whole text is base64 of at least so many characters, padded or not."""
     end = _end(_LETTERS, text, 0)
     return end >= least and text[end : end + 3] in ("", "=", "==")
 
@@ -266,7 +266,7 @@ def _padded_end(text: str, end: int) -> int:
 
 
 def _uris(text: str) -> Iterator[Span]:
-    """The `data:` URIs: all with base64, and long ones of plain SVG."""
+    """Yield the `data:` URIs: all with base64, and long ones of plain SVG."""
     at = 0
     while (found := _search(_DATA, text, at)) is not None:
         at = start = found.start()
@@ -281,7 +281,7 @@ def _uris(text: str) -> Iterator[Span]:
 
 
 def _search(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
-    """The next match of a short pattern, looked for window by window."""
+    """Return the next match of a short pattern, looked for window by window."""
     while at < len(text):
         if found := pattern.search(text, at, at + _WINDOW):
             return found
@@ -301,7 +301,7 @@ def _line_blocks(text: str) -> Iterator[Span]:
 
 
 def _runs(text: str) -> Iterator[Span]:
-    """The runs of at least `LONG` characters of base64, `\\/` being one of them."""
+    """Yield the runs of at least `LONG` characters of base64, `\\/` being one of them."""
     at = done = 0
     while at < len(text):
         block = _BLOCK.match(text, at)
@@ -317,7 +317,7 @@ def _runs(text: str) -> Iterator[Span]:
 
 
 def _start(text: str, least: int, at: int) -> int:
-    """Where the run begins that goes on at `at`, looked for as far back as `least`."""
+    """Return where the run begins that goes on at `at`, looked for as far back as `least`."""
     while True:
         at = least + len(text[least:at].rstrip(_ALPHABET))
         if at <= least or text[at - 1] != "\\" or text[at : at + 1] != "/":
@@ -326,7 +326,7 @@ def _start(text: str, least: int, at: int) -> int:
 
 
 def _starts_in(segment: str) -> list[int]:
-    """Where media may begin inside a segment of base64, the first few."""
+    """Return where media may begin inside a segment of base64, the first few."""
     found: list[int] = []
     at = 1
     while len(found) < _MAX_STARTS and (start := _search(_STARTS, segment, at)) is not None:
@@ -336,14 +336,14 @@ def _starts_in(segment: str) -> list[int]:
 
 
 def _segment_end(run: str, start: int) -> int:
-    """Where the longest piece ends that uses one alphabet, `+/` or `-_`: no encoder mixes them."""
+    """Return where the longest piece ends that uses one alphabet, `+/` or `-_`: no encoder mixes them."""
     standard = min((at for letter in "+/" if (at := run.find(letter, start)) >= 0), default=-1)
     url_safe = min((at for letter in "-_" if (at := run.find(letter, start)) >= 0), default=-1)
     return max(standard, url_safe) if standard >= 0 and url_safe >= 0 else len(run)
 
 
 def _decode(payload: str) -> bytes | None:
-    """The bytes of base64 in either alphabet, padded or not; a last lone character is left out."""
+    """Return the bytes of base64 in either alphabet, padded or not; a last lone character is left out."""
     body = payload.rstrip("=")
     if len(body) % 4 == 1:
         body = body[:-1]
@@ -356,7 +356,7 @@ def _decode(payload: str) -> bytes | None:
 
 
 def _looks_like_bytes(run: str) -> bool:
-    """True for a very long run in which most of the alphabet appears, as in any compressed or random bytes."""
+    """Return True for a very long run in which most of the alphabet appears, as in any compressed or random bytes."""
     if len(run) < VERY_LONG:
         return False
     letters = set(run[:VERY_LONG])
@@ -375,7 +375,7 @@ def _as_claimed(claimed: str) -> str:
 
 
 def _unless_same(claimed: str, sniffed: str) -> str:
-    """The claim, where it says something else than the bytes do."""
+    """Return the claim, where it says something else than the bytes do."""
     essence = claimed.partition(";")[0].strip().lower()
     same = _SAME.get(essence, essence) == sniffed.partition(";")[0] or essence == "application/octet-stream"
     return "" if same else _as_claimed(claimed)

@@ -57,7 +57,7 @@ class _Piece:
 
 
 def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, reading: str = READING) -> Shaped:
-    """What the model sees of a result, and the bytes to store with it.
+    """Return what the model sees of a result, and the bytes to store with it.
 
     `max_chars` bounds the characters kept; notices (under 3,000 characters) come on top. `describe` says what bytes
     are; `reading` tells the model how to get at the artifact of a result that was cut.
@@ -89,7 +89,7 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
 
 
 def _parts(pieces: Sequence[_Piece]) -> tuple[Part, ...]:
-    """The pieces, where there is a resource among them: else the text says it all."""
+    """Return the pieces, where there is a resource among them: else the text says it all."""
     return tuple(piece.part for piece in pieces) if any(piece.uri for piece in pieces) else ()
 
 
@@ -116,7 +116,7 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
 
 
 def _titled(block: Text) -> str:
-    """The text, under a line that names the resource where it is one's."""
+    """Return the text, under a line that names the resource where it is one's."""
     if not block.uri:
         return block.text
     return f"[resource {_line(block.uri)}{f', {_line(block.mime_type)}' if block.mime_type else ''}]\n{block.text}"
@@ -127,7 +127,7 @@ def _line(text: str) -> str:
 
 
 def _bound(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[Cut]:
-    """The pieces cut so that together, with the line ends between them, they keep at most `max_chars`."""
+    """Return the pieces cut so that together, with the line ends between them, they keep at most `max_chars`."""
     if len(pieces) > min(_APART, max_chars):
         return [head_tail(shown, max_chars, sum(piece.hidden for piece in pieces))]
     granted = shares([len(piece.shown) for piece in pieces], max(0, max_chars - len(pieces) + 1))
@@ -142,7 +142,7 @@ def _fit(piece: _Piece, budget: int) -> Cut:
 
 
 def _notice(text: str, references: References, pieces: Sequence[_Piece], reading: str) -> str:
-    """Where the whole result is, how to read it, and which artifacts lost their place in the text."""
+    """Return where the whole result is, how to read it, and which artifacts lost their place in the text."""
     cut = [blob.uri for blob in references.blobs if blob.sha256 not in text]
     full = references.keep_full("\n".join(piece.full for piece in pieces).encode("utf-8"))
     whole = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {reading}]"

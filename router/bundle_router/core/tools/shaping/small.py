@@ -12,7 +12,7 @@ _EACH: Final = 16
 
 
 def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
-    """Whether text and JSON are at most `max_chars`, roughly, and nothing is media."""
+    """Return whether text and JSON are at most `max_chars`, roughly, and nothing is media."""
     left = max_chars
     for block in blocks:
         if isinstance(block, Text):
@@ -27,7 +27,7 @@ def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
 
 
 def _left(value: Any, left: int) -> int:
-    """What is left of a budget after a JSON value; negative as soon as it is spent."""
+    """Return what is left of a budget after a JSON value; negative as soon as it is spent."""
     todo = [value]
     while todo and left >= 0:
         value = todo.pop()

@@ -34,12 +34,12 @@ _FALSE_FAILS: Final = ("success", "ok", "succeeded")
 
 
 def looks_like_error(text: str) -> bool:
-    """True when a short text begins the way failures begin."""
+    """Return True when a short text begins the way failures begin."""
     return len(text) <= _LONGEST and _FIRST_WORDS.match(text) is not None
 
 
 def says_failed(value: Any) -> bool:
-    """True when a JSON object says so itself: `success: false`, `isError: true`, or an `error` with something in it."""
+    """Return True when a JSON object says so itself: `success: false`, `isError: true`, or a filled `error`."""
     if not isinstance(value, dict):
         return False
     if any(value.get(key) is True for key in _TRUE_FAILS) or any(value.get(key) is False for key in _FALSE_FAILS):

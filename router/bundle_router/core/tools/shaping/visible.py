@@ -35,7 +35,7 @@ _KEYCAPS: Final = frozenset("#*0123456789\u00a9\u00ae")
 
 
 def visible(text: str) -> str:
-    """The text with invisible characters written out as `\\u202e` (JSON's own escapes, so JSON stays JSON)."""
+    """Return the text with invisible characters written out as `\\u202e` (JSON's own escapes, so JSON stays JSON)."""
     return "".join(_visible(part) for part in slices(text)) if len(text) > _SLICE else _visible(text)
 
 
@@ -46,7 +46,7 @@ def _visible(text: str) -> str:
 
 
 def slices(text: str) -> Iterator[str]:
-    """The text in pieces, cut where no invisible character stands on either side."""
+    """Yield the text in pieces, cut where no invisible character stands on either side."""
     start = 0
     while start < len(text):
         cut = _BETWEEN.search(text, start + _SLICE)
@@ -56,21 +56,21 @@ def slices(text: str) -> Iterator[str]:
 
 
 def without_invisible(text: str) -> str:
-    """The text with invisible characters left out. For text whose hidden parts nobody should get, not even escaped."""
+    """Return the text with invisible characters left out. For text whose hidden parts nobody should get."""
     if text.isascii() and not _ASCII_CONTROL.search(text):
         return text
     return _PATTERN.sub(lambda match: kept if (kept := _escape(match)) in (match[0], "\n") else "", text)
 
 
 def invisible_in(text: str) -> str:
-    """The invisible characters of the text, in their order, without those that stand where writing needs them."""
+    """Return the invisible characters of the text, in order, without those that writing needs there."""
     if text.isascii() and not _ASCII_CONTROL.search(text):
         return ""
     return "".join(m[0] for m in _PATTERN.finditer(text) if _escape(m) not in (m[0], "\n"))
 
 
 def without_surrogates(text: str) -> str:
-    """The text with lone surrogates replaced by U+FFFD, so that it has a UTF-8 form."""
+    """Return the text with lone surrogates replaced by U+FFFD, so that it has a UTF-8 form."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -96,7 +96,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _belongs(text: str, at: int) -> bool:
-    """True for the joiners and selectors that ordinary writing needs where they stand."""
+    """Return True for the joiners and selectors that ordinary writing needs where they stand."""
     found, before, after = text[at], text[at - 1 : at], text[at + 1 : at + 2]
     if "\ufe00" <= found <= "\ufe0f":
         return bool(before) and (before in _KEYCAPS or before >= "\u2000") and not _IS_SUSPECT.match(before)

@@ -34,7 +34,7 @@ def take_out_nan(value: Any) -> None:
 
 
 def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
-    """The blocks of a result: its content in order, then its structured content. At most `max_blocks` of content."""
+    """Return the blocks of a result: at most `max_blocks` of content in order, then structured content."""
     content = result.get("content")
     structured = result.get("structuredContent")
     blocks: list[Block] = []
@@ -55,7 +55,7 @@ def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
 
 
 def _repeats(structured: Any, content: Any) -> bool:
-    """Whether structured content is nothing but the content once more, as a real file server sends it with media."""
+    """Return whether structured content is the content once more, as a real file server sends it with media."""
     return bool(content) and isinstance(structured, dict) and structured == {"content": content}
 
 
@@ -102,7 +102,7 @@ def _media(kind: str, data: Any, mime_type: Any, name: str) -> Block:
 
 
 def _decoded(data: str, altchars: bytes | None) -> bytes:
-    """The bytes of base64, a slice at a time: a decoder holds the interpreter until it is through."""
+    """Return the bytes of base64, a slice at a time: a decoder holds the interpreter until it is through."""
     slices = [data[start : start + _SLICE] for start in range(0, len(data), _SLICE)]
     if any("=" in one for one in slices[:-1]):
         raise ValueError("padding in the middle")
@@ -110,7 +110,7 @@ def _decoded(data: str, altchars: bytes | None) -> bytes:
 
 
 def _padded(data: str) -> str:
-    """Line breaks out, missing `=` in: both are common and harmless."""
+    """Take line breaks out, put missing `=` in: both are common and harmless."""
     if "\n" in data or "\r" in data:
         data = data.replace("\n", "").replace("\r", "")
     return data + "=" * (-len(data) % 4)

@@ -47,7 +47,7 @@ class Bounds:
 
 
 def bounds_for(limits: CallLimits) -> Bounds:
-    """The bounds that follow from the config's limits: `max_concurrent_calls` is what one server may run at once."""
+    """Return the bounds that follow from the config's limits: `max_concurrent_calls` is of one server."""
     each = limits.max_concurrent_calls
     return Bounds(
         max_message_bytes=limits.max_result_bytes,
@@ -59,8 +59,8 @@ def bounds_for(limits: CallLimits) -> Bounds:
 
 
 def lifetime_s(transport: Transport, configured_s: float | None, server_ttl_ms: float | None) -> float:
-    """How long a list holds. The server's own word only shortens; 0 or less is what servers send that never thought
-    about it (every modern one measured does), so it counts as nothing said."""
+    """Return how long a list holds. The server's own word only shortens; 0 or less is what servers send that never
+    thought about it (every modern one measured does), so it counts as nothing said."""
     own = TRANSPORTS[transport].list_lifetime_s if configured_s is None else configured_s
     if server_ttl_ms is None or server_ttl_ms <= 0:
         return own

@@ -62,7 +62,7 @@ class Gate(Generic[W]):
         return True
 
     def count(self, server: str) -> tuple[int, int]:
-        """How many of a server's calls run and wait."""
+        """Return how many of a server's calls run and wait."""
         return self._running.get(server, 0), len(self._queues.get(server, ()))
 
     def _fits(self, server: str) -> bool:

@@ -49,8 +49,8 @@ class Leases(Generic[K]):
         return held, new
 
     def load(self, key: K) -> int:
-        """How many hold the key's connection, for choosing among several: one that is idle (0) before one that is not
-        open (1), and that before one that is busy."""
+        """Return how many hold the key's connection, for choosing among several: one that is idle (0) before one that
+        is not open (1), and that before one that is busy."""
         held = self._current.get(key)
         return 1 if held is None else 2 * held.leases
 
@@ -80,7 +80,7 @@ class Leases(Generic[K]):
         return [held for held in list(self._current.values()) if wanted(held.key) and self.doom(held)]
 
     def idle(self, now_ns: int) -> list[HeldConnection[K]]:
-        """What is to be closed because nobody used it for long, or because too many are open."""
+        """Return what is to be closed because nobody used it for long, or because too many are open."""
         unused = sorted((held for held in self._current.values() if not held.leases), key=lambda held: held.used_ns)
         too_many = max(0, len(self._current) - self._max_open)
         gone = [held for i, held in enumerate(unused) if i < too_many or now_ns - held.used_ns >= self._idle_ns]
@@ -95,7 +95,7 @@ class Leases(Generic[K]):
         self._current[key] = held
 
     def all(self) -> list[HeldConnection[K]]:
-        """Every connection that is held or kept."""
+        """Return every connection that is held or kept."""
         return [*self._current.values(), *self._doomed.values()]
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ class LineBuffer:
         self._held = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The complete lines, without their ends; blank ones are left out. Raises LineTooLong."""
+        """Return the complete lines, without their ends; blank ones are left out. Raises LineTooLong."""
         *whole, rest = chunk.split(b"\n")
         lines = []
         for piece in whole:

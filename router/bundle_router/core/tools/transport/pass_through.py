@@ -81,12 +81,12 @@ class ServerReply:
 
 
 def passes(server: Server, feature: Feature) -> bool:
-    """Whether the operator lets this of the server through. Never anything of one that is not trusted."""
+    """Return whether the operator lets this of the server through. Never anything of one that is not trusted."""
     return feature in server.pass_through and server.trust == "trusted"
 
 
 def narrowed(client: Client | None, server: Server) -> Client | None:
-    """The client as the server may know it: what it could give and wants to hear, as far as that is let through."""
+    """Return the client as the server may know it: what it could give and hear, as far as is let through."""
     if client is None:
         return None
     if not passes(server, "input"):
@@ -95,8 +95,8 @@ def narrowed(client: Client | None, server: Server) -> Client | None:
 
 
 def unanswerable(result: Mapping[str, Any], client: Client) -> str:
-    """What a result asks of the client that it may not be asked, or has not said that it can give; "": nothing. A
-    server was told, and may ask nevertheless."""
+    """Return what a result asks of the client that it may not be asked, or has not said that it can give; "": nothing.
+    A server was told, and may ask nevertheless."""
     requests = result.get("inputRequests")
     asked = list(requests.values()) if isinstance(requests, Mapping) else [] if requests is None else [requests]
     if not client.may_be_asked:
@@ -109,7 +109,7 @@ def _method(asked: Any) -> str:
 
 
 def can_give(client: Client, asked: Any) -> bool:
-    """Whether a client has said that it answers such a request."""
+    """Return whether a client has said that it answers such a request."""
     capability = client.capabilities.get(ASKS_FOR.get(_method(asked), ""))
     if capability is None or not isinstance(asked, Mapping):
         return False
@@ -119,14 +119,14 @@ def can_give(client: Client, asked: Any) -> bool:
 
 
 def fits(answer: ServerReply) -> bool:
-    """Whether an answer is small enough to be passed on as it came."""
+    """Return whether an answer is small enough to be passed on as it came."""
     if answer.result is None:
         return answer.error is None or _size(answer.error.data) <= MAX_PASSED_BYTES
     return _size(answer.result) <= MAX_PASSED_BYTES
 
 
 def _size(value: Any) -> int:
-    """Bytes of JSON, with everything outside ASCII escaped, as it is sent."""
+    """Return bytes of JSON, with everything outside ASCII escaped, as it is sent."""
     try:
         return len(json.dumps(value))
     except (RecursionError, ValueError, TypeError):

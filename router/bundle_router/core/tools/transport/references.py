@@ -18,7 +18,7 @@ class MissingReference(LookupError):
 
 
 def resolved(pairs: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
-    """The pairs with every reference replaced. Raises MissingReference for one that is unset or empty."""
+    """Return the pairs with every reference replaced. Raises MissingReference for one that is unset or empty."""
 
     def value_of(match: re.Match[str]) -> str:
         value = environ.get(match[1], "")

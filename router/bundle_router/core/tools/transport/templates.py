@@ -10,8 +10,8 @@ _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 
 def fits_template(uri: str, template: str) -> bool:
-    """Whether the URI begins, goes on and ends as the template does around its expressions. An expression stands for
-    the shortest text up to what follows it, so this takes no more than one pass."""
+    """Return whether the URI begins, goes on and ends as the template does around its expressions. An expression stands
+    for the shortest text up to what follows it, so this takes no more than one pass."""
     first, *rest = _EXPRESSION.split(template[:MAX_TEMPLATE])
     if not rest or len(template) > MAX_TEMPLATE:
         return uri == template

@@ -46,7 +46,7 @@ _DOWNLOAD_AND_RUN: Final = re.compile(
 
 
 def seen_in_characters(passage: TextPassage) -> Iterator[Seen]:
-    """Characters that nobody can see, and letters that are not what they look like."""
+    """Yield characters that nobody can see, and letters that are not what they look like."""
     hidden = _HARMLESS.sub("", invisible_in(passage.raw)) + "".join(_PRIVATE.findall(passage.raw))
     if hidden:
         yield "hidden-characters", f"{len(hidden)} of them: {spelled_out(hidden)}"
@@ -57,14 +57,14 @@ def seen_in_characters(passage: TextPassage) -> Iterator[Seen]:
 
 
 def spelled_out(hidden: str) -> str:
-    """The characters as escapes, and the text where they are tags (each stands for an ASCII character)."""
+    """Return the characters as escapes, and the text where they are tags (each stands for an ASCII character)."""
     tags = "".join(chr(ord(c) - 0xE0000) for c in hidden if "\U000e0020" <= c <= "\U000e007e")
     escapes = hidden[:12].encode("ascii", "backslashreplace").decode("ascii")
     return escapes + ("…" if len(hidden) > 12 else "") + (f" which reads {tags[:120]!r}" if tags else "")
 
 
 def seen_in_layout(passage: TextPassage) -> Iterator[Seen]:
-    """Text that is there and not looked at, and markup that claims to be someone else's."""
+    """Yield text that is there and not looked at, and markup that claims to be someone else's."""
     gap = _GAP.search(passage.raw)
     if gap and len(passage.raw[gap.end() :].strip()) > 20 and len(passage.raw[: gap.start()].strip()) > 0:
         yield "far-away-text", passage.raw[gap.end() :].strip()[:80]
@@ -114,5 +114,5 @@ def _readable(data: bytes) -> Iterator[str]:
 
 
 def is_command(text: str) -> bool:
-    """Whether decoded text is something a shell would run."""
+    """Return whether decoded text is something a shell would run."""
     return _COMMAND.search(folded(text)) is not None

@@ -30,8 +30,8 @@ def inspect(
     instructions: str = "",
     neighbours: Neighbourhood = NOBODY,
 ) -> LightVerdict:
-    """What the warning light makes of a raw definition. `neighbours` are the tools of all servers that may be seen
-    beside it; `instructions` are the server's own."""
+    """Return what the warning light makes of a raw definition. `neighbours` are the tools of all servers that may be
+    seen beside it; `instructions` are the server's own."""
     found: dict[str, LightFinding] = {}
     for passage in (*passages(definition), *passages({"instructions": instructions})):
         for rule, seen in _seen(passage):

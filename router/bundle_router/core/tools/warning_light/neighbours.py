@@ -65,7 +65,7 @@ class Neighbourhood:
 
 
 def _names_in(description: str) -> dict[str, int]:
-    """What may be tools' names in a text, each with where it stands first."""
+    """Return what may be tools' names in a text, each with where it stands first."""
     found: dict[str, int] = {}
     for run in _RUN.finditer(description):
         text = run[0][: MAX_NAME + 1]
@@ -78,12 +78,12 @@ def _names_in(description: str) -> dict[str, int]:
 
 
 def _is_directed(description: str, start: int, end: int) -> bool:
-    """Whether there is an order close by."""
+    """Return whether there is an order close by."""
     return _DIRECTS.search(description[max(0, start - 120) : end + 120]) is not None
 
 
 def _is_telling(name: str) -> bool:
-    """Whether a name is one that nobody writes by chance: `search` is a word, `query_database` is a tool."""
+    """Return whether a name is one that nobody writes by chance: `search` is a word, `query_database` is a tool."""
     return "_" in name or "-" in name or re.search(r"[a-z][A-Z]", name) is not None
 
 

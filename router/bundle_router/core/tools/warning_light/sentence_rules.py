@@ -65,13 +65,13 @@ class Sentence:
 
 
 def seen_in_argument(text: str) -> Iterator[Seen]:
-    """An argument, by its name or description, that is to be filled with what a secret file holds."""
+    """Yield an argument, by its name or description, that is to be filled with what a secret file holds."""
     if FILE_SECRET.search(text) and CONTENTS.search(text):
         yield "read-secret", text[:120]
 
 
 def seen_in_sentence(text: str, before: str) -> Iterator[Seen]:
-    """Rules that a sentence meets. `before` is the sentence before it."""
+    """Yield rules that a sentence meets. `before` is the sentence before it."""
     sentence = Sentence(text, before)
     bare = sentence.bare
     if not bare.strip():
@@ -117,7 +117,7 @@ def _orders(sentence: str) -> Iterator[Seen]:
 
 
 def _one_after_another(sentence: str, *patterns: re.Pattern[str]) -> bool:
-    """Whether the patterns are met in this order. Each is taken where it first comes, so the cost is one pass."""
+    """Return whether the patterns are met in this order. Each where it first comes: one pass."""
     at = 0
     for pattern in patterns:
         found = pattern.search(sentence, at)
@@ -128,7 +128,7 @@ def _one_after_another(sentence: str, *patterns: re.Pattern[str]) -> bool:
 
 
 def _is_order(sentence: str, at: int) -> bool:
-    """Whether the verb at `at` is an order: not something that the tool, a file or a flag does."""
+    """Return whether the verb at `at` is an order: not something that the tool, a file or a flag does."""
     before = sentence[max(0, at - 40) : at]
     return re.search(r"(?:\bto|\bcan|\bmay|\bwill|\bwould|\bthat|\bwhich|\bwhether|--?)\s*$", before) is None or (
         re.search(

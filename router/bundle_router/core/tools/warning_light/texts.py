@@ -30,13 +30,13 @@ class TextPassage:
     prose: bool
 
     def sentences(self) -> list[str]:
-        """The sentences, none longer than `MAX_SENTENCE`: a longer one is taken in pieces."""
+        """Return the sentences, none longer than `MAX_SENTENCE`: a longer one is taken in pieces."""
         parts = (part.strip() for part in _SPLIT.split(self.plain))
         return [part[at : at + MAX_SENTENCE] for part in parts for at in range(0, len(part), MAX_SENTENCE)]
 
 
 def passages(definition: Mapping[str, Any]) -> list[TextPassage]:
-    """Every text of the definition, at most `MAX_TEXTS`. Names of properties are read as words."""
+    """Return every text of the definition, at most `MAX_TEXTS`. Names of properties are read as words."""
     found = []
     for place, text, prose in _texts(definition):
         raw = text[:MAX_CHARS]
@@ -47,7 +47,7 @@ def passages(definition: Mapping[str, Any]) -> list[TextPassage]:
 
 
 def folded(text: str) -> str:
-    """The text as it would be read aloud: what hides is gone, what pretends is what it resembles, case is gone."""
+    """Return the text as it would be read aloud: without what hides, look-alikes resolved, in lower case."""
     if not text.isascii():
         text = as_latin(without_invisible(text)).replace("’", "'").replace("“", '"').replace("”", '"')
     return text.lower()
