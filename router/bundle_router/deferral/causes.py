@@ -196,7 +196,7 @@ def judge(request: RequestFacts, settings: AgentSettings, table: CauseTable) -> 
 
 
 def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State, Evidence]:
-    """Return an inventory alone says nothing (`auto` writes one and defers nothing); with a known mode it does."""
+    """Judge by the inventory, which says something with a known mode only: `auto` writes one and defers nothing."""
     number = version_number(request.version)
     if number is None or not INVENTORY_SINCE <= number < SHAPES_SINCE:
         return "unknown", "none"

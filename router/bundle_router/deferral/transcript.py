@@ -421,7 +421,7 @@ def _tools(value: Any) -> list[dict[str, Any]]:
 
 
 def _as_sent(tool: dict[str, Any]) -> dict[str, Any]:
-    """Return a snapshot names the schema `schema`: return the definition as it went out."""
+    """Return the definition of a snapshot, which calls the schema `schema`, as it went out."""
     return {("input_schema" if key == "schema" else key): value for key, value in tool.items()}
 
 
