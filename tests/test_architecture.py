@@ -33,8 +33,10 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "tool": {"adapters", "core", "errors"},
 }
-SHARED_ADAPTERS = {"artifact_files", "file_locks", "json_schema", "loop", "linear_patterns", "postgres", "workers"}
-"""Threads, loops, checks and stores that several adapters stand on. No other adapter is imported by another."""
+SHARED_ADAPTERS = {
+    *("artifact_files", "file_owners", "json_schema", "loop", "linear_patterns", "postgres", "text_files", "workers"),
+}
+"""Threads, loops, checks, files and stores that several adapters stand on. No other adapter is imported by another."""
 CORE = ("models", "catalog", "tools", "config", "decide", "search", "records")
 """The core's inner layers: each may import those before it."""
 DEFERRAL_RULES = (

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
+
+from bundle_router.adapters.file_owners import is_ours
 
 T = TypeVar("T")
 
@@ -92,12 +93,3 @@ class IndexCache:
         halves = [entry for entry in folder.glob(f"{_HALF}*") if entry.stat().st_mtime < before]
         for old in (*kept[KEPT:], *halves):
             shutil.rmtree(old, ignore_errors=True)
-
-
-def is_ours(folder: Path) -> bool:
-    """Return whether a folder is one that this user made and nobody else can write to."""
-    try:
-        found = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.adapters.file_locks import holders
+from bundle_router.adapters.file_owners import holders
 from bundle_router.adapters.run_log.directory import (
     CLOSED,
     LOCK,
