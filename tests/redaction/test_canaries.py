@@ -97,6 +97,8 @@ PLACES: dict[str, Callable[[str], str]] = {
     "json": lambda text: json.dumps({"note": text, "n": 1}),
     "json not ascii": lambda text: json.dumps({"note": text, "n": "é"}, ensure_ascii=False),
     "json in json": lambda text: json.dumps({"arguments": json.dumps({"note": text})}),
+    "json, at the start of a line": lambda text: json.dumps({"note": f"before\n{text}\nafter"}),
+    "json, behind a letter": lambda text: json.dumps({"note": f"\u043a\u043b\u044e\u0447{text}"}),
     "shell": lambda text: f"$ run <<'EOF'\n{text}\nEOF",
     "traceback": traceback_of,
     "base64, first place": padded_base64(""),
@@ -261,6 +263,7 @@ def test_an_automaton_that_does_not_find_a_known_token_is_not_used(monkeypatch: 
 
 
 def test_what_one_text_may_be_decoded_to_is_bounded() -> None:
+    assert PAT in SecretRedactor().redact(encoded("word " * 20_000 + TOKEN)), "but not for a long text"
     budget = detection._Budget(10)
     assert [budget.spend(size) for size in (4, 6, 1)] == [True, True, False]
 

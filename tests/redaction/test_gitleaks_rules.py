@@ -110,6 +110,27 @@ def test_a_rule_redacts_samples_of_its_own_regex(
     assert redacted
 
 
-def test_the_example_keys_of_documentation_are_left_alone(redactor: SecretRedactor) -> None:
-    text = "aws_access_key_id AKIAIOSFODNN7EXAMPLE"
-    assert redactor.redact(text) == text
+KEY = "service_api_key = '{}'"
+LEFT = [
+    "aws_access_key_id AKIAIOSFODNN7EXAMPLE",  # allowed as a whole
+    KEY.format("aabbccdd12345678"),  # 3.5 bits a character, which is the rule's bound
+    KEY.format("abcdefghijklmnopqrstuvwxyz0123"),  # holds a stop word
+    KEY.format("abcdEFGHijkl/mnop+QRST"),  # no digit
+    "api_version_key = 'q7T9xV2mK4pL8nR3wZ6s'",  # allowed by what stands before it
+    "curl -u admin:changeme https://x.example",
+]
+FOUND = [
+    *((KEY.format(secret), KEY.format("[redacted:generic-api-key]")) for secret in (
+        "q7false9V2mK4pL8nR3", "true7T9xV2mK4pL8nR3", "aabbccd123456789", "abcdefghijklmnopqrstuvwxyA0123",
+        "abcdEFGHijkl/mnop+QRST0", "abcdEFGHijkl/mnop+QRST9",
+    )),
+    ("curl -u admin:hunter-pass https://x.example", "curl -u [redacted:curl-auth-user] https://x.example"),
+    ("curl -u 'admin:hunter-pass' https://x.example", "curl -u '[redacted:curl-auth-user]' https://x.example"),
+    ("sonar_token = 'a1b2c3d4e5f6a1b2c3d4e5f6a1b2c3d4e5f6a1b2'", "sonar_token = '[redacted:sonar-api-token]'"),
+    ("kind: Secret\ndata:\n  a: c2VjcmV0LXNlY3JldA==\n", "kind: Secret\ndata:\n  [redacted:kubernetes-secret-yaml]\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "redacted"), [*((text, text) for text in LEFT), *FOUND])
+def test_what_a_rule_allows_is_left_alone_and_the_rest_goes(redactor: SecretRedactor, text: str, redacted: str) -> None:
+    assert redactor.redact(text) == redacted

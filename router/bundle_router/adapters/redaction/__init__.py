@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from bundle_router.adapters.redaction import json_walk as values
 from bundle_router.adapters.redaction.detection import RuleBook, SecretHit
-from bundle_router.adapters.redaction.encodings import unescaped
 from bundle_router.adapters.redaction.known_secrets import label_of
 
 __all__ = ["SecretRedactor"]
@@ -75,8 +74,7 @@ class SecretRedactor:
 
         Meant for a record that was just encoded: one pass, and no walk over its values, for nearly all of them.
         """
-        data = text.encode("utf-8", "surrogatepass")
-        return not self._rules.suspicious(data) and not (b"\\" in data and self._rules.suspicious(unescaped(data).data))
+        return not self._rules.suspicious(text.encode("utf-8", "surrogatepass"))
 
     def rules_in(self, text: str) -> list[str]:
         """Return the names of the rules that would take something out of the text, each once, sorted."""

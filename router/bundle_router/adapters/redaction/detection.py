@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import log2
@@ -20,9 +21,9 @@ from bundle_router.adapters.redaction import encodings
 from bundle_router.adapters.redaction import known_secrets as environment
 from bundle_router.adapters.redaction.automata import PatternSet, literal, pattern
 from bundle_router.adapters.redaction.field_names import NAME_ENDS
-from bundle_router.adapters.redaction.shapes import SHAPES, Shape, confirmed
+from bundle_router.adapters.redaction.shapes import SHAPES, Shape, confirmed, is_long_token
 
-QUOTES: Final = b"\"'`"
+_QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
 PROOF: Final = b"ghp_" + b"0aB1" * 9
 """A token that every automaton must find: RE2 reports one that ran out of memory as one that found nothing."""
 MAX_LAYERS: Final = 3
@@ -44,7 +45,7 @@ class Keywords:
     """Which keywords of the rules occur in a text, whatever their case. Compiled when a probe first matches."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._words = sorted(set(words))
+        self._words = tuple(set(words))
 
     @cached_property
     def _set(self) -> PatternSet:
@@ -100,9 +101,9 @@ class GitleaksRule:
         data = text.data
         for spans in pattern(self.regex).spans(data):
             start, end = self._secret(spans)
-            while end - start > 1 and data[start] in QUOTES and data[start] == data[end - 1]:
-                start, end = start + 1, end - 1
-            if start < end and self._is_secret(data[start:end], data[spans[0][0] : spans[0][1]]):
+            if quoted := _QUOTED.fullmatch(data, start, end):
+                start, end = quoted.span("text")
+            if self._is_secret(data[start:end], data[slice(*spans[0])]):
                 yield SecretHit(start, end, self.rank, self.id)
 
     def _secret(self, spans: tuple[tuple[int, int], ...]) -> tuple[int, int]:
@@ -111,9 +112,9 @@ class GitleaksRule:
         return next((span for span in spans[1:] if span[0] < span[1]), spans[0])
 
     def _is_secret(self, secret: bytes, match: bytes) -> bool:
-        if self.entropy and entropy(secret) <= self.entropy:
+        if entropy(secret) <= self.entropy:
             return False
-        if self.id == "generic-api-key" and not any(48 <= byte <= 57 for byte in secret):
+        if self.id == "generic-api-key" and not is_long_token(secret):
             return False  # gitleaks asks for a digit in code, not in its rules
         return not any(allowance.covers(secret, match) for allowance in self.allow)
 
@@ -146,28 +147,10 @@ class ShapeRule:
                 yield start + first, start + last
 
 
-class KnownRule:
-    """The values of named environment variables. They name a hit before any rule does."""
-
-    def __init__(self, values: environment.Values) -> None:
-        self._values = values
-        self.regex = values.regex
-        self.labels = values.labels
-
-    def hits(self, text: ProbedText) -> Iterator[SecretHit]:
-        for start, end, label in self._values.found(text.data):
-            yield SecretHit(start, end, 0, label)
-
-
 def entropy(secret: bytes) -> float:
     """Shannon entropy in bits per byte."""
     size = len(secret)
     return -sum(n / size * log2(n / size) for n in map(secret.count, set(secret)))
-
-
-def _loaded() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(Path(__file__).with_name("gitleaks.json").read_text(encoding="utf-8"))
-    return loaded
 
 
 def _allowances(entries: list[dict[str, Any]]) -> tuple[SecretAllowance, ...]:
@@ -192,7 +175,7 @@ class _SharedRules:
 
 @cache
 def _shared_rules() -> _SharedRules:
-    loaded = _loaded()
+    loaded: dict[str, Any] = json.loads(Path(__file__).with_name("gitleaks.json").read_text(encoding="utf-8"))
     probes: list[str] = list(loaded["probes"])
     finders: dict[int, list[Finder]] = {}
     shared = _allowances(loaded["allow"])
@@ -223,18 +206,18 @@ class RuleBook:
     def __init__(self, known: Mapping[str, str]) -> None:
         shared = _shared_rules()
         probes, finders = list(shared.probes), dict(shared.finders)
-        values = KnownRule(environment.Values(known))
-        if values.labels:
-            finders[len(probes)] = [values.hits]
+        values = environment.Values(known)
+        if values.labels:  # which name a hit before any rule does
+            finders[len(probes)] = [lambda text: (SecretHit(at, end, 0, by) for at, end, by in values.found(text.data))]
             probes.append(values.regex)
-        probes.append(NAMED_STRUCTURE)
+        probes += (NAMED_STRUCTURE, encodings.ESCAPED)
         self._finders = finders
         self._keywords = shared.keywords
-        self._escaped, self._form, self._folded, self._base64 = range(len(probes), len(probes) + 4)
-        self._set = PatternSet([*probes, encodings.ESCAPED, encodings.FORM, encodings.FOLDED, encodings.BASE64_TEXT])
+        self._form, self._folded, self._base64 = range(len(probes), len(probes) + 3)
+        self._set = PatternSet([*probes, encodings.FORM, encodings.FOLDED, encodings.BASE64_TEXT])
         if not self._set.matching(PROOF):
             raise RuntimeError("the redaction automaton does not find a known token; it may lack memory")
-        self.labels = shared.labels | frozenset(values.labels)
+        self.labels = shared.labels | values.labels
 
     @staticmethod
     @cache
@@ -243,17 +226,17 @@ class RuleBook:
         return RuleBook({})
 
     def suspicious(self, data: bytes) -> bool:
-        """Whether any probe matches. False: there is nothing to redact. True: there may be."""
-        return self._set.matching(data) is not None
+        """Whether any probe matches, or would without escapes. False: nothing is to be redacted. True: it may be."""
+        if self._set.matching(data) is not None:
+            return True
+        return b"\\" in data and self._set.matching(encodings.probed(data)) is not None
 
     def hits(self, data: bytes) -> list[SecretHit]:
         """Every secret in the text, in no order; they may overlap."""
         return list(self._search(data, MAX_LAYERS, _Budget(16 * len(data) + 65_536)))
 
     def _search(self, data: bytes, layers: int, budget: _Budget) -> Iterator[SecretHit]:
-        candidates = self._set.matching(data)
-        if candidates is None:
-            return
+        candidates = self._set.matching(data) or ()
         text = ProbedText(data, self._keywords)
         for probe in candidates:
             for finder in self._finders.get(probe, ()):
@@ -266,8 +249,8 @@ class RuleBook:
                     start, end = view.origin(hit.start, hit.end)
                     yield SecretHit(start, end, hit.rank, hit.label)
 
-    def _views(self, data: bytes, candidates: list[int]) -> Iterator[encodings.View]:
-        if self._escaped in candidates:
+    def _views(self, data: bytes, candidates: Collection[int]) -> Iterator[encodings.View]:
+        if encodings.ESCAPE.search(data):
             yield encodings.unescaped(data)
         if self._form in candidates:
             yield encodings.unescaped_form(data)

@@ -17,7 +17,7 @@ from typing import Final
 from bundle_router.adapters.redaction.automata import pattern
 
 ESCAPED: Final = r"""%[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])"""
-"""Occurs in every text that `unescaped` would change in a way that matters."""
+"""What a secret may hide behind in any text. The other escapes matter where something begins right behind them."""
 FORM: Final = r"=[\w.*~%-]*\+"
 """A parameter of a form, where `+` stands for a space."""
 _GROUP: Final = r"[CDI-Za-f][AC-HQS-Xgi-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_-]"
@@ -29,8 +29,9 @@ FOLDED: Final = r"[A-Za-z0-9+/_-]{48,}(?:\r?\n|\\n)[ \t]*[A-Za-z0-9+/_-]{4}"
 
 WRITTEN: Final = r"[\t\n\r -~]{12,}"
 
-_ESCAPE: Final = re.compile(rb'%([0-9A-Fa-f]{2})|\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))')
+ESCAPE: Final = re.compile(rb'%([0-9A-Fa-f]{2})|\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))')
 _SIMPLE: Final = {98: b"\b", 102: b"\f", 110: b"\n", 114: b"\r", 116: b"\t"}
+_WIDE: Final = ((rb"\\u0[0-7]..", b"\xc3\xa9"), (rb"\\u[0-9A-Fa-f]{4}", b"\xe4\xb8\xad"))
 _FOLD: Final = re.compile(rb"(?<=[A-Za-z0-9+/_-]{48})(?:\r?\n|\\n)[ \t]*(?=[A-Za-z0-9+/_-]{4})")
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 
@@ -84,7 +85,16 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 def unescaped(data: bytes) -> View:
     """Without one level of URL and JSON escapes."""
-    return _replaced(data, _ESCAPE, _unescape)
+    return _replaced(data, ESCAPE, _unescape)
+
+
+def probed(data: bytes) -> bytes:
+    """A text in which nothing matches `ESCAPED`, without its other escapes. Beyond ASCII one character is any other."""
+    for letter, character in _SIMPLE.items():
+        data = data.replace(b"\\%c" % letter, character)
+    for escape, character in _WIDE if b"\\u" in data else ():
+        data = re.sub(escape, character, data)
+    return data
 
 
 def unescaped_form(data: bytes) -> View:

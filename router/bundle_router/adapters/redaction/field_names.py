@@ -32,7 +32,7 @@ ENDINGS: Final = (
     "cookies",
     "token",
 )
-EXACT: Final = frozenset({"pass", "pwd", "jsessionid", "phpsessid", "connectsid", "aspnetsessionid", "sharedaccesskey"})
+EXACT: Final = frozenset({"pass", "pwd", "jsessionid", "phpsessid", "connectsid", "aspnetsessionid"})
 
 NOT_SECRET: Final = (
     # Cursors and units that end in "token" and are needed to read a record.

@@ -44,7 +44,7 @@ def is_token(value: bytes) -> bool:
 
 def is_long_token(value: bytes) -> bool:
     """A token with a digit: for places where prose is as likely."""
-    return is_value(value) and any(48 <= byte <= 57 for byte in value)
+    return is_value(value) and re.search(rb"[0-9]", value) is not None
 
 
 def is_basic(value: bytes) -> bool:
