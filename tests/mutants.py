@@ -6,10 +6,12 @@ mutant is killed or no longer there.
 
 Rules:
 1. Nothing on disk is changed. pytest collects an area's tests once; for each mutant this process is forked, the child
-   puts the mutant's code into the functions that exist, and runs the tests that enter the changed statement, quickest
-   first, to the first that fails. Which they are is seen once, with code that notes each statement it enters.
-2. What is changed: the body of functions, and the values of constants of a module (put wherever they were imported).
-   Not: class bodies, defaults of parameters, decorators, annotations, messages.
+   puts the mutant's code into the functions that exist, and runs the tests that enter the changed statement, to the
+   first that fails: first those that told other mutants apart, then the quickest. Which enter it is seen once, with
+   code that notes each statement it enters.
+2. What is changed: the body of functions, and the values of constants of a module (put wherever they were imported,
+   and the constants made of them in the area made anew). Not: class bodies, defaults of parameters, decorators,
+   annotations, messages, regular expressions.
 3. The quickest tests that together take `SECONDS` of CPU have to tell it apart: what only a long search would find is
    found by chance.
 4. A child that fails, dies or uses several times the CPU of its tests is a killed mutant. Hypothesis takes the same
@@ -30,6 +32,7 @@ import builtins
 import copy
 import gc
 import importlib
+import mmap
 import os
 import pickle
 import re
@@ -343,14 +346,14 @@ def codes(code: CodeType) -> Iterator[CodeType]:
             yield from codes(constant)
 
 
-def put(mutant: Mutant, live: Live) -> bool:
+def put(mutant: Mutant, live: Live, paths: Sequence[Path]) -> bool:
     """Put a mutant in place of the original, in this process. False: it changes nothing that exists."""
     statement = changed(mutant)
-    for kept in vars(module_of(mutant.path)).values():
-        if hasattr(kept, "cache_clear"):
-            kept.cache_clear()
+    for path in paths:
+        _clear_caches(module_of(path))
     if mutant.constant:
-        return _put_constant(mutant, statement)
+        value = statement.value  # type: ignore[attr-defined] # `_constant` knows those that have one
+        return _put_constant(mutant.path, mutant.constant, value, paths)
     return put_code(compiled([statement], mutant.path), live[str(mutant.path)])
 
 
@@ -370,16 +373,32 @@ def module_of(path: Path) -> ModuleType:
     return importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
 
 
-def _put_constant(mutant: Mutant, statement: ast.stmt) -> bool:
-    module = module_of(mutant.path)
-    value = statement.value  # type: ignore[attr-defined] # `_constant` knows those that have one
-    old = module.__dict__[mutant.constant]
-    new = eval(compile(ast.Expression(value), str(mutant.path), "eval"), module.__dict__)
+def _clear_caches(holder: object) -> None:
+    for kept in list(vars(holder).values()):
+        kept = getattr(kept, "__func__", kept)
+        if hasattr(kept, "cache_clear"):
+            kept.cache_clear()
+        elif isinstance(kept, type) and kept.__module__ == getattr(holder, "__name__", ""):
+            _clear_caches(kept)
+
+
+def _put_constant(path: Path, name: str, value: ast.expr, paths: Sequence[Path]) -> bool:
+    """Give a constant its new value wherever it was imported, and then those of the area that are made of it."""
+    module = module_of(path)
+    old = module.__dict__[name]
+    new = eval(compile(ast.Expression(value), str(path), "eval"), module.__dict__)
     for other in list(sys.modules.values()):
         names = getattr(other, "__dict__", {})
-        if names.get(mutant.constant) is old:
-            names[mutant.constant] = new
-    return bool(module.__dict__[mutant.constant] is new)
+        if names.get(name) is old:
+            names[name] = new
+    for path in paths:
+        if module_of(path).__dict__.get(name) is new:
+            for stmt in parsed(path)[0].body:
+                made = _constant(stmt)
+                value_of: Any = getattr(stmt, "value", None)
+                if made and any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(value_of)):
+                    _put_constant(path, made, value_of, paths)
+    return bool(module.__dict__[name] is new)
 
 
 # --- running the tests -----------------------------------------------------------------------------------------------
@@ -459,7 +478,7 @@ def in_child(work: Callable[[], bytes], cpu: float) -> tuple[int, bytes]:
         code = 3
         try:
             os.setpgid(0, 0)
-            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 2))
+            _limit_cpu(cpu)
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
@@ -499,6 +518,10 @@ class Runner:
         self.paths = area.paths()
         self.survivors: list[Mutant] = []
         self.is_mutant = False
+        self.running = memoryview(mmap.mmap(-1, 8)).cast("q")
+        """The number of the test that a child runs."""
+        self.killers: list[int] = []
+        """Tests that told a mutant apart, the latest first."""
         self.error = "pytest ran nothing"
 
     @pytest.hookimpl(tryfirst=True)
@@ -540,32 +563,44 @@ class Runner:
             for one in _within(self.seconds, order, entered):
                 run_item(items[one], None)
             live = live_functions()
-        for at, mutant in enumerate(self.mutants):
-            chosen = _within(self.seconds, [one for one in order if _enters(entered[one], mutant)], entered)
+        for number, mutant in enumerate(self.mutants, 1):
+            chosen = _within(self.seconds, [at for at in order if _enters(entered[at], mutant)], entered)
+            chosen.sort(key=lambda at: self.killers.index(at) if at in self.killers else len(self.killers))
             begin = time.monotonic()
-            verdict = self._verdict(
-                mutant, [items[one] for one in chosen], sum(entered[o].seconds for o in chosen), live
-            )
-            print(f"{at + 1}/{len(self.mutants)} {verdict:9} {time.monotonic() - begin:6.1f} s  {mutant}", flush=True)
+            verdict = self._verdict(mutant, [(at, items[at], entered[at].seconds) for at in chosen], live)
+            print(f"{number}/{len(self.mutants)} {verdict:9} {time.monotonic() - begin:6.1f} s  {mutant}", flush=True)
             if verdict in ("survived", "unseen"):
                 self.survivors.append(mutant)
         return True
 
-    def _verdict(self, mutant: Mutant, items: Sequence[pytest.Item], seconds: float, live: Live) -> str:
-        if not items:
+    def _verdict(self, mutant: Mutant, chosen: Sequence[tuple[int, pytest.Item, float]], live: Live) -> str:
+        if not chosen:
             return "unseen"
 
         def work() -> bytes:
             self.is_mutant = True
-            if not put(mutant, live):
+            if not put(mutant, live, self.paths):
                 return b"unseen"
-            for item, following in zip(items, [*items[1:], None], strict=True):
-                if not run_item(item, following):
-                    return b"killed"
+            following = [item for _, item, _ in chosen[1:]]
+            for (number, item, seconds), after in zip(chosen, [*following, None], strict=True):
+                self.running[0] = number
+                _limit_cpu(time.process_time() + 2 + 8 * seconds)
+                if not run_item(item, after):
+                    os._exit(1)
             return b"survived"
 
-        status, said = in_child(work, 5 + 4 * seconds)
-        return "killed" if status else said.decode()
+        self.running[0] = -1
+        status, said = in_child(work, 5 + 4 * sum(seconds for _, _, seconds in chosen))
+        if not status:
+            return said.decode()
+        if (killer := self.running[0]) >= 0:
+            self.killers = [killer, *(at for at in self.killers if at != killer)]
+        return "killed"
+
+
+def _limit_cpu(seconds: float) -> None:
+    """End this process when it has used so much, to the second."""
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, resource.RLIM_INFINITY))
 
 
 def _within(seconds: float, order: Sequence[int], entered: Sequence[Entered]) -> list[int]:

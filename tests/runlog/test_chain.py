@@ -277,6 +277,13 @@ def test_reading_forward_ends_where_it_is_told_whatever_was_written_since(block:
     assert list(lines_forward(lambda at, length: data[at : at + length], end, block=block)) == [b"one\n", b"two\n"]
 
 
+def test_the_last_whole_line_is_looked_for_up_to_the_size_whatever_was_written_since() -> None:
+    data = b"one\ntwo\nthree\n"
+    for size, end in ((0, 0), (3, 0), (4, 4), (7, 4), (8, 8), (11, 8)):
+        for block in (1, 2, 100):
+            assert boundary(lambda at, length: data[at : at + length], size, block=block) == end
+
+
 def test_a_file_that_becomes_shorter_while_it_is_read_is_said_to() -> None:
     with pytest.raises(BadLine, match="shorter while it was read"):
         list(lines_backward(lambda at, length: b"x\n", 10))
@@ -292,9 +299,13 @@ def test_what_is_broken_is_told_by_the_record_before_it_and_the_line_it_is_on() 
     cut = check({"routing": [first]}, "r", None, Head(3, head.hash)).broken
     assert cut is not None
     assert (cut.kind, cut.seq, cut.file, cut.line) == ("cut_off", 1, "", 0)
-    changed = walk(files, Head(3, "sha256:other")).broken
-    assert changed is not None
-    assert (changed.kind, changed.seq, changed.file, changed.line) == ("changed", 2, "", 0)
+    for count, (kind, seq) in {0: ("changed", 0), 1: ("changed", 0), 3: ("changed", 2), 4: ("cut_off", 3)}.items():
+        broken = walk([files[0][:count], []], Head(count, "sha256:other")).broken
+        assert broken is not None
+        assert (broken.kind, broken.seq, broken.file, broken.line) == (kind, seq, "", 0)
+    longer, _ = layout([0, 0, 0, 0])
+    assert "the last record is not the one" in str(walk(longer, Head(3, "sha256:other")).broken)
+    assert "it is missing: record 2" in str(walk([[first, files[0][2], b"no record\n"], []], None).broken)
 
 
 def test_the_files_of_a_run_have_the_names_they_have() -> None:

@@ -32,7 +32,8 @@ def test_a_header_without_a_seal_and_a_workspace_is_an_early_one() -> None:
 
 def test_a_header_that_was_changed_or_is_not_that_of_the_first_record_is_said_to_be() -> None:
     first = {"run_json": opening_digest(HEADER)}
-    assert opening_digest({**HEADER, "closed": "later", "head": "x"}) == first["run_json"]
+    for name in ("durability", "catalogs", "healed", "reopened", "restored", "closed", "head", "count", "seal"):
+        assert opening_digest({**HEADER, name: "x"}) == first["run_json"]
     whole = sealed({**HEADER, "closed": "later"})
     assert not is_edited(whole)
     assert faults(whole, first) == faults(whole, None) == faults(HEADER, {}) == []

@@ -14,7 +14,7 @@ from bundle_router.adapters.archive import Archive, FolderHeads, prune
 from bundle_router.adapters.archive.head_files import HeadKeepingStore
 from bundle_router.cli import main
 from bundle_router.core.records.chain import FILES, genesis, parse, seal, unseal
-from bundle_router.core.records.heads import missing_runs
+from bundle_router.core.records.heads import KeptHead, faults_of_head, missing_runs
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.ports import Appended
 
@@ -42,8 +42,18 @@ class ListStore:
         return Appended((), self.seq - 1, self.head)
 
 
-def test_nothing_is_missing_where_nothing_was_begun() -> None:
+def test_what_is_missing_is_told_in_the_order_in_which_the_runs_began() -> None:
     assert missing_runs({}, ()) == []
+    heads = {run_id: KeptHead(run_id, number, 1, "sha256:0") for run_id, number in (("b", 104), ("a", 2))}
+    said = missing_runs(heads, ())
+    assert [line.split(":")[0] for line in said[:2]] == ["run 'a' is gone", "run 'b' is gone"]
+    begun = [int(line.split("number ")[1].split()[0]) for line in said[2:]]
+    assert begun == [1, *range(3, 102)], "a hundred at most"
+
+
+def test_a_head_of_another_run_is_no_head_of_this_one() -> None:
+    head = KeptHead("other", 1, 1, "sha256:0")
+    assert faults_of_head(head, "r", None) == ["the head that is kept for it is that of run 'other'"]
 
 
 def fill(root: Path, heads: FolderHeads, *run_ids: str) -> None:

@@ -24,7 +24,9 @@ RUN = ARCHIVE.run_ids()[0]
 @pytest.mark.parametrize("run_id", ARCHIVE.run_ids())
 def test_every_recorded_decision_has_a_receipt_that_shows_it(run_id: str) -> None:
     for record in ARCHIVE.records(run_id):
-        assert check_receipt(json.loads(json.dumps(ARCHIVE.receipt(run_id, record["seq"])))) == []
+        receipt = ARCHIVE.receipt(run_id, record["seq"])
+        assert receipt["schema"] == "bundle-router.receipt/1"
+        assert check_receipt(json.loads(json.dumps(receipt))) == []
 
 
 def line_changed(receipt: dict[str, Any]) -> None:
