@@ -84,14 +84,16 @@ def test_a_skill_is_handed_out_with_its_bundle_and_the_tools_it_names_are_in_the
         assert decision.exposure.tools == 2
 
 
-def test_a_composed_bundle_brings_the_skills_of_its_parts() -> None:
+@pytest.mark.parametrize("shown", [("all", "hub"), ("all",), ("outer",)])
+def test_a_composed_bundle_brings_the_skills_of_its_parts(shown: tuple[str, ...]) -> None:
     made = catalog()
     part = made.bundles["hub"]
     extra = Bundle("extra", "More.", ("s.ping",), effects=("read",), mode="deferred")
     whole = Bundle("all", "All.", (*part.tools, "s.ping"), bundles=("hub", "extra"), effects=("read",), mode="deferred")
-    routes = [Route("hub", step=("hub",), bundles=("all", "hub"))]
-    composed = small_catalog({"hub": part, "extra": extra, "all": whole}, routes=routes)
-    with fake_router(replace(composed, skills=made.skills)) as router:
+    outer = replace(whole, id="outer", bundles=("all",))
+    routes = [Route("hub", step=("hub",), bundles=shown)]
+    bundles = {"hub": part, "extra": extra, "all": whole, "outer": outer}
+    with fake_router(replace(small_catalog(bundles, routes=routes), skills=made.skills)) as router:
         router.route_sync(step())
         toolset = router.tools_sync("r")
         (skill,) = toolset.skills

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures as threads
+import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_router.tools.sandbox.plan import FACILITIES
-from bundle_router.tools.workspace import cgroups, confine
+from bundle_router.tools.workspace import cgroups
 
 OWN = FACILITIES[1:]
 NO_NAMESPACES = ("files", "system calls")
@@ -100,15 +103,93 @@ def test_what_is_written_in_all_is_bounded(run: Any, workspace: Path, facilities
     assert total < 1 << 30
 
 
-def test_in_memory_file_systems_are_watched_by_the_room_they_have_left(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = confine.in_memory
-    monkeypatch.setattr(confine, "in_memory", lambda folders: tuple(folders))  # any free room will do
-    ran = run(WRITER, file_bytes=16 << 20)
+UNSEEN = {
+    "a child that nobody waits for": """
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for number in range(400):
+    if os.fork() == 0:
+        file = os.open(f"part{number}", os.O_CREAT | os.O_WRONLY)
+        os.write(file, bytes(1 << 20))
+        os._exit(0)
+    if number % 4 == 3:
+        try: os.wait()
+        except ChildProcessError: pass
+""",
+    "an orphan": """
+for number in range(100):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            file = os.open("x", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+            os.write(file, bytes(1 << 20))
+        os._exit(0)
+    os.wait()
+    time.sleep(0.01)
+time.sleep(1)
+""",
+    "room that is reserved": """
+for number in range(200):
+    os.posix_fallocate(os.open(f"part{number}", os.O_CREAT | os.O_WRONLY), 0, 4 << 20)
+    time.sleep(0.02)
+""",
+    "a file without a name": """
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+held = []
+for number in range(100):
+    held.append(os.open("x", os.O_CREAT | os.O_RDWR)); os.unlink("x")
+    if os.fork() == 0:
+        os.write(held[-1], bytes(4 << 20))
+        os._exit(0)
+    time.sleep(0.01)
+time.sleep(1)
+""",
+}
+
+
+@pytest.mark.parametrize("source", UNSEEN.values(), ids=UNSEEN.keys())
+def test_what_the_kernel_does_not_account_is_found_by_the_room_it_takes(run: Any, source: str, facilities: Any) -> None:
+    ran = run(f"import os, time\n{source}", file_bytes=16 << 20, facilities=facilities)
     assert "it wrote more than 32 MiB" in ran.text
-    assert "/dev/shm" in real(("/dev/shm", "/"))
-    assert "/" not in real(("/",))
+
+
+def test_a_workspace_in_memory_is_bounded_too(run: Any) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        run.workspace = Path(folder).resolve()
+        ran = run(WRITER, file_bytes=16 << 20)
+    assert "it wrote more than 32 MiB" in ran.text
+
+
+def test_what_others_write_meanwhile_ends_no_program(run: Any, tmp_path: Path) -> None:
+    go, source = threading.Event(), "import time\nprint('began', flush=True); time.sleep(1.5); print('whole')"
+    with threads.ThreadPoolExecutor() as pool:
+        ran = pool.submit(run, source, file_bytes=4 << 20)
+        with (tmp_path / "theirs").open("wb") as theirs:
+            while not ran.done():
+                theirs.write(bytes(8 << 20))
+                go.wait(0.1)
+    assert "\nwhole" in ran.result().text
+
+
+HELD = {
+    "files in memory": "held = [os.memfd_create('x') for _ in range(60)]\nfor f in held: os.write(f, bytes(15 << 20))",
+    "segments": """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+for number in range(60):
+    at = libc.shmat(libc.shmget(0, 15 << 20, 0o1600), None, 0)
+    ctypes.memset(at, 1, 15 << 20)
+    libc.shmdt(ctypes.c_void_p(at))
+""",
+}
+
+
+@pytest.mark.usefixtures("no_groups")
+@pytest.mark.parametrize("source", HELD.values(), ids=HELD.keys())
+def test_memory_that_no_process_is_charged_for_is_bounded(run_either: Any, source: str) -> None:
+    ran = run_either(f"import os, time\n{source}\ntime.sleep(2)", memory_bytes=256 << 20)
+    assert "it used more than 256 MiB of memory" in ran.text
 
 
 def test_what_children_that_have_ended_wrote_counts(run: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import stat
@@ -119,6 +120,20 @@ def test_other_processes_are_neither_seen_nor_reached(run: Any) -> None:
     ran.need("process tree")
     assert "[1, 2]" in ran.text
     assert "ProcessLookupError" in ran.text
+
+
+def test_shared_memory_of_other_programs_is_neither_seen_nor_reached(run: Any) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    segment = libc.shmget(0, 4096, 0o1666)
+    assert segment >= 0
+    try:
+        source = f"import ctypes; libc = ctypes.CDLL(None); print('found', libc.shmctl({segment}, 2, bytes(256)))"
+        assert "found 0" in run(source, facilities=("files",)).text
+        ran = run(source)
+    finally:
+        libc.shmctl(segment, 0, None)
+    ran.need("mounts")
+    assert "found -1" in ran.text
 
 
 def test_git_internals_are_read_only_unless_the_rule_says_otherwise(run: Any, workspace: Path) -> None:

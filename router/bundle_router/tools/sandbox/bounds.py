@@ -4,14 +4,18 @@ The kernel bounds one process (limits) or, where control groups can be made, mem
 What it does not bound is looked at ten times a second, and the program is ended when it is too much: so a bound that is
 watched can be passed for a moment.
 
-What was written is what the kernel accounts: a process's own, and that of its children that have ended.
+What was written is what the kernel accounts: a process's own, and that of its children that somebody waited for. What
+it does not account (a child that nobody waits for, room that is taken without writing) shows in the room that is left:
+where more of that is gone than may be written, the files that changed since the program began are looked at. Memory is
+what processes hold, and what belongs to none of them: segments of System V, and files in memory without a name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +36,10 @@ class Watcher:
         self._can_read = processes is not None and Path("/proc/self/io").exists()
         self._processes = processes if processes is not None and self._can_read else list
         self._files = _free_files(plan.cwd)
-        self._free = {path: _free_bytes(path) for path in plan.in_memory}
+        self._began_ns = max(Path(path).stat().st_ctime_ns for path in plan.write)  # they were made for this program
+        self._free = self._room()
         self._written = _account("/proc/self/io", "write_bytes:") if self._can_read else 0
+        self._segments = _segments()
 
     def statements(self) -> list[Statement]:
         """Return what bounds memory, processes and disk."""
@@ -58,8 +64,7 @@ class Watcher:
         if "pids" not in self._in_groups and len(pids) > plan.max_processes:
             return f"it started more than {plan.max_processes} processes"
         written = sum(_account(f"/proc/{pid}/io", "write_bytes:") for pid in ("self", *pids)) - self._written
-        in_memory = sum(max(0, free - _free_bytes(path)) for path, free in self._free.items())
-        if max(written, in_memory) > plan.total_written_bytes:
+        if written > plan.total_written_bytes or self._has_filled(pids):
             return f"it wrote more than {plan.total_written_bytes >> 20} MiB"
         if self._files - _free_files(plan.cwd) > plan.max_new_files:
             return f"it made more than {plan.max_new_files:,} files"
@@ -69,10 +74,27 @@ class Watcher:
 
     def _memory(self, pids: Iterable[int]) -> int:
         """Count pages that several processes share once; finding that out is slow, so only where it matters."""
-        rough = sum(_kilobytes(f"/proc/{pid}/status", ("RssAnon:", "RssShmem:")) for pid in pids) << 10
-        if rough <= self._plan.total_memory_bytes:
-            return rough
-        return sum(_kilobytes(f"/proc/{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) for pid in pids) << 10
+        unmapped = sum(_nameless(pids, "/memfd:").values()) + max(0, _segments() - self._segments)
+        rough = _kilobytes(pids, "status", ("RssAnon:", "RssShmem:")) << 10
+        if rough + unmapped <= self._plan.total_memory_bytes:
+            return rough + unmapped
+        return max(_kilobytes(pids, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) << 10, unmapped)
+
+    def _room(self) -> int:
+        """Return the free bytes of the file systems that the program writes to."""
+        found = [os.statvfs(self._plan.root_fd), *map(os.statvfs, self._plan.write)]
+        return sum({one.f_fsid: one.f_bfree * one.f_frsize for one in found}.values())
+
+    def _has_filled(self, pids: Iterable[int]) -> bool:
+        """Return whether too much room is taken. Others may have taken it: then look again when as much is gone."""
+        room, bound = self._room(), self._plan.total_written_bytes
+        if self._free - room <= bound:
+            return False
+        taken = _nameless(pids, "")
+        for folder in (f"/proc/self/fd/{self._plan.root_fd}", *self._plan.write):
+            taken |= {file: size for file, size, ctime_ns in _files(folder) if ctime_ns >= self._began_ns}
+        self._free = room + min(sum(taken.values()), bound)
+        return sum(taken.values()) > bound
 
 
 def _account(path: str, name: str) -> int:
@@ -84,14 +106,34 @@ def _account(path: str, name: str) -> int:
     return 0
 
 
-def _kilobytes(path: str, names: tuple[str, ...]) -> int:
-    return sum(_account(path, name) for name in names)
+def _kilobytes(pids: Iterable[int], file: str, names: tuple[str, ...]) -> int:
+    return sum(_account(f"/proc/{pid}/{file}", name) for pid in pids for name in names)
 
 
-def _free_bytes(path: str) -> int:
+def _files(folder: str) -> Iterator[tuple[tuple[int, int], int, int]]:
+    """Yield every file below a folder: which it is, the bytes it takes, and when it was last changed."""
+    for top, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                found = Path(top, name).lstat()
+                yield (found.st_dev, found.st_ino), found.st_blocks * 512, found.st_ctime_ns
+
+
+def _nameless(pids: Iterable[int], kind: str) -> dict[tuple[int, int], int]:
+    """Return the bytes of the files that processes hold open and that have no name any more, whose last began so."""
+    taken = {}
+    for opened in (opened for pid in pids for opened in Path(f"/proc/{pid}/fd").glob("*")):
+        with contextlib.suppress(OSError):
+            found = opened.stat()
+            if not found.st_nlink and stat.S_ISREG(found.st_mode) and str(opened.readlink()).startswith(kind):
+                taken[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return taken
+
+
+def _segments() -> int:
+    """Return the bytes in memory of all System V segments that are seen here."""
     with contextlib.suppress(OSError):
-        found = os.statvfs(path)
-        return found.f_bfree * found.f_frsize
+        return sum(int(row.split()[-2]) for row in Path("/proc/sysvipc/shm").read_text("ascii").splitlines()[1:])
     return 0
 
 

@@ -115,8 +115,9 @@ def ruleset(grants: Iterable[Grant], *, tcp: bool) -> int:
     return made
 
 
-def enforce(made: int) -> None:
-    """Confines the calling thread, and what it starts from now on. Needs `no_new_privs` (or CAP_SYS_ADMIN). OSError."""
+def restrict_thread(made: int) -> None:
+    """Confine the calling thread, and what it starts, for good: one about to end, or a process's only one. OSError."""
+    linux.forbid_new_privileges()
     linux.syscall(_RESTRICT_SELF, ctypes.c_int(made), ctypes.c_uint32(0))
 
 
@@ -124,14 +125,14 @@ def restrict(*, write: Sequence[str | int], read: Sequence[str], devices: Sequen
     """Confines this process to these places; `tcp=False` refuses TCP too. Returns the kernel's ABI version.
 
     `write`: read, write and execute beneath; `read`: read and execute; `devices`: read and write the file itself.
-    Needs `no_new_privs` (or CAP_SYS_ADMIN). Raises OSError, and then nothing is confined.
+    Raises OSError, and then nothing is confined.
     """
     grants: list[Grant] = [(path, ~_NEVER) for path in write]
     grants += [(path, READ | RUN) for path in read]
     grants += [(path, READ_AND_WRITE) for path in devices]
     made = ruleset(grants, tcp=tcp)
     try:
-        enforce(made)
+        restrict_thread(made)
     finally:
         os.close(made)
     return abi()
@@ -153,28 +154,16 @@ def reader_ruleset(binary: str, readable: Iterable[str | int]) -> int:
     return ruleset([*grants, ("/dev/null", READ_AND_WRITE)], tcp=False)
 
 
-def restrict_thread(made: int) -> None:
-    """Restricts the calling thread, and what it starts, for good. Only ever called on a thread about to end."""
-    linux.forbid_new_privileges()
-    enforce(made)
-
-
 @cache
 def elf_loader(binary: str) -> str:
     """Return the dynamic loader a 64-bit ELF file names (its PT_INTERP segment); empty if it names none."""
-    with Path(binary).open("rb") as file:
-        head = file.read(64)
-        if len(head) < 64 or head[:5] != b"\x7fELF\x02":
-            return ""
-        order = "<" if head[5] == 1 else ">"
-        (offset,) = struct.unpack_from(order + "Q", head, 32)
-        size, number = struct.unpack_from(order + "HH", head, 54)
-        for index in range(number):
-            file.seek(offset + index * size)
-            segment = file.read(size)
-            kind, _, at = struct.unpack_from(order + "IIQ", segment)
-            if kind == 3:
-                (length,) = struct.unpack_from(order + "Q", segment, 32)
-                file.seek(at)
-                return file.read(min(length, 4096)).rstrip(b"\0").decode("utf-8", "replace")
+    data = Path(binary).read_bytes()
+    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
+        return ""
+    order = "<" if data[5] == 1 else ">"
+    offset, size, number = struct.unpack_from(order + "Q14xHH", data, 32)
+    for head in range(offset, offset + size * number, size):
+        kind, at, length = struct.unpack_from(order + "I4xQ16xQ", data, head)
+        if kind == 3:
+            return data[at : at + min(length, 4096)].rstrip(b"\0").decode("utf-8", "replace")
     return ""

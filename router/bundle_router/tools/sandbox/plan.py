@@ -80,7 +80,7 @@ class SandboxPlan:
 
     `memory_bytes` bounds one process's address space, `total_memory_bytes` the memory of all; `file_bytes` one file,
     `total_written_bytes` and `max_new_files` all that is written. `cgroups` are the program's control groups
-    (descriptor, name, what they bound), `in_memory` writable folders on file systems that live in memory.
+    (descriptor, name, what they bound).
     """
 
     argv: tuple[str, ...]
@@ -102,7 +102,6 @@ class SandboxPlan:
     mounts: tuple[Mount, ...] = ()
     entered: bool = False
     cgroups: tuple[tuple[int, str, str], ...] = ()
-    in_memory: tuple[str, ...] = ()
     memory_bytes: int = 2 << 30
     total_memory_bytes: int = 2 << 30
     file_bytes: int = 256 << 20

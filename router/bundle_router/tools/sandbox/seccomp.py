@@ -67,6 +67,7 @@ _REFUSED: Final = {
     "syslog": (103, 116),
 }
 _ABSENT: Final = {"clone3": (435, 435), "openat2": (437, 437)}
+_UNSUPPORTED: Final = {"fallocate": (285, 47)}
 
 _NEW_NAMESPACES: Final = 0x7E020000
 _SET_ID: Final = 0o6000
@@ -111,7 +112,7 @@ def program(machine: str, *, unix_sockets: bool) -> bytes:
     families = (socket.AF_INET, socket.AF_INET6, 16, *([socket.AF_UNIX] if unix_sockets else []))
     steps = [_step(_LOAD, _ARCHITECTURE_AT), _step(_EQUAL, architecture, 1, 0), _error(errno.ENOSYS)]
     steps += [_step(_LOAD, _NUMBER_AT), _step(_GREATER_OR_EQUAL, 0x40000000, 0, 1), _error(errno.ENOSYS)]
-    for table, code in ((_REFUSED, errno.EPERM), (_ABSENT, errno.ENOSYS)):
+    for table, code in ((_REFUSED, errno.EPERM), (_ABSENT, errno.ENOSYS), (_UNSUPPORTED, errno.EOPNOTSUPP)):
         for numbers in table.values():
             steps += [_step(_EQUAL, numbers[column], 0, 1), _error(code)]
     for test, rows in ((_ANY_BIT, _BITS_REFUSED), (_EQUAL, _VALUES_REFUSED)):

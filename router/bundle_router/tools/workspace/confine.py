@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from bundle_router.core.models import BinaryRule
@@ -44,18 +40,3 @@ def readable(rule: BinaryRule, binary: Binary) -> tuple[str, ...]:
 def loader() -> tuple[str, ...]:
     """Return what the launcher's interpreter needs; the program itself is not granted it."""
     return (base_interpreter(), sys.base_prefix, sys.base_exec_prefix)
-
-
-def in_memory(folders: Sequence[str]) -> tuple[str, ...]:
-    """Return those folders that lie on a file system in memory: what is written there no process is charged for."""
-    kinds = {}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            fields, _, kind = line.partition(" - ")
-            kinds[fields.split()[2]] = kind.split()[0]
-    numbers = {folder: Path(folder).stat().st_dev for folder in folders}
-    return tuple(
-        folder
-        for folder, number in numbers.items()
-        if kinds.get(f"{os.major(number)}:{os.minor(number)}") in ("tmpfs", "ramfs")
-    )

@@ -212,7 +212,6 @@ def _plan(
         hidden=kept.hidden,
         masked=kept.masked,
         pinned=kept.pinned,
-        in_memory=confine.in_memory((root.path, private)),
         memory_bytes=rule.memory_bytes,
         total_memory_bytes=rule.memory_bytes,
         file_bytes=rule.file_bytes,
@@ -263,16 +262,13 @@ def _headline(finished: Finished) -> str:
     if finished.exceeded:
         return f"ended after {took}: {finished.exceeded}{left}"
     if finished.signal is not None:
-        return f"ended by {_signal_name(finished.signal)} after {took}{_hint(finished.signal)}{left}"
+        hint = " (a file grew past its limit)" if finished.signal == signal.SIGXFSZ else ""
+        return f"ended by {_signal_name(finished.signal)} after {took}{hint}{left}"
     return f"exit {finished.exit_code} after {took}{left}"
 
 
 def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
-
-
-def _hint(number: int) -> str:
-    return " (a file grew past its limit)" if number == signal.SIGXFSZ else ""
 
 
 def summary(statements: tuple[Statement, ...]) -> str:

@@ -54,7 +54,11 @@ def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, pr
     if autorun_part(PurePosixPath(root.within).parts):
         protected.append(_seen(top))
     reach = [top, *(Path(os.path.realpath(path)) for path in readable)]
-    hidden = [_seen(path) for path in _within_reach(context.hidden, reach) if not top.is_relative_to(path)]
+    hidden = [
+        _seen(path)
+        for path in map(Path, map(os.path.realpath, context.hidden))
+        if any(path.is_relative_to(folder) for folder in reach) and not top.is_relative_to(path)
+    ]
     found = survey(root.path, {*code.places, *map(os.path.realpath, context.hidden)} - {root.path})
     autorun += [_seen(path) for path in found.repositories if protect_git and path.parent != top]
     protected += [_seen(path, required=True) for path in found.router_code]
@@ -115,12 +119,6 @@ def _rename(folder: int, name: str) -> str:
 
 def _present(places: Iterable[Place | None]) -> tuple[Place, ...]:
     return tuple(place for place in places if place)
-
-
-def _within_reach(hidden: Iterable[str], reach: list[Path]) -> Iterator[Path]:
-    for path in map(Path, map(os.path.realpath, hidden)):
-        if any(path.is_relative_to(folder) for folder in reach):
-            yield path
 
 
 def _seen(path: Path, *, required: bool = False) -> Place | None:

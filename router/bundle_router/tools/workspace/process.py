@@ -324,11 +324,8 @@ class _Watch:
     def _drain(self) -> None:
         """What is still in the pipes. Nobody writes any more, so it is little; a writer that escaped can't hold us."""
         deadline = time.monotonic() + 1.0
-        while self._selector.get_map() and time.monotonic() < deadline:
-            before = len(self._selector.get_map()), sum(capture.total for capture in self._streams.values())
+        while self._selector.get_map() and self._selector.select(0) and time.monotonic() < deadline:
             self._read(0)
-            if before == (len(self._selector.get_map()), sum(capture.total for capture in self._streams.values())):
-                return
 
     def close(self) -> None:
         """Idempotent in effect: the launcher is ended and reaped, every descriptor closed."""
