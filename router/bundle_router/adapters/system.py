@@ -17,7 +17,7 @@ class SystemClock:
     """Wall time for records, monotonic time for durations and lifetimes."""
 
     def now(self) -> str:
-        return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return datetime.now(UTC).isoformat(timespec="microseconds")[:26] + "Z"
 
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()

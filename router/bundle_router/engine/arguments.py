@@ -73,7 +73,8 @@ def read_arguments(redactor: Redactor, given: Mapping[str, Any] | str, max_bytes
         return _not_json(wrong, sorted(str(name)[:MAX_NAME] for name in list(value)[:50]))
     if len(text) > max_bytes:
         return _too_large(redactor, text, max_bytes)
-    return Arguments(value, encode(redactor.redact_value(value)))
+    redacted = redactor.redact_value(value)
+    return Arguments(value, text if redacted is value else encode(redacted))
 
 
 def _no_constant(name: str) -> object:

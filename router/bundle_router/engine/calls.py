@@ -57,7 +57,7 @@ from bundle_router.engine.results import (
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import KeyConflict, RouterError
-from bundle_router.ports import CallPlace, RawResult
+from bundle_router.ports import CallPlace, RawResult, Scope
 
 MAX_NAMED: Final = 20
 """Tools that a refusal names."""
@@ -185,8 +185,7 @@ def admit(
     idempotent = may_repeat(state.catalog, tool)
     writer = at.runs.store.writer if request.key and resolved.known else ""
     with run.lock:
-        for _ in range(MOVED_AT_MOST):
-            run.read_on()
+        for _ in range(MOVED_AT_MOST):  # the run was just read on, and what came since is told when we append
             present = run.fold.decided(state.decided.branch)
             if present is None or (present.id != state.decided.id) != bool(state.superseded):
                 return None
@@ -203,7 +202,7 @@ def admit(
                 request=request,
                 state=state,
                 folder=state.folder or TOP,
-                scope=replace(state.scope, client=_listening(state.catalog, exposed, tool, request.client)),
+                scope=Scope(run.id, state.step.principal, _listening(state.catalog, exposed, tool, request.client)),
                 started_ns=started_ns,
                 attempt=known.attempt + 1 if known is not None else 1,
                 idempotent=idempotent,
@@ -213,7 +212,8 @@ def admit(
             refusal = refusal or _refusal(state, exposed, resolved, request, checked)
             if refusal is not None:
                 return refuse(ports, run, replace(call, call_id=""), refusal, wait_s)
-            call = replace(call, joined=_with_called(run, call) if request.joins else ())
+            if request.joins and (joined := _with_called(run, call)):
+                call = replace(call, joined=joined)
             fields = call_fields(ports, run, call)
             record = CallStarted(**fields, writer=writer, arguments_digest=request.digest).to_json()
             if run.append_call(record, compare=True, wait_s=wait_s) is not None:
@@ -350,7 +350,7 @@ async def _recorded(at: CallPorts, call: AdmittedCall) -> CallOutcome:
             at.ports.diagnostics.event("error", "call.unrecorded", **fields)
         raise
     answer = outcome.answer if outcome.answer is not None and fits(outcome.answer) else None
-    return replace(outcome, stored=stored, answer=answer)
+    return replace(outcome, stored=stored, answer=answer) if stored or outcome.answer is not None else outcome
 
 
 async def _reused(at: CallPorts, call: AdmittedCall) -> CallOutcome:

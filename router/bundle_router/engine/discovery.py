@@ -45,19 +45,20 @@ class ServerDiscovery:
         if self._servers is not None:
             await self._servers.discover(self._held(state), state.scope)
 
-    async def verify(self, name: str, state_now: StateNow) -> None:
-        """Before a call: has a list that still holds of the server that it would go to."""
+    async def verify(self, name: str, state: RunState, state_now: StateNow) -> None:
+        """Before a call: has a list that still holds of the server that it would go to. `state` is that of now."""
         if self._servers is None:
             return
-        state = state_now()
         hidden = self._hidden(self._servers, state, name)
         if hidden:
             await self._servers.discover(hidden, state.scope)
+            state = state_now()
         verified: set[str] = set()
-        while todo := self._servers_of(self._servers, state_now(), name) - verified:
+        while todo := self._servers_of(self._servers, state, name) - verified:
             first = min(todo)
             await self._verified(self._servers, first, state.scope)
             verified.add(first)
+            state = state_now()
 
     async def verify_servers(self, state: RunState, names: Iterable[str]) -> None:
         """Before anything else is asked of these servers: as `verify`, of all at once."""

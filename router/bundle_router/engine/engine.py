@@ -161,12 +161,13 @@ class Engine:
             activation = run.fold.activation(branch)
         limits = self.runs.limits(run.parent_id, decided.parent_decision_id or None)
         principal = decided.step.principal
+        facts = self._machine.facts(principal)
         return RunState(
             run_id=run_id,
             decided=decided,
             activation=activation,
             surface=self._surface_for(principal),
-            facts=replace(self._machine.facts(principal), grants=limits.grants),
+            facts=replace(facts, grants=limits.grants) if limits.grants else facts,
             limits=limits,
             root=self.runs.workspace,
             outdated=decided.decision.catalog_revision != self.catalog.revision,
@@ -214,11 +215,11 @@ class Engine:
             check_key(self.ports.redactor, more["key"])
         run = await self._held(run_id)
         try:
-            given = self._read(arguments)
+            read = self._read(arguments)
             nonce = str(run.log.header.get("nonce") or run.id)
-            request = CallRequest(name, given, asked_ns, digest=keyed_digest(nonce, arguments, more.get("key")), **more)
+            request = CallRequest(name, read, asked_ns, digest=keyed_digest(nonce, arguments, more.get("key")), **more)
             if isinstance(name, str) and name in NAMES:
-                wanted = parse(name, given.value) if given.wrong is None else None
+                wanted = parse(name, read.value) if read.wrong is None else None
                 if not isinstance(wanted, CallTool):
                     return await self._answer(run, request, decision_id)
                 request = replace(request, name=wanted.name, arguments=self._read(wanted.arguments), via=name)
@@ -256,14 +257,14 @@ class Engine:
         state = await self.state_async(run.id, decision_id)
         at = CallPorts(self.ports, self.runs, run)
         if isinstance(request.name, str):
-            await self._discovery.verify(request.name, partial(self.state, run.id, decision_id))
-        given = await without_payloads(self.ports, request.arguments)
+            await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
+        recorded = await without_payloads(self.ports, request.arguments)
         artifact = partial(self.runs.artifact, run.id)
-        async with with_artifacts(self.ports, state, artifact, str(request.name), given) as filled:
-            filled_request = replace(request, arguments=filled)
+        async with with_artifacts(self.ports, state, artifact, str(request.name), recorded) as filled:
+            filled_request = request if filled is request.arguments else replace(request, arguments=filled)
 
             async def make() -> Result | KeyTaken:
-                made = await self._admitted(at, filled_request, decision_id)
+                made = await self._admitted(at, filled_request, state, decision_id)
                 if isinstance(made, AdmittedCall):
                     return await perform(at, made)
                 await at.on_disk()
@@ -272,14 +273,15 @@ class Engine:
             return await once(at, filled_request, partial(may_repeat, state.catalog), make)
 
     async def _admitted(
-        self, at: CallPorts, request: CallRequest, decision_id: str | None
+        self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
     ) -> AdmittedCall | KeyTaken | Result:
-        """Judge a call by what holds when it begins: meanwhile the run, or an ancestor, may have been routed anew."""
+        """Judge a call by what holds when it begins: meanwhile the run, or an ancestor, may have been routed anew.
+        `state` may be older: it says for which tool the arguments are checked, and `admit` whether it still is that."""
         while True:
-            state = await self.state_async(at.run.id, decision_id)
-            request = replace(request, joins=request.joins and not state.decided.fixed_list)
             checked = await check_arguments(self.ports, state, recordable(request.name), request.arguments)
             state = await self.state_async(at.run.id, decision_id)
+            if request.joins and state.decided.fixed_list:
+                request = replace(request, joins=False)
             tree = self.runs.tree_spent(at.run)
             found = await on_store(self._store, partial(admit, at, state, request, checked, tree))
             if isinstance(found, AdmittedCall) and tree is not None:

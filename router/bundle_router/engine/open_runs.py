@@ -108,15 +108,21 @@ class OpenRun:
         """Take in what others appended. The caller holds the lock."""
         self.fold.take_all(self.log.news())
 
-    def append_call(self, record: Mapping[str, Any], *, compare: bool, wait_s: float) -> int | None:
+    def append_call(self, record: dict[str, Any], *, compare: bool, wait_s: float) -> int | None:
         """Append a record of a call and take it in; its `seq`, or None where `compare` and others came first, whose
         records were taken in. The caller holds the lock."""
         only_at = self.log.next_seq if compare else None
-        appended = self.log.append("calls", dict(record), only_at=only_at, wait_s=wait_s)
+        appended = self.log.append("calls", record, only_at=only_at, wait_s=wait_s)
         self.fold.take_all(appended.news)
         if appended.seq is not None:
-            self.fold.take({**record, "seq": appended.seq})
+            self.fold.take(record | {"seq": appended.seq})
         return appended.seq
+
+    def append_end(self, record: CallFinished | RequestPassed, *, compare: bool, wait_s: float) -> int | None:
+        """As `append_call`, with what the step has spent by then. The caller holds the lock."""
+        line = record.to_json()
+        line["spent"] = self.fold.spent_after(line).to_json()
+        return self.append_call(line, compare=compare, wait_s=wait_s)
 
     def append_numbered(self, record_of: Callable[[str], NumberedRecord], *, wait_s: float) -> NumberedRecord:
         """Append a record that is named after its place, and take it in; made anew where others came first, since two
@@ -124,7 +130,7 @@ class OpenRun:
         for _ in range(MOVED_AT_MOST):
             self.read_on()
             record = record_of(self.next_id())
-            if self.append_call(record.to_json(), compare=True, wait_s=wait_s) is not None:
+            if self.append_end(record, compare=True, wait_s=wait_s) is not None:
                 return record
         raise self.moved_too_often()
 

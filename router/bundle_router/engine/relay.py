@@ -270,7 +270,7 @@ class RelayedRequest:
         ports, run = self.at.ports, self.at.run
 
         def record_of(call_id: str) -> RequestPassed:
-            record = RequestPassed(
+            return RequestPassed(
                 run_id=run.id,
                 call_id=call_id,
                 decision_id=self.state.decided.id,
@@ -286,7 +286,6 @@ class RelayedRequest:
                 elapsed_ms=round((ports.clock.monotonic_ns() - request.started_ns) / 1e6, 3),
                 original_bytes=shaped.original_bytes,
             )
-            return replace(record, spent=run.fold.spent_after(record.to_json()))
 
         with run.lock:
             run.append_numbered(record_of, wait_s=wait_s)

@@ -194,19 +194,17 @@ def finish_call(
     nothing began it."""
     elapsed_ms = max(0.0, (ports.clock.monotonic_ns() - call.started_ns) / 1e6 - outcome.queued_ms)
 
-    def record_of(call_id: str) -> CallFinished:
-        named = replace(call, call_id=call_id)
-        return _finished(ports, run, named, outcome, elapsed_ms, refused=refused)
-
     if call.call_id:
         run.read_on()
-        record = record_of(call.call_id)
-        run.append_call(record.to_json(), compare=False, wait_s=wait_s)
+        record = _finished(ports, run, call, outcome, elapsed_ms, refused=refused)
+        run.append_end(record, compare=False, wait_s=wait_s)
     else:
+
+        def record_of(call_id: str) -> CallFinished:
+            return _finished(ports, run, replace(call, call_id=call_id), outcome, elapsed_ms, refused=refused)
+
         record = run.append_numbered(record_of, wait_s=wait_s)
-    result = result_of(record, idempotent=call.idempotent)
-    parts = outcome.shaped.parts
-    return replace(result, elapsed_ms=elapsed_ms, parts=parts, answer=outcome.answer, whole=outcome.whole)
+    return result_of(record, outcome, idempotent=call.idempotent)
 
 
 def _finished(
@@ -216,8 +214,11 @@ def _finished(
     shaped, state = outcome.shaped, call.state
     activation = run.fold.activation(state.decided.branch)
     joined = (*call.joined, *outcome.joined, *_readers(activation, call, shaped))
-    record = CallFinished(
-        **call_fields(ports, run, call),
+    fields = call_fields(ports, run, call)
+    if refused:
+        fields["arguments"] = shortened(fields["arguments"])
+    return CallFinished(
+        **fields,
         outcome=outcome.outcome,
         code=recordable(outcome.code)[:MAX_CODE],
         result=None if outcome.outcome == "cancelled" else shaped.text,
@@ -228,13 +229,13 @@ def _finished(
         ready_ms=round(call.ready_ms + outcome.queued_ms, 3),
         cached_from=outcome.source,
     )
-    if refused:
-        record = replace(record, arguments=shortened(record.arguments))
-    return replace(record, spent=run.fold.spent_after(record.to_json()))
 
 
-def result_of(record: CallFinished, *, idempotent: bool, again: bool = False) -> Result:
-    """Return the result that a record tells of; `again`: as that of a call that was made before."""
+def result_of(
+    record: CallFinished, outcome: CallOutcome | None = None, *, idempotent: bool, again: bool = False
+) -> Result:
+    """Return the result that a record tells of; `again`: as that of a call that was made before. `outcome` is what the
+    call came to here, with what no record holds."""
     return Result(
         outcome=record.outcome,
         text=record.result or "",
@@ -245,9 +246,12 @@ def result_of(record: CallFinished, *, idempotent: bool, again: bool = False) ->
         tool=record.name,
         elapsed_ms=record.elapsed_ms,
         joined=tuple(tool for _, tool in record.joined),
+        parts=outcome.shaped.parts if outcome is not None else (),
         cached_from=(record.cached_from or record.call_id) if again else record.cached_from,
         flags=record.shaped.flags if record.shaped is not None else (),
         retryable=record.outcome == "busy" or (idempotent and record.outcome in MAY_HAVE_HAPPENED),
+        whole=outcome.whole if outcome is not None else None,
+        answer=outcome.answer if outcome is not None else None,
     )
 
 

@@ -13,7 +13,7 @@ import psycopg
 from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
 from bundle_router.adapters.postgres.connections import PAUSE_S, Unconfirmed, is_away, translated
 from bundle_router.adapters.postgres.sessions import WriterSession
-from bundle_router.core.records.chain import BadLine, File, encode_record, genesis, seal_text, unseal, with_opening
+from bundle_router.core.records.chain import BadLine, File, encode_clean, genesis, seal_text, unseal, with_opening
 from bundle_router.core.records.header import opening_digest, sealed
 from bundle_router.errors import CorruptRun, KeyConflict, RunBusy, StorageError
 from bundle_router.ports import Appended, Clock, Healed, Redactor, Writer
@@ -151,12 +151,14 @@ class PostgresRunLog:
         if self._is_closed:
             raise StorageError(f"run {self._run_id!r} is closed", kind="io_error", advice="open it again")
         deadline = time.monotonic() + wait_s
-        text = self._encode(record)
+        text = encode_clean(record, self._redactor)
         if not self._has_begun:
             self.begin()
         while only_at is None or (only_at == self._read_to and not self._waiting):
             seq = self._read_to
-            line, hash_ = seal_text(self._opened(text) if seq == 0 else text, seq, self.head)
+            line, hash_ = seal_text(
+                with_opening(text, opening_digest(self.header)) if seq == 0 else text, seq, self.head
+            )
             others = self._write(file, record, seq, line, hash_, deadline)
             if others is None:
                 self._read_to, self.head = seq + 1, hash_
@@ -172,16 +174,6 @@ class PostgresRunLog:
         while self._fetch():
             pass
         return Appended(tuple(self._hand_out()), None)
-
-    def _opened(self, text: str) -> str:
-        return with_opening(text, opening_digest(self.header))
-
-    def _encode(self, record: dict[str, Any]) -> str:
-        """Return the record's JSON without secrets: one look at the whole text, value by value where one may be."""
-        text = encode_record(record)
-        if self._redactor is None or ("\\" not in text and self._redactor.is_clean(text)):
-            return text
-        return encode_record(self._redactor.redact_value(record))
 
     def _write(
         self, file: File, record: dict[str, Any], seq: int, line: bytes, hash_: str, deadline: float

@@ -39,9 +39,12 @@ def plain_strings(value: Any) -> list[str] | None:
                         strings.append(key)
                         if is_secret_name(key) and _goes_whole(item):
                             return None
+                    if isinstance(item, str):
+                        strings.append(item)
+                    elif item is not None:
+                        below.append(item)
                 if _named_value(node) is not None:
                     return None
-                below.extend(node.values())
             elif isinstance(node, (list, tuple)):
                 if _is_header_pair(node):
                     return None

@@ -32,7 +32,7 @@ from bundle_router.adapters.run_log.directory import (
 from bundle_router.adapters.run_log.segment import ChainReader, Replaced, Segment
 from bundle_router.adapters.run_log.storage import SPARE, Storage, failed, from_os, translated
 from bundle_router.core.catalog import Durability
-from bundle_router.core.records.chain import FILES, BadLine, File, encode_record, seal_text
+from bundle_router.core.records.chain import FILES, BadLine, File, encode_clean, seal_text, with_opening
 from bundle_router.core.records.header import SCHEMA, is_edited, opening_digest, sealed
 from bundle_router.errors import CorruptRun, RunBusy, StorageError
 from bundle_router.ports import Appended, ArtifactStore, Clock, Healed, Record, Redactor, Writer
@@ -204,7 +204,7 @@ class DiskRunLog:
         TypeError for what can't be a record.
         """
         self._refuse_ended()
-        text = self._encode(record)
+        text = encode_clean(record, self._setting.redactor)
         until_s = time.monotonic() + wait_s
         try:
             with translated("write to", self.path):
@@ -247,7 +247,7 @@ class DiskRunLog:
         if self._setting.durable:
             self._settle_other_files(segment)
         if self.next_seq == 0:
-            text = f'{text[:-1]},"run_json":"{opening_digest(self._header)}"}}'  # so the chain covers the opening
+            text = with_opening(text, opening_digest(self._header))  # so the chain covers it
         line, hash_ = seal_text(text, self.next_seq, self.head)
         self._write(segment, line)
         seq = self.next_seq
@@ -315,15 +315,6 @@ class DiskRunLog:
             advice = "close the run and open it again: it goes on from what is on disk then, maybe with this record"
             return self._refuse_from_now_on(StorageError(error.message, kind=error.kind, advice=advice))
         return error
-
-    def _encode(self, record: dict[str, Any]) -> str:
-        """The record's JSON without secrets. What the engine redacted is clean; this is for what it missed, so the
-        common case is one look at the whole text. A secret could hide behind an escape (`\\"`): then value by value.
-        """
-        text, redactor = encode_record(record), self._setting.redactor
-        if redactor is None or ("\\" not in text and redactor.is_clean(text)):
-            return text
-        return encode_record(redactor.redact_value(record))
 
     def put_catalog(self, revision: str, text: str) -> None:
         """Keep the text of a catalog revision with the run, and name it in `run.json`; nothing where it is known."""

@@ -71,7 +71,8 @@ class DiskRunStore:
     @property
     def writer(self) -> str:
         """The token of this process, whose life others can see. Made at first use. Raises StorageError."""
-        self._check_place()
+        if not self._checked:
+            self._check_place()
         return self._tokens.token
 
     def is_alive(self, writer: str) -> bool:

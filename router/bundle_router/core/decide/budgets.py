@@ -16,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.catalog import CallLimits
@@ -121,12 +121,14 @@ def asked_hash(name: str, arguments: str | None) -> int:
 
 def added(spent: Spent, result_bytes: int, elapsed_ms: float) -> Spent:
     """Return what has been spent after another call has come to its end, however often it was made."""
-    return replace(spent, result_bytes=spent.result_bytes + result_bytes, elapsed_ms=spent.elapsed_ms + elapsed_ms)
+    return Spent(
+        spent.calls, spent.result_bytes + result_bytes, spent.elapsed_ms + elapsed_ms, spent.repeats, spent.recent
+    )
 
 
 def begun(spent: Spent) -> Spent:
     """After a call that was let in."""
-    return replace(spent, calls=spent.calls + 1)
+    return Spent(spent.calls + 1, spent.result_bytes, spent.elapsed_ms, spent.repeats, spent.recent)
 
 
 def ended(spent: Spent, asked: int, answered: int, result_bytes: int, elapsed_ms: float) -> Spent:

@@ -15,6 +15,7 @@ from bundle_router.core.models.artifacts import Stored
 from bundle_router.core.records.decision_record import DecisionRecord, Json
 
 CALL_SCHEMA: Final = "bundle-router.call/1"
+_LINE: Final = ("time", "monotonic_ns", "run_id", "call_id", "decision_id", "server", "arguments")
 
 JoinedTool = tuple[str, str]
 """A tool that joined the array, after the bundle it was asked for in the name of."""
@@ -58,25 +59,12 @@ class _CallLine:
     seq: int = -1
 
     def _line(self) -> Json:
-        return {
-            "schema": CALL_SCHEMA,
-            "type": self.type,
-            "time": self.time,
-            "monotonic_ns": self.monotonic_ns,
-            "run_id": self.run_id,
-            "call_id": self.call_id,
-            "decision_id": self.decision_id,
-            "server": self.server,
-            "arguments": self.arguments,
-        }
+        return {"schema": CALL_SCHEMA, "type": self.type} | {name: getattr(self, name) for name in _LINE}
 
     @staticmethod
     def _line_from(record: Mapping[str, Any]) -> Json:
         return {
-            "run_id": record["run_id"],
-            "call_id": record["call_id"],
-            "decision_id": record["decision_id"],
-            "server": record["server"],
+            **{name: record[name] for name in ("run_id", "call_id", "decision_id", "server")},
             "arguments": record.get("arguments") or "",
             "time": record.get("time", ""),
             "monotonic_ns": record.get("monotonic_ns", 0),
@@ -110,11 +98,8 @@ class _ToolCall(_CallLine):
     def _call_from(cls, record: Mapping[str, Any]) -> Json:
         return {
             **cls._line_from(record),
+            **{name: record.get(name) or "" for name in ("bundle", "via", "key", "branch")},
             "tool": record["tool"],
-            "bundle": record.get("bundle") or "",
-            "via": record.get("via") or "",
-            "key": record.get("key") or "",
-            "branch": record.get("branch") or "",
             "attempt": record.get("attempt", 1),
         }
 
@@ -253,9 +238,7 @@ def _ending(record: Mapping[str, Any]) -> Json:
     """Return what the end of a call and of a request have in common."""
     spent = record.get("spent")
     return {
-        "outcome": record["outcome"],
-        "code": record["code"],
-        "result": record["result"],
+        **{name: record[name] for name in ("outcome", "code", "result")},
         "artifacts": tuple(Stored.from_json(row) for row in record.get("artifacts", ())),
         "elapsed_ms": record.get("elapsed_ms", 0.0),
         "spent": spent_from(spent) if spent else None,

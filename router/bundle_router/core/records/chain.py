@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from bundle_router.core.models.canonical import digest, encode_object
 
@@ -35,6 +35,11 @@ MAX_LINE: Final = 64 * 1024 * 1024
 _SUFFIX: Final = re.compile(rb',"hash":"(sha256:[0-9a-f]{64})"\}\Z')
 _LINK: Final = re.compile(rb',"seq":(\d{1,18}),"prev":"(sha256:[0-9a-f]{64})"(,"hash":"(sha256:[0-9a-f]{64})"\})\n?\Z')
 _LINK_BYTES: Final = 256
+OWN_FIELDS: Final = ("arguments_digest", "catalog_revision", "input_digest", "time", "writer")
+"""Fields of records whose values no caller chooses, in one of the forms of `_OWN_VALUE`."""
+_OWN_VALUE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}|[0-9a-f]{16}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+"""They hold no secret, and the redactor's automaton grows with every digest that it has not seen."""
+_OWN_FIELD: Final = re.compile(rf'"(?:{"|".join(OWN_FIELDS)})":"(?:{_OWN_VALUE.pattern})"')
 _SUFFIX_BYTES: Final = len(',"hash":"sha256:') + 64 + len('"}')
 
 Read = Callable[[int, int], bytes]
@@ -112,6 +117,24 @@ def encode_record(record: dict[str, Any]) -> str:
     if not record or "seq" in record or "prev" in record or "hash" in record:
         raise ValueError("a record has at least one field, and none called seq, prev or hash: the log adds those")
     return encode_object(record)
+
+
+class _Redactor(Protocol):
+    def is_clean(self, text: str) -> bool: ...
+    def redact_value(self, value: Any) -> Any: ...
+
+
+def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
+    """Return `encode_record` of the record without secrets. What the engine redacted is clean; this is for what it
+    missed, so the common case is one look at the whole text. A secret could hide behind an escape (`\\"`): then value
+    by value. Digests and times that the router itself made are not looked at (`_OWN_VALUE`). Raises as `seal` does."""
+    text = encode_record(record)
+    if redactor is None or ("\\" not in text and redactor.is_clean(_OWN_FIELD.sub('""', text))):
+        return text
+    rest = {
+        name: value for name, value in record.items() if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(str(value))
+    }
+    return text if redactor.redact_value(rest) is rest else encode_record(redactor.redact_value(record))
 
 
 def with_opening(text: str, opening: str) -> str:

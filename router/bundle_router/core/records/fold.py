@@ -55,16 +55,7 @@ class DecidedStep:
 
     @classmethod
     def of(cls, record: DecisionRecord) -> DecidedStep:
-        return cls(
-            record.step,
-            record.decision,
-            record.facts,
-            record.branch,
-            record.key,
-            record.parent_decision_id,
-            record.root,
-            record.fixed_list,
-        )
+        return cls(**{name: getattr(record, name) for name in cls.__match_args__})
 
 
 def address_of(step: Step, branch: str, key: str) -> Address:

@@ -1,0 +1,85 @@
+"""A record is written without secrets, wherever in it one stands; digests that the router made are not looked at."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+from bundle_router.adapters.redaction import SecretRedactor
+from bundle_router.core.records.chain import OWN_FIELDS, encode_clean, encode_record
+from hypothesis import given
+from hypothesis import strategies as st
+
+REDACTOR = SecretRedactor({"VENDOR_KEY": "correct horse/battery+staple"})
+TOKEN = "ghp_" + "aB3dE5gH7" * 4
+DIGEST = "9f86d081884c7d65" * 4
+RECORD: dict[str, Any] = {
+    "arguments": '{"number":3}',
+    "arguments_digest": DIGEST,
+    "artifacts": [{"uri": f"artifact:sha256:{DIGEST}", "sha256": f"sha256:{DIGEST}", "mime_type": "text/plain"}],
+    "call_id": "r.0ee31bd9.1",
+    "catalog_revision": f"sha256:{DIGEST}",
+    "facts": {"unavailable": [{"server": "github", "why": "it did not answer"}]},
+    "input_digest": f"sha256:{DIGEST}",
+    "key": "k1",
+    "result": 'it said "fine"\n',
+    "step": {"goal": "rename the flag", "labels": [{"name": "team", "value": "blue"}]},
+    "time": "2026-11-22T16:41:17.128969Z",
+    "writer": "f9c51178aa481a99",
+}
+
+
+class Witness:
+    """Passes on to the real redactor, and keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.shown = ""
+
+    def is_clean(self, text: str) -> bool:
+        self.shown += text
+        return REDACTOR.is_clean(text)
+
+    def redact_value(self, value: Any) -> Any:
+        self.shown += json.dumps(value)
+        return REDACTOR.redact_value(value)
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where the value holds text."""
+    if isinstance(value, str):
+        return [at]
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return [place for name, item in items for place in places(item, (*at, name))]
+
+
+@given(
+    st.sampled_from(places(RECORD)),
+    st.sampled_from((TOKEN, "correct horse/battery+staple", json.dumps({"password": "hunter2"}))),
+    st.sampled_from(("{}", "x {}", "{} x", f"{DIGEST} {{}}", f'"input_digest":"{DIGEST}" {{}}', '\\"{}\\"')),
+    st.booleans(),
+)
+def test_a_secret_is_found_wherever_it_stands(place: tuple[Any, ...], secret: str, form: str, escapes: bool) -> None:
+    record: Any = copy.deepcopy(RECORD)
+    if not escapes:  # one look at the whole text, instead of one at each value
+        record |= {"arguments": "{}", "result": "fine"}
+    inner = record
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = form.format(secret)
+    written = encode_clean(record, REDACTOR)
+    assert TOKEN not in written
+    assert "battery" not in written
+    assert "hunter2" not in written
+    assert json.loads(written) == REDACTOR.redact_value(record)
+
+
+def test_what_the_router_itself_made_is_not_looked_at_and_stays() -> None:
+    for record in (RECORD, RECORD | {"arguments": "{}", "result": "fine"}):
+        witness = Witness()
+        assert encode_clean(record, witness) == encode_record(record)
+        for name in OWN_FIELDS:
+            assert f'"{name}"' not in witness.shown
+    witness = Witness()
+    encode_clean(RECORD | {"writer": "not of our form"}, witness)
+    assert "not of our form" in witness.shown
