@@ -80,6 +80,7 @@ def room_of(module: str) -> str:
     return ".".join(parts[1:3]) if parts[1:2] == ["core"] and len(parts) > 3 else layer_of(module)
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """Return the dotted names imported anywhere in the module, `from x import y` as `x.y` where that is a module."""
     found: set[str] = set()
@@ -93,7 +94,9 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-IMPORTS: Final = {name: imports_of(path) for name, path in NAMES.items()}
+def all_imports() -> dict[str, set[str]]:
+    """Return what each module imports. Reads the whole package."""
+    return {name: imports_of(path) for name, path in NAMES.items()}
 
 
 # --- what is counted -------------------------------------------------------------------------------------------------
@@ -134,7 +137,7 @@ def shared_stems() -> list[str]:
     """Return modules of one stem in rooms of which one imports the other, as `stem: modules`."""
     neighbours = {
         frozenset((room_of(name), room_of(imported)))
-        for name, imports in IMPORTS.items()
+        for name, imports in all_imports().items()
         for imported in imports & NAMES.keys()
     }
     homes = defaultdict(list)

@@ -8,7 +8,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +174,16 @@ def _strike(event: str, arguments: tuple[object, ...]) -> None:
         _strikes[str(arguments[0])] = waiting
 
 
-sys.addaudithook(_strike)  # there is no taking it away again: it does nothing unless a test asks
+@cache
+def watch_openings() -> None:
+    """Have `_strike` told of each file that is opened. There is no taking it away again, and it costs every import."""
+    sys.addaudithook(_strike)
 
 
 @contextmanager
 def on_opening(path: Path, strikes: list[Callable[[], object]]) -> Iterator[None]:
     """Runs the next of the strikes each time the file is about to be opened."""
+    watch_openings()
     _strikes[str(path)] = strikes
     try:
         yield

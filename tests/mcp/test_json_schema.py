@@ -334,7 +334,7 @@ MIB = 1024 * 1024
 NUMBERS = list(range(150_000))
 OBJECTS = [{"id": i, "b": str(i)} for i in range(45_000)]
 NAMES = {f"name{i}": i for i in range(65_000)}
-LETTERS = "".join(random.Random(1).choice("ab") for _ in range(MIB))
+LETTERS = "".join(random.Random(1).choices("ab", k=MIB))
 HOSTILE: dict[str, tuple[Any, Any]] = {
     "unique objects": ({"uniqueItems": True}, OBJECTS),
     "numbers of one hash": ({"uniqueItems": True}, [i * (2**61 - 1) for i in range(50_000)]),
