@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import html
 import json
 import re
 from pathlib import Path
@@ -22,6 +24,7 @@ from starlette.testclient import TestClient
 
 from tests.pages.conftest import CONFIG
 from tests.pages.sample_runs import Team, write
+from tests.pages.sample_runs import team as sample_team
 
 BASE = "http://127.0.0.1"
 
@@ -305,6 +308,21 @@ def test_a_sub_run_is_unfolded_in_place_with_its_steps_and_calls(client: TestCli
         assert f'id="{sub.run_id}-r{row["seq"]}"' in page
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
+
+
+def test_every_link_of_the_overview_leads_to_what_it_counts(tmp_path: Path) -> None:
+    team = sample_team(days=2)
+    team.step("unnamed", "feature", "planner", "plan", "a step that names nobody", principal="")
+    team.call("unnamed", "repo.list_dir", "src")
+    team.call("unnamed", "workspace.exec", "true")
+    write(team.runs, tmp_path / "runs")
+    with contextlib.closing(open_reader(tmp_path / "runs")) as reader:
+        client = TestClient(pages(reader), base_url=BASE)
+        links = [html.unescape(link) for link in re.findall(r'<td><a href="(/[^"]+)"', client.get("/").text)]
+        assert sum("nobody" in link for link in links) == 3
+        for link in links:
+            path, _, query = link.partition("?")
+            assert client.get(f"{path}.json?{query}").json().get("total", 1) > 0, link
 
 
 def test_the_overview_has_calls_by_principal_and_how_each_day_was_settled(

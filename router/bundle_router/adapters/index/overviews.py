@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bundle_router.adapters.index.counting import FAILED
 from bundle_router.adapters.index.database import PREFIX
-from bundle_router.core.records.read_model import RecordQuery, Stats, Tally
+from bundle_router.core.records.read_model import NOBODY, RecordQuery, Stats, Tally
 
 Ask = Callable[..., list[dict[str, Any]]]
 """Gives the rows of a statement, with the values of the condition bound."""
@@ -31,13 +31,13 @@ _TABLES: Final[Mapping[str, str]] = {
     + " and c.bundle <> '' group by c.bundle",
     "calls by tool": "select c.server || '.' || c.tool as name, count(*) as n, sum(c.elapsed_ms) as amount " + _CALLS
     + " group by c.server, c.tool",
-    "calls by principal": "select coalesce(nullif(r.principal, ''), '(nobody named)') as name, count(*) as n, "
+    "calls by principal": f"select coalesce(nullif(r.principal, ''), '{NOBODY}') as name, count(*) as n, "
     "sum(c.elapsed_ms) as amount " + _CALLS + " group by r.principal",
     "calls by code": "select c.code as name, count(*) as n " + _CALLS + " and c.code <> '' group by c.code",
     "denials by code": "select c.code as name, count(*) as n " + _CALLS + " and c.outcome = 'denied' group by c.code",
     "denials by tool": "select c.server || '.' || c.tool as name, count(*) as n, 0 as amount, max(c.code) as detail "
     + _CALLS + " and c.outcome = 'denied' group by c.server, c.tool, c.code",
-    "denials by principal": "select coalesce(nullif(r.principal, ''), '(nobody named)') as name, count(*) as n "
+    "denials by principal": f"select coalesce(nullif(r.principal, ''), '{NOBODY}') as name, count(*) as n "
     + _CALLS + " and c.outcome = 'denied' group by r.principal",
     "failures by outcome": "select c.outcome as name, count(*) as n " + _CALLS + " and c.outcome in " + FAILED
     + " group by c.outcome",
@@ -51,7 +51,7 @@ _TABLES: Final[Mapping[str, str]] = {
     "having sum(b.calls) = 0",
     "asked for and missing": "select f.value as name, sum(f.count) as n, count(*) as amount from {p}facets f "
     "join {p}runs r on r.run_id = f.run_id where {where} and f.facet = 'missing' group by f.value",
-    "principals": "select coalesce(nullif(r.principal, ''), '(nobody named)') as name, count(*) as n, "
+    "principals": f"select coalesce(nullif(r.principal, ''), '{NOBODY}') as name, count(*) as n, "
     "sum(r.denied) as amount from {p}runs r where {where} group by r.principal",
     "searched at every step": "select r.run_id as name, r.searches as n, r.decisions as amount from {p}runs r "
     "where {where} and r.decisions > 0 and r.searches >= r.decisions",
@@ -112,14 +112,14 @@ def _tally(row: Mapping[str, Any]) -> Tally:
 
 _NAME: Final = "c.server || '.' || c.tool"
 _STEP_FILTERS: Final[Mapping[str, str]] = {
-    "source": "d.source = {v}", "role": "d.role = {v}", "step": "d.step = {v}", "workflow": "d.workflow = {v}",
-    "principal": "d.principal = {v}", "reason": "d.degraded_code = {v}", "model": "d.model = {v}",
-    "degraded": "d.degraded and {v} <> ''", "route": "d.route = {v}",
+    "workflow": "d.workflow = {v}", "role": "d.role = {v}", "step": "d.step = {v}", "principal": "d.principal = {v}",
+    "source": "d.source = {v}", "route": "d.route = {v}",
     "bundle": "exists (select 1 from {p}bundles b where b.run_id = d.run_id and b.seq = d.seq and b.shown "
     "and b.bundle = {v})",
+    "reason": "d.degraded_code = {v}", "model": "d.model = {v}", "degraded": "d.degraded and {v} <> ''",
 }  # fmt: skip
 _CALL_FILTERS: Final[Mapping[str, str]] = {
-    "tool": _NAME + " = {v}", "outcome": "c.outcome = {v}", "code": "c.code = {v}", "bundle": "c.bundle = {v}",
+    "tool": _NAME + " = {v}", "bundle": "c.bundle = {v}", "outcome": "c.outcome = {v}", "code": "c.code = {v}",
     "failed": "c.outcome in " + FAILED + " and {v} <> ''", "principal": "r.principal = {v}",
     "workflow": "r.workflow = {v}", "role": "d.role = {v}",
 }  # fmt: skip
@@ -127,8 +127,6 @@ _SORTS: Final = {
     "steps": {"started": "d.time", "slow": "d.elapsed_us", "tokens": "d.tokens", "cost": "d.cost_usd"},
     "calls": {"started": "c.time", "slow": "c.elapsed_ms", "bytes": "c.original_bytes"},
 }
-FILTERS: Final = {"steps": tuple(_STEP_FILTERS), "calls": tuple(_CALL_FILTERS)}
-"""What steps and calls can be narrowed by."""
 _COLUMNS: Final = {
     "steps": "d.run_id, d.seq, d.time, d.workflow, d.role, d.step, d.goal, d.principal, d.source, d.degraded, "
     "d.degraded_code, d.route, d.tools, d.tokens, d.all_tokens, d.model, d.model_failure, d.cost_usd, d.model_ms, "
@@ -151,7 +149,7 @@ def record_rows(ask: Ask, where: str, query: RecordQuery) -> tuple[list[dict[str
     parts, bound = [where], {}
     for at, (name, value) in enumerate(query.equal):
         parts.append(filters[name].replace("{v}", f":e{at}").replace("{p}", PREFIX))
-        bound[f"e{at}"] = value
+        bound[f"e{at}"] = "" if value == NOBODY else value
     source = _FROM[query.of].replace("{p}", PREFIX) + " where " + " and ".join(parts)
     order = _SORTS[query.of].get(query.sort, _SORTS[query.of]["started"])
     tie = "d.run_id, d.seq" if query.of == "steps" else "c.run_id, c.seq"

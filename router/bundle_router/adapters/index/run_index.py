@@ -23,6 +23,7 @@ from bundle_router.adapters.index.exposures import IndexedRuns
 from bundle_router.adapters.index.filling import Refreshed, refresh
 from bundle_router.adapters.index.overviews import record_rows, stats
 from bundle_router.core.records.read_model import (
+    NOBODY,
     ArtifactUse,
     Facet,
     FacetCount,
@@ -364,7 +365,8 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
     def one_of(facet: str, values: Sequence[str]) -> str:
         listed = ", ".join(bind(value) for value in values)
         among = f"select run_id from {PREFIX}facets where facet = {bind(facet)} and value in ({listed})"
-        return f"r.run_id in ({among})"
+        nobody = " or r.principal = ''" if facet == "principal" and NOBODY in values else ""
+        return f"(r.run_id in ({among}){nobody})"
 
     wanted: dict[str, list[str]] = {}
     for facet, value in query.facets:

@@ -16,10 +16,17 @@ Facet = Literal[
 FACETS: Final[tuple[Facet, ...]] = get_args(Facet)
 """What runs are filtered by. `bundle`: was shown; `tool`: was called, or asked for; `missing`: asked for and only not
 shown; `code`: why a call was refused; `reason`: why a step was degraded; `mark`: see `MARKS`."""
+NOBODY: Final = "(nobody named)"
+"""The principal, in tables and as a facet, of runs whose steps named none."""
 MARKS: Final = (
     "denied", "failed", "degraded", "media", "model failed", "searched at every step", "labelled", "sub-run", "open",
     "unreadable",
 )  # fmt: skip
+FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "steps": ("workflow", "role", "step", "principal", "source", "route", "bundle", "reason", "model", "degraded"),
+    "calls": ("tool", "bundle", "outcome", "code", "failed", "principal", "workflow", "role"),
+}
+"""What lists of steps and of calls can be narrowed by."""
 Sort = Literal["started", "took", "steps", "calls", "tokens", "saved", "cost", "denied", "failed", "run"]
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
 

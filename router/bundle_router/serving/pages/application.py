@@ -17,8 +17,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun
+from bundle_router.serving.pages.queries import Query, first
 from bundle_router.serving.pages.rendering import NAV, Links, PageContent, asset_bytes, error_page, json_text, render
-from bundle_router.serving.pages.views import Away, PageViews, Query, first
+from bundle_router.serving.pages.views import Away, PageViews
 from bundle_router.serving.refusals import Asgi
 from bundle_router.wiring.run_reader import RunReader
 

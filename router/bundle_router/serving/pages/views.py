@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final, Literal
 
@@ -13,7 +13,7 @@ from bundle_router.core.models import Facts, Step
 from bundle_router.core.models.words import SOURCES
 from bundle_router.core.records.read_model import (
     FACETS,
-    MARKS,
+    FILTERS,
     SORTS,
     Facet,
     RecordQuery,
@@ -24,14 +24,12 @@ from bundle_router.core.records.read_model import (
 )
 from bundle_router.errors import RequestError
 from bundle_router.serving.pages import charts
+from bundle_router.serving.pages.queries import PER_PAGE, Query, first, kept_query, run_query, time_of, whole
 from bundle_router.serving.pages.rendering import PageContent
 from bundle_router.wiring.run_reader import DecisionDetail, RunReader
 
-Query = Mapping[str, Sequence[str]]
-"""What stands behind the question mark of an address."""
 Away = Callable[[], Mapping[str, str]]
 """Which servers can't be used now, and why."""
-PER_PAGE: Final = 50
 RECORDS: Final = 200
 """Records of a run on one page."""
 NESTED_DEPTH: Final = 3
@@ -42,55 +40,16 @@ NESTED_OPEN: Final = 5
 """Up to so many sub-runs are unfolded."""
 SHOWN_FACETS: Final[tuple[Facet, ...]] = ("workflow", "role", "principal", "source", "bundle", "tool", "reason", "code",
                                           "missing")  # fmt: skip
-FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "steps": ("workflow", "role", "step", "principal", "source", "route", "bundle", "reason", "model", "degraded"),
-    "calls": ("tool", "bundle", "outcome", "code", "failed", "principal", "workflow", "role"),
-}
 ORDERS: Final = {
     "steps": (("started", "newest"), ("slow", "slowest"), ("tokens", "most tokens"), ("cost", "most expensive")),
     "calls": (("started", "newest"), ("slow", "slowest")),
 }
-TITLES: Final = {"steps": "Steps", "calls": "Calls"}
 PRESETS: Final = {
     "steps": (("degraded", {"degraded": "1"}), ("decided by the model", {"source": "model"}),
               ("decided by search", {"source": "search"}), ("shortlist", {"source": "shortlist"}),
               ("slowest", {"sort": "slow"}), ("most tokens", {"sort": "tokens"})),
     "calls": (("denied", {"outcome": "denied"}), ("failed", {"failed": "1"}), ("slowest", {"sort": "slow"})),
 }  # fmt: skip
-
-
-def first(query: Query, name: str, otherwise: str = "") -> str:
-    values = query.get(name) or ()
-    return values[0] if values else otherwise
-
-
-def whole(text: str, otherwise: int = 0) -> int:
-    """A whole number that a person typed, at least 0."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise
-
-
-def run_query(query: Query) -> RunQuery:
-    """Return which runs an address asks for. What is no facet, order or number is passed over."""
-    facets: list[tuple[Facet, str]] = [(f, value) for f in FACETS for value in query.get(f, ())[:20] if value]
-    facets += [("mark", mark) for mark in MARKS if first(query, mark) == "1"]
-    sort = first(query, "sort").removeprefix("-")
-    page = whole(first(query, "page"), 1) or 1
-    return RunQuery(
-        facets=tuple(facets[:50]),
-        text=first(query, "q")[:500],
-        since=_time(first(query, "since")),
-        until=_time(first(query, "until")),
-        sort=sort if sort in SORTS else "started",
-        ascending=first(query, "sort").startswith("-") != (sort == "run"),
-        offset=(page - 1) * PER_PAGE,
-        limit=PER_PAGE,
-    )
-
-
-def _time(text: str) -> str:
-    """A date or time as typed, as far as it is made of what times are made of."""
-    kept = text.strip()[:32]
-    return kept if kept and set(kept) <= set("0123456789-:.TZ ") else ""
 
 
 class PageViews:
@@ -139,14 +98,14 @@ class PageViews:
         """The table of steps or calls across runs."""
         equal = tuple((name, value) for name in FILTERS[of] if (value := first(query, name)[:500]))
         page = whole(first(query, "page"), 1) or 1
-        runs = RunQuery(text=first(query, "q")[:500], since=_time(first(query, "since")),
-                        until=_time(first(query, "until")))  # fmt: skip
+        runs = RunQuery(text=first(query, "q")[:500], since=time_of(first(query, "since")),
+                        until=time_of(first(query, "until")))  # fmt: skip
         sort = first(query, "sort") if first(query, "sort") in dict(ORDERS[of]) else "started"
         asked = RecordQuery(of, runs, equal, sort, (page - 1) * PER_PAGE, PER_PAGE)
         rows, total = self._reader.records(asked)
         kept = kept_query(query, (*FILTERS[of], "q", "since", "until", "sort"))
         return self._page(
-            "records.html", TITLES[of], f"/{of}", {"total": total, of: rows}, of=of, rows=rows, total=total,
+            "records.html", of.capitalize(), f"/{of}", {"total": total, of: rows}, of=of, rows=rows, total=total,
             equal=equal, kept=kept, page=page, pages=max(1, -(-total // PER_PAGE)), orders=ORDERS[of], sort=sort,
             presets=PRESETS[of], filters=FILTERS[of], q=runs.text,
         )  # fmt: skip
@@ -265,11 +224,8 @@ class PageViews:
         """Two decisions beside each other."""
         a, b = (self._named_decision(first(query, name)) for name in ("a", "b"))
         lines = [json.dumps(_comparable(d), indent=1, sort_keys=True, ensure_ascii=False).splitlines() for d in (a, b)]
-        diff = (
-            list(difflib.unified_diff(lines[0], lines[1], lineterm="", n=2))[2:]
-            if len(lines[0]) + len(lines[1]) < 20_000
-            else []
-        )
+        is_short = len(lines[0]) + len(lines[1]) < 20_000
+        diff = list(difflib.unified_diff(lines[0], lines[1], lineterm="", n=2))[2:] if is_short else []
         ids = [d.record.decision.bundle_ids for d in (a, b)]
         out = [{row.tool or row.id: row for row in d.record.decision.left_out} for d in (a, b)]
         names = sorted({*ids[0], *ids[1], *out[0], *out[1]})
@@ -375,11 +331,6 @@ class PageViews:
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------
-
-
-def kept_query(query: Query, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the part of an address that its links keep."""
-    return {name: list(query[name]) for name in names if query.get(name) and any(query[name])}
 
 
 def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:

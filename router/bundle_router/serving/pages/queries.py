@@ -1,0 +1,51 @@
+"""What an address asks for: what stands behind its question mark, as queries of the read model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery
+
+Query = Mapping[str, Sequence[str]]
+"""What stands behind the question mark of an address."""
+PER_PAGE: Final = 50
+
+
+def first(query: Query, name: str, otherwise: str = "") -> str:
+    values = query.get(name) or ()
+    return values[0] if values else otherwise
+
+
+def whole(text: str, otherwise: int = 0) -> int:
+    """A whole number that a person typed, at least 0."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise
+
+
+def run_query(query: Query) -> RunQuery:
+    """Return which runs an address asks for. What is no facet, order or number is passed over."""
+    facets: list[tuple[Facet, str]] = [(f, value) for f in FACETS for value in query.get(f, ())[:20] if value]
+    facets += [("mark", mark) for mark in MARKS if first(query, mark) == "1"]
+    sort = first(query, "sort").removeprefix("-")
+    page = whole(first(query, "page"), 1) or 1
+    return RunQuery(
+        facets=tuple(facets[:50]),
+        text=first(query, "q")[:500],
+        since=time_of(first(query, "since")),
+        until=time_of(first(query, "until")),
+        sort=sort if sort in SORTS else "started",
+        ascending=first(query, "sort").startswith("-") != (sort == "run"),
+        offset=(page - 1) * PER_PAGE,
+        limit=PER_PAGE,
+    )
+
+
+def time_of(text: str) -> str:
+    """A date or time as typed, as far as it is made of what times are made of."""
+    kept = text.strip()[:32]
+    return kept if kept and set(kept) <= set("0123456789-:.TZ ") else ""
+
+
+def kept_query(query: Query, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the part of an address that its links keep."""
+    return {name: list(query[name]) for name in names if query.get(name) and any(query[name])}
