@@ -121,7 +121,7 @@ OWNERS = {
     },
     "prometheus_client": {"router/bundle_router/serving/metrics.py"},
     "opentelemetry": {
-        "router/bundle_router/serving/spans.py",
+        "router/bundle_router/serving/telemetry.py",
         "router/bundle_router/serving/mcp/direct.py",
         "router/bundle_router/adapters/mcp/tracing.py",
     },

@@ -22,7 +22,7 @@ from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.pins import approve
-from bundle_router.demo.page import serving
+from bundle_router.demo.real_servers import serving_page
 from bundle_router.testing import FakeClock, FakeDiagnostics
 
 from tests.mcp.own_processes import own_processes
@@ -183,7 +183,7 @@ def use(root: Path, known: Known) -> None:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_real_server_is_pinned_routed_found_called_and_gone(name: str, tmp_path: Path) -> None:
-    with serving() as page:
+    with serving_page() as page:
         use(tmp_path, KNOWN[name](tmp_path, page))
     assert marked(os.getpid()) == []
 

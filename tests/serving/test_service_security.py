@@ -14,6 +14,8 @@ import pytest
 from bundle_router.errors import RequestError
 from bundle_router.serving import AccessTokens, ServiceAddress
 
+from tests.command_line import run
+
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
 
 STEP = {"run_id": "r", "workflow": "w", "role": "r", "step": "both"}
@@ -66,6 +68,31 @@ def test_every_route_wants_a_token_with_its_scope(site: Any) -> None:
                         assert (answer.status_code == 403) is (scope not in scopes), (token, path, answer.text)
 
     site.serve_all(work, tokens=token_file(site.folder))
+
+
+def test_a_token_that_the_verb_made_opens_what_it_says_and_is_kept_nowhere(site: Any) -> None:
+    def made(name: str, *words: str, code: int = 0) -> str:
+        done = run(site.folder, "token", name, "--tokens", "tokens.toml", *words, code=code)
+        assert bool(done.stdout) is not bool(code)
+        return (done.stdout if not code else done.stderr).strip()
+
+    token = made("engine", "--scope", "route", "--expires", "2999-01-31")
+    late = made("late", "--scope", "route", "--principal", 'al"ice', "--expires", "2020-01-31T00:00:00Z")
+    assert "has a token 'late'" in made("late", "--scope", "call", code=3)
+    assert "is no time" in made("soon", "--scope", "call", "--expires", "soon", code=3)
+    assert "tokens.x y" in made("x y", "--scope", "call", code=3)
+    path = site.folder / "tokens.toml"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not any(secret in path.read_text(encoding="utf-8") for secret in (token, late))
+    assert [row.caller.principal for row in AccessTokens(path).read()] == ["", 'al"ice']
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        for held, wanted in ((token, [200, 403]), (late, [401, 401])):
+            async with site.http(endpoint, token=held) as http:
+                answers = [await http.post("/v1/route", json=STEP), await http.get("/v1/runs/r/tools")]
+                assert [answer.status_code for answer in answers] == wanted
+
+    site.serve_all(work, tokens=AccessTokens(path))
 
 
 def test_a_token_of_a_principal_speaks_for_that_one_alone(site: Any) -> None:

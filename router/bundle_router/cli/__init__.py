@@ -48,6 +48,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "pin": ("pin", "show what tool servers list now against what was reviewed, and approve it"),
     "vendor": ("vendor", "write typed Python wrappers for a server's pinned tools"),
     "serve": ("serve", "answer engines over HTTP and agents over MCP, and show people pages"),
+    "token": ("token", "make a bearer token of the service: shown once, kept as its SHA-256"),
     "deferral": ("deferral", "find where an agent's tool definitions are not deferred, and change it"),
 }
 """Each verb, in the order a newcomer meets them: its module in this package, and what it does. A verb is here when it

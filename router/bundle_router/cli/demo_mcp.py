@@ -16,8 +16,7 @@ from bundle_router.core.tools.admission import admit
 from bundle_router.core.tools.exposure import Toolset
 from bundle_router.core.tools.pins import approve
 from bundle_router.demo import trouble
-from bundle_router.demo.page import serving
-from bundle_router.demo.real_servers import INSTALL, DemoServer, Missing, find_servers, write_config
+from bundle_router.demo.real_servers import INSTALL, DemoServer, Missing, find_servers, serving_page, write_config
 from bundle_router.demo.repository import make
 from bundle_router.errors import NotInstalled
 from bundle_router.wiring.server_reviews import Review, remote_servers, review
@@ -25,7 +24,7 @@ from bundle_router.wiring.server_reviews import Review, remote_servers, review
 
 def run_mcp(runs: str) -> int:
     """Gives the exit status. Raises NotInstalled where no server is found."""
-    with tempfile.TemporaryDirectory(prefix="bundle-router-demo-") as name, serving() as page_url:
+    with tempfile.TemporaryDirectory(prefix="bundle-router-demo-") as name, serving_page() as page_url:
         folder = Path(name).resolve()
         repository = make(folder / "slug")
         known = find_servers(repository.root, repository.image, page_url, folder / "scratch")

@@ -27,7 +27,7 @@ from bundle_router.serving.mcp.mount import mcp_routes
 from bundle_router.serving.refusals import Asgi
 from bundle_router.serving.reloading import ConfigWatch
 from bundle_router.serving.requests import RequestBounds, Requests
-from bundle_router.serving.telemetry import Telemetry
+from bundle_router.serving.telemetry import SpanExport, Telemetry
 from bundle_router.serving.tokens import AccessTokens
 
 if TYPE_CHECKING:
@@ -126,8 +126,6 @@ async def serve(
 async def _telemetry(router: Router, metrics: Any, version: str) -> AsyncIterator[Telemetry]:
     spans, url = None, router.catalog.settings.service.traces
     if url is not None:
-        from bundle_router.serving.spans import SpanExport
-
         spans = await asyncio.to_thread(SpanExport, url, version)
     telemetry = Telemetry(metrics, spans, router.endpoint.report, lambda: router.catalog.servers)
     try:

@@ -1,19 +1,30 @@
 """What the service tells of itself while it works: series, spans, and lines of the log. One place, so that a call over
-MCP counts as one over HTTP does."""
+MCP counts as one over HTTP does. The one owner of OpenTelemetry's SDK.
+
+Rules:
+1. The provider is our own and never the process's: the MCP SDK writes its context into requests to third-party servers
+   where it finds a global one.
+2. A span is made when what it tells of has ended, from its record's ids, words of closed lists and times: no goal, no
+   argument, no result.
+3. A caller's `traceparent` is the parent; nothing else of its headers is read, baggage least of all.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.models import Decision
 from bundle_router.engine.results import Result
+from bundle_router.errors import needs_extra
 
 if TYPE_CHECKING:
     from bundle_router.serving.metrics import ServiceMetrics
-    from bundle_router.serving.spans import SpanExport
 
+FLUSH_MS: Final = 1_000
+Context = Any
+"""OpenTelemetry's context of a caller; None where it sent none."""
 Report = Callable[..., None]
 """`EndpointAccess.report`."""
 
@@ -80,3 +91,82 @@ class Telemetry:
         """Send what is left. Blocks, for a second at most."""
         if self._spans is not None:
             self._spans.close()
+
+
+class SpanExport:
+    """Sends spans to one collector, in batches, from a thread of its own. `url` is the whole address
+    (`http://127.0.0.1:4318/v1/traces`). Raises NotInstalled."""
+
+    def __init__(self, url: str, version: str) -> None:
+        with needs_extra("[service] traces", "telemetry"):
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.trace import set_span_in_context
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        resource = Resource.create({"service.name": "bundle-router", "service.version": version})
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url, timeout=2)))
+        self._tracer = self._provider.get_tracer("bundle_router", version)
+        self._read = TraceContextTextMapPropagator().extract
+        self._within = set_span_in_context
+
+    def context(self, traceparent: str | None) -> Context:
+        """Return the context that a caller's header names."""
+        return self._read({"traceparent": traceparent}) if traceparent else None
+
+    def decided(self, decision: Decision, began_ns: int, caller: Context) -> None:
+        """Tell of a decision that began at this wall-clock time, and of the question to a model in it."""
+        now_ns = time.time_ns()
+        span = self._tracer.start_span("decision", context=caller, start_time=began_ns)
+        span.set_attributes(
+            {
+                "run_id": decision.run_id,
+                "decision_id": decision.decision_id,
+                "source": decision.source,
+                "degraded": decision.degraded,
+                "route": decision.route or "",
+                "bundles": decision.bundle_ids,
+                "catalog_revision": decision.catalog_revision,
+                "tokens": decision.exposure.tokens,
+            }
+        )
+        use = decision.model
+        if use is not None:
+            begun = max(began_ns, now_ns - int(use.elapsed_ms * 1e6))
+            asked = self._tracer.start_span("model", context=self._within(span), start_time=begun)
+            asked.set_attributes(
+                {
+                    "gen_ai.request.model": use.name,
+                    "gen_ai.usage.input_tokens": use.input_tokens,
+                    "gen_ai.usage.output_tokens": use.output_tokens,
+                    "failure": use.failure or "",
+                    "cached": use.cached,
+                    "attempts": use.attempts,
+                    "cost_usd": use.cost_usd,
+                }
+            )
+            asked.end(now_ns)
+        span.end(now_ns)
+
+    def called(self, run_id: str, result: Result, began_ns: int, caller: Context) -> None:
+        """Tell of a call."""
+        span = self._tracer.start_span("call", context=caller, start_time=began_ns)
+        span.set_attributes(
+            {
+                "run_id": run_id,
+                "call_id": result.call_id,
+                "decision_id": result.decision_id,
+                "tool": result.tool,
+                "outcome": result.outcome,
+                "code": result.code,
+            }
+        )
+        span.end(time.time_ns())
+
+    def close(self) -> None:
+        """Send what is left, for at most `FLUSH_MS`. Blocks."""
+        self._provider.force_flush(FLUSH_MS)
+        self._provider.shutdown()

@@ -15,9 +15,12 @@ It is no config file and never read as one: a config can't grant itself anything
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
 import tomllib
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -25,8 +28,8 @@ from typing import Annotated, Final
 from pydantic import AwareDatetime, Field, ValidationError
 
 from bundle_router.core.models.frozen import Frozen
-from bundle_router.errors import RequestError
-from bundle_router.serving.keys import Caller, NamedToken, Scope
+from bundle_router.errors import RequestError, storage_error
+from bundle_router.serving.keys import Caller, NamedToken, Scope, new_key
 
 MAX_BYTES: Final = 1024 * 1024
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,99}$")]
@@ -78,6 +81,31 @@ class AccessTokens:
             raise self._refused("is not a file of tokens")
         if status.st_mode & 0o022:
             raise self._refused("may be written by others: chmod go-w")
+        return self._tokens_in(data)
+
+    def add(self, name: str, scopes: Sequence[str], principal: str = "", expires: datetime | None = None) -> str:
+        """Append a new token's table to the file, made where there is none, and return the token: it is kept nowhere.
+        Raises RequestError, where it has a token of that name, too; StorageError."""
+        token, known = new_key(), self._path.exists()
+        if known and any(row.caller.name == name for row in self.read()):
+            raise RequestError(f"the token file {str(self._path)!r} has a token {name!r}", advice="choose another name")
+        lines = [f"[tokens.{json.dumps(name)}]", f'sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"']
+        lines += [
+            f"scopes = {json.dumps(list(scopes))}",
+            *([f"principal = {json.dumps(principal)}"] if principal else []),
+        ]
+        lines += [f"expires = {expires.isoformat()}"] if expires is not None else []
+        table = ("\n" if known else "") + "\n".join(lines) + "\n"
+        self._tokens_in(table.encode())
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(table)
+        except OSError as error:
+            raise storage_error(f"{self._path} can't be written", error) from error
+        return token
+
+    def _tokens_in(self, data: bytes) -> tuple[NamedToken, ...]:
         try:
             table = TokenTable.model_validate(tomllib.loads(data.decode()))
         except (UnicodeDecodeError, tomllib.TOMLDecodeError):

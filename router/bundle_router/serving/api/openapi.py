@@ -37,32 +37,25 @@ _VALUES: Final[tuple[tuple[Any, str], ...]] = (
     (RunEnd, "serialization"),
     (Problem9457, "serialization"),
 )
-_RUN: Final = {
-    "name": "run_id",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "pattern": f"^{RUN_ID.pattern}$"},
-}
-_SHA: Final = {
-    "name": "sha256",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-}
-_KEY: Final = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "required": False,
-    "description": "Makes it happen once in its run: the same key again gives what is recorded.",
-    "schema": {"type": "string", "pattern": f"^({KEY})$"},
-}
-_ETAG: Final = {
-    "name": "If-None-Match",
-    "in": "header",
-    "required": False,
-    "description": "The ETag of the list the agent has: 304 while it is the same.",
-    "schema": {"type": "string"},
-}
+
+
+def _parameter(name: str, where: str, pattern: str = "", told: str = "") -> Json:
+    schema = {"type": "string", **({"pattern": f"^{pattern}$"} if pattern else {})}
+    described = {"description": told} if told else {}
+    return {"name": name, "in": where, "required": where == "path", **described, "schema": schema}
+
+
+_RUN: Final = _parameter("run_id", "path", RUN_ID.pattern)
+_SHA: Final = _parameter("sha256", "path", "[0-9a-f]{64}")
+_KEY: Final = _parameter(
+    "Idempotency-Key",
+    "header",
+    f"({KEY})",
+    "Makes it happen once in its run: the same key again gives what is recorded.",
+)
+_ETAG: Final = _parameter(
+    "If-None-Match", "header", told="The ETag of the list the agent has: 304 while it is the same."
+)
 
 
 @cache
@@ -77,19 +70,11 @@ def openapi_document(version: str) -> Json:
             "description": "Which bundles of tools a workflow step may see, and why; and their calls.",
         },
         "security": [{"bearer": []}],
-        "paths": {
-            "/v1/route": {"post": _route()},
-            "/v1/runs/{run_id}/tools": {"get": _tools(schemas)},
-            "/v1/runs/{run_id}/call": {"post": _call()},
-            "/v1/runs/{run_id}/missed": {"post": _missed()},
-            "/v1/runs/{run_id}/close": {"post": _close()},
-            "/v1/runs/{run_id}/artifacts/{sha256}": {"get": _artifact()},
-            "/v1/runs/{run_id}/media/{sha256}": {"get": _media(schemas)},
-        },
+        "paths": _paths(schemas),
         "components": {
             "schemas": {name: schema for name, schema in schemas.items() if not name.endswith("Query")},
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-            "responses": {"Problem": {"description": "Why not.", "content": _problem()}},
+            "responses": {"Problem": {"description": "Why not.", "content": _content("Problem9457", "problem+json")}},
         },
     }
 
@@ -144,10 +129,6 @@ def _refs(value: Any) -> list[str]:
     return [ref for item in value for ref in _refs(item)] if isinstance(value, list) else []
 
 
-def _problem() -> Json:
-    return {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem9457"}}}
-
-
 def _operation(name: str, summary: str, parameters: list[Json], answers: Json, body: str = "") -> Json:
     operation: Json = {
         "operationId": name,
@@ -156,14 +137,16 @@ def _operation(name: str, summary: str, parameters: list[Json], answers: Json, b
         "responses": {**answers, "default": {"$ref": "#/components/responses/Problem"}},
     }
     if body:
-        schema = {"$ref": f"#/components/schemas/{body}"}
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        operation["requestBody"] = {"required": True, "content": _content(body)}
     return operation
 
 
+def _content(name: str, kind: str = "json") -> Json:
+    return {f"application/{kind}": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+
 def _answer(name: str, description: str) -> Json:
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
-    return {"200": {"description": description, "content": content}}
+    return {"200": {"description": description, "content": _content(name)}}
 
 
 def _query(schemas: Json, name: str) -> list[Json]:
@@ -173,40 +156,27 @@ def _query(schemas: Json, name: str) -> list[Json]:
     ]
 
 
-def _route() -> Json:
-    answers = _answer("Decision", "What the step may see. It is in the run's records.")
-    return _operation("route", "Decide what a step may see", [_KEY], answers, "RouteBody")
-
-
-def _tools(schemas: Json) -> Json:
-    answers = _answer("Toolset", "The definitions, and what the model is to be told besides.")
-    answers["200"]["headers"] = {"ETag": {"schema": {"type": "string"}}}
-    answers["304"] = {"description": "The agent has this list."}
-    return _operation("tools", "List what a run shows", [_RUN, _ETAG, *_query(schemas, "ToolsQuery")], answers)
-
-
-def _call() -> Json:
-    answers = _answer("Result", "What it came to, failures that the agent sees included.")
-    return _operation("call", "Call a tool", [_RUN, _KEY], answers, "CallBody")
-
-
-def _missed() -> Json:
-    answers = _answer("Result", "Why it is not there.")
-    return _operation("missed", "Record a name that a framework refused itself", [_RUN], answers, "MissedBody")
-
-
-def _close() -> Json:
-    return _operation("close", "End a run", [_RUN], _answer("RunEnd", "What that came to."))
-
-
-def _artifact() -> Json:
-    content = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
-    answers = {"200": {"description": "The bytes, as they came.", "content": content}}
-    return _operation("artifact", "Read an artifact", [_RUN, _SHA], answers)
-
-
-def _media(schemas: Json) -> Json:
-    content = {"application/json": {"schema": {"type": "object"}}}
-    answers = {"200": {"description": "The part, in the provider's form.", "content": content}}
-    parameters = [_RUN, _SHA, *_query(schemas, "MediaQuery")]
-    return _operation("media", "Read an artifact as a part of a message", parameters, answers)
+def _paths(schemas: Json) -> Json:
+    run, bytes_ = "/v1/runs/{run_id}", {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+    decision = _answer("Decision", "What the step may see. It is in the run's records.")
+    toolset = _answer("Toolset", "The definitions, and what the model is to be told besides.")
+    toolset["200"]["headers"] = {"ETag": {"schema": {"type": "string"}}}
+    toolset["304"] = {"description": "The agent has this list."}
+    result = _answer("Result", "What it came to, failures that the agent sees included.")
+    why, end = _answer("Result", "Why it is not there."), _answer("RunEnd", "What that came to.")
+    artifact = {"200": {"description": "The bytes, as they came.", "content": bytes_}}
+    part = {"application/json": {"schema": {"type": "object"}}}
+    media = {"200": {"description": "The part, in the provider's form.", "content": part}}
+    missed = "Record a name that a framework refused itself"
+    listed, shown = [_RUN, _ETAG, *_query(schemas, "ToolsQuery")], [_RUN, _SHA, *_query(schemas, "MediaQuery")]
+    return {
+        "/v1/route": {"post": _operation("route", "Decide what a step may see", [_KEY], decision, "RouteBody")},
+        f"{run}/tools": {"get": _operation("tools", "List what a run shows", listed, toolset)},
+        f"{run}/call": {"post": _operation("call", "Call a tool", [_RUN, _KEY], result, "CallBody")},
+        f"{run}/missed": {"post": _operation("missed", missed, [_RUN], why, "MissedBody")},
+        f"{run}/close": {"post": _operation("close", "End a run", [_RUN], end)},
+        f"{run}/artifacts/{{sha256}}": {"get": _operation("artifact", "Read an artifact", [_RUN, _SHA], artifact)},
+        f"{run}/media/{{sha256}}": {
+            "get": _operation("media", "Read an artifact as a part of a message", shown, media)
+        },
+    }

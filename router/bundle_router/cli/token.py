@@ -1,0 +1,43 @@
+"""`bundle-router token`: a bearer token of the service, shown once and kept as its SHA-256."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime
+
+from bundle_router.cli.output import print_json, say
+from bundle_router.cli.shared_arguments import add_json
+from bundle_router.errors import RequestError
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    from bundle_router.serving.keys import SCOPES
+
+    parser.add_argument("name", help="what logs call its bearer")
+    parser.add_argument(
+        "--tokens", metavar="FILE", required=True, help="the file that `serve --tokens` reads; made where there is none"
+    )
+    parser.add_argument("--scope", action="append", required=True, choices=SCOPES, help="may be repeated")
+    parser.add_argument("--principal", default="", help="whom it speaks for (default: whomever a step names)")
+    parser.add_argument("--expires", metavar="TIME", help="RFC 3339 time or date; UTC where it names no zone")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bundle_router.serving.tokens import AccessTokens
+
+    try:
+        expires = datetime.fromisoformat(arguments.expires) if arguments.expires else None
+    except ValueError:
+        raise RequestError(f"--expires {arguments.expires!r} is no time", advice="write e.g. 2027-01-31") from None
+    if expires is not None:
+        expires = expires.astimezone(UTC) if expires.tzinfo is not None else expires.replace(tzinfo=UTC)
+    scopes = list(dict.fromkeys(arguments.scope))
+    token = AccessTokens(arguments.tokens).add(arguments.name, scopes, arguments.principal, expires)
+    if arguments.json:
+        print_json({"name": arguments.name, "token": token, "scopes": scopes, "file": arguments.tokens})
+        return 0
+    say(token)
+    print(f"{arguments.tokens} has its SHA-256; it is shown this once, and kept nowhere", file=sys.stderr)
+    return 0
