@@ -184,6 +184,7 @@ def test_only_the_secret_goes_and_is_named_by_its_kind(redactor: SecretRedactor,
 
 
 TOKEN = KINDS["github token"][0]
+KEY = "brk_" + "aB3dE5g" * 6 + "-"
 PAT = "[redacted:github-pat]"
 
 
@@ -221,6 +222,9 @@ EXACT: list[tuple[str, str]] = [
     (encoded(TOKEN, 2), f"{PAT}PT0="),
     (encoded(TOKEN, 3), f"{PAT}UFQwPQ=="),
     (encoded(TOKEN, 4), encoded(TOKEN, 4)),
+    *((json.dumps(f"x{before}{KEY}"), json.dumps(f"x{before}[redacted:router-token]")) for before in "\b\f\n\r\té"),
+    (f"{TOKEN} 100%25", f"{PAT} 100%25"),
+    ("https://bob:hunter2%40example.com", "https://bob:[redacted:url-credentials]%40example.com"),
     *((text, text) for text in (
         "DB_PASSWORD=changeme", "DB_PASSWORD=Required", "password: abcdef", "password: Abcdef", "password: default",
         "password: abcdefghijklmno", "password: abc-def_ghi.j/k", "bearer abcdefghijklmnopqr",
@@ -278,6 +282,17 @@ def test_a_hit_within_a_character_takes_the_whole_of_it() -> None:
 
 def test_a_value_of_the_environment_is_named_after_its_variable(redactor: SecretRedactor) -> None:
     assert redactor.redact(f"<{ENV['VENDOR_KEY']}>") == "<[redacted:env:VENDOR_KEY]>"
+
+
+def test_of_a_value_beyond_ascii_all_goes_that_depends_on_it_alone() -> None:
+    value, label = "\u043a\u043b\u044e\u0447-\u043e\u0442-\u0434\u0432\u0435\u0440\u0438", "[redacted:env:KEY]"
+    redactor = SecretRedactor({"KEY": value})
+    for lead, first, last in ((0, 0, 32), (1, 2, 33), (2, 3, 34)):
+        text = base64.b64encode(b"\0" * lead + value.encode() + b"\0\0\0").decode()
+        assert redactor.redact(text) == text[:first] + label + text[last:]
+    assert redactor.redact(json.dumps([value])) == json.dumps([label])
+    assert redactor.redact(json.dumps([value]).replace("a", "A")) == json.dumps([label])
+    assert redactor.redact(quote_plus(f"<{value} >")) == f"%3C{label}+%3E"
 
 
 def test_values_under_eight_characters_are_left_alone(redactor: SecretRedactor) -> None:

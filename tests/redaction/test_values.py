@@ -46,6 +46,7 @@ NAMES = (
     "password", "passwd", "passphrase", "passcode", "secret", "api_key", "access-key", "secretKey", "private.key",
     "signing key", "encryption_key", "account_key", "shared_key", "master_key", "auth_key", "credential", "credentials",
     "authorization", "cookie", "cookies", "token", "dbPassword", "X-Auth-Token", "GITHUB_TOKEN", "my token",
+    "password_", "token .", "-secret-",
     "pass_word",    "pass-phrase", "api  key", "\u043c\u043e\u0439_token", "pass\tword", 'a "quoted" token',
 )  # fmt: skip
 EXACT_NAMES = ("pass", "pwd", "JSESSIONID", "PHPSESSID", "connect.sid", "ASP.NET_SessionId", "SharedAccessKey")
@@ -58,7 +59,15 @@ CASES += [({name: "v"}, {name: NAMED}) for name in (*NAMES, *EXACT_NAMES, "x" * 
 CASES += [({field: "Cookie", "value": "v"}, {field: "Cookie", "value": NAMED}) for field in ("name", "key", "header")]
 CASES += [
     ([name, "v"], [name, NAMED])
-    for name in ("Authorization", "Proxy-Authorization", "cookie", "Set-Cookie", "X-Api-Key", "x_auth_token")
+    for name in (
+        "Authorization",
+        "Proxy-Authorization",
+        "cookie",
+        "Set-Cookie",
+        "X-Api-Key",
+        "x_auth_token",
+        "Authorization" + "-" * 27,
+    )
 ]
 CASES += [
     ({"password": [1, 2.5, "x", True, None]}, {"password": [NAMED, NAMED, NAMED, True, None]}),
@@ -74,6 +83,7 @@ UNCHANGED: list[Any] = [
     {"password": "[redacted:cookie]"},
     {"password": {"authority": "v"}},
     ["token", "v"],
+    ["Authorization" + "-" * 28, "v"],
     ["Authorization", "v", "w"],
     [5, "Authorization"],
     ["x", "Authorization"],
@@ -223,15 +233,16 @@ def test_what_does_not_settle_is_withheld(monkeypatch: pytest.MonkeyPatch) -> No
     assert shared_redactor().redact(f"x {TOKEN}") == "[redacted:withheld]"
 
 
-def test_kept_values_are_bounded_and_what_was_redacted_by_them_stays_redacted() -> None:
+def test_kept_values_are_bounded_and_what_was_redacted_by_them_stays_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "MAX_KEPT", 4)
     redactor = SecretRedactor()
-    made = [f"token-number-{number:04}-of-many" for number in range(66)]
+    made = [f"token-number-{number:04}-of-many" for number in range(6)]
     redactor.keep("first", made[0])
     once = redactor.redact(f"<{made[0]}>")
     for value in made[1:]:
         redactor.keep("later", value)
     assert [redactor.redact(value) == value for value in made[:3]] == [True, True, False], "the oldest are forgotten"
-    assert all(redactor.redact(value) == "[redacted:token:later]" for value in made[-64:])
+    assert all(redactor.redact(value) == "[redacted:token:later]" for value in made[-4:])
     assert redactor.redact(once) == once == "<[redacted:token:first]>"
 
 

@@ -49,7 +49,7 @@ def pattern(regex: str) -> Pattern:
 
 def literal(data: str | bytes) -> str:
     """A regex that matches just these bytes (of a str: its UTF-8)."""
-    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    raw = data.encode() if isinstance(data, str) else data
     return "".join(f"\\x{byte:02x}" for byte in raw)
 
 

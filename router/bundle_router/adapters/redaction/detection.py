@@ -28,7 +28,7 @@ PROOF: Final = b"ghp_" + b"0aB1" * 9
 """A token that every automaton must find: RE2 reports one that ran out of memory as one that found nothing."""
 MAX_LAYERS: Final = 3
 """How many encodings deep a secret is looked for."""
-NAMED_STRUCTURE: Final = rf"""(?i)(?:{NAME_ENDS})"\s*(?::\s*["\[0-9-]|[,}}])"""
+NAMED_STRUCTURE: Final = rf"""(?i)(?:{NAME_ENDS})[\s_.-]*"\s*(?::\s*["\[0-9-]|[,}}])"""
 """A JSON text in which a secret's name is followed by what `redact_value` may take out: text, numbers, lists, pairs."""
 
 

@@ -1,17 +1,17 @@
-"""Values that are known to be secret, those of environment variables among them, in every spelling a record may carry.
+"""Values that are known to be secret, those of environment variables among them, in the spellings a record may carry.
 
-Plain, JSON-escaped once and twice, URL-encoded, and in base64 at each of the three places a value can begin within
-a group of three bytes. Values under 8 characters are left alone: redacting `true` or `8080` would eat the text.
+Plain, as part of a form, and in base64 at each of the three places a value can begin within a group of three bytes;
+`encodings` shows what stands beneath escapes. Values under 8 characters are left alone: redacting `true` or `8080`
+would eat the text.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote_plus
 
 from bundle_router.adapters.redaction.automata import literal, pattern
 
@@ -33,12 +33,6 @@ def _base64_cores(value: bytes) -> Iterator[bytes]:
 def _spellings(value: str) -> Iterator[bytes]:
     plain = value.encode("utf-8", "surrogatepass")
     yield plain
-    for ascii_only in (True, False):
-        once = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
-        yield once.encode("utf-8", "surrogatepass")
-        yield json.dumps(once, ensure_ascii=ascii_only)[1:-1].encode("utf-8", "surrogatepass")
-    yield quote(plain, safe="").encode()
-    yield quote(plain).encode()
     yield quote_plus(plain).encode()
     yield from _base64_cores(plain)
 
