@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.archive import Archive
 from bundle_router.cli import main
+from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import seal, unseal
 from bundle_router.core.records.receipt import check_receipt
 
@@ -57,6 +58,14 @@ def opening_changed(receipt: dict[str, Any]) -> None:
     receipt["run"]["workspace"] = "/elsewhere"
 
 
+def opening_dropped(receipt: dict[str, Any]) -> None:
+    del receipt["run"]
+
+
+def catalog_dropped(receipt: dict[str, Any]) -> None:
+    receipt["catalog"] = None
+
+
 def nothing_left(receipt: dict[str, Any]) -> None:
     receipt.clear()
 
@@ -65,10 +74,12 @@ CHANGES = [
     (line_changed, "not as it was written"),
     (later_dropped, "does not follow"),
     (head_of_another, "not the head"),
-    (run_of_another, "another r"),
+    (run_of_another, "the first record is that of another run"),
     (seq_of_another, "another record"),
     (catalog_changed, "catalog"),
+    (catalog_dropped, "catalog"),
     (opening_changed, "opening"),
+    (opening_dropped, "opening"),
     (nothing_left, "no receipt"),
 ]
 
@@ -90,9 +101,19 @@ def test_a_decision_that_was_rewritten_with_its_hash_comes_out_otherwise() -> No
     receipt = ARCHIVE.receipt(RUN, 0)
     record = unseal(receipt["line"].encode()).record
     opened = {name: value for name, value in record.items() if name not in ("seq", "prev", "hash")}
-    line, receipt["head"] = seal({**opened, "justification": "because"}, 0, record["prev"])
-    receipt |= {"line": line.decode(), "later": []}
-    assert check_receipt(receipt) == ["taken again, the decision comes out otherwise in justification"]
+    otherwise, forged = (
+        "taken again, the decision comes out otherwise in justification",
+        "its catalog is not the one that",
+    )
+    catalogs: list[tuple[Any, str]] = [
+        (receipt["catalog"], otherwise), ({"bundles": 5}, "the decision can't be taken again:"), ([], forged),
+    ]  # fmt: skip
+    for catalog, says in catalogs:
+        named = {"justification": "because", "catalog_revision": digest_of(catalog)}
+        line, receipt["head"] = seal({**opened, **named}, 0, record["prev"])
+        receipt |= {"line": line.decode(), "later": [], "catalog": catalog}
+        (problem,) = check_receipt(receipt)
+        assert problem.startswith(says)
 
 
 def test_a_receipt_is_given_and_checked_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
