@@ -11,6 +11,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from bundle_router.adapters import redaction
 from bundle_router.adapters.redaction import SecretRedactor, detection
+from bundle_router.adapters.redaction.shapes import _token_shapes
 
 ENV = {"VENDOR_KEY": "correct horse/battery+staple", "QUOTED": 'q"uo\\te\nd-välue', "SHORT": "8080"}
 
@@ -69,6 +70,11 @@ KINDS: dict[str, tuple[str, str]] = {
     "groq key": ("gsk_" + "4nT9xV2mK4pL8nR3" * 3, "{}"),
     "xai key": ("xai-" + "4nT9xV2mK4pL8nR3" * 5, "{}"),
     "replicate token": ("r8_" + "4nT9xV2mK4pL8nR3wZ6s4nT9xV2mK4pL8nR3w", "{}"),
+    "cerebras key": ("csk-" + "4nt9xv2mk4pl8nr3" * 3, "{}"),
+    "tavily key": ("tvly-" + "dev-4nT9xV2mK4pL8nR3wZ6sQ7", "{}"),
+    "firecrawl key": ("fc-" + "0f9e8d7c6b5a4938" * 2, "{}"),
+    "supabase token": ("sbp_" + "0f9e8d7c6b" * 4, "{}"),
+    "key of a model's provider": ("sk-" + "0f9e8d7c6b5a4938" * 2, "{}"),
     "tailscale key": ("tskey-auth-" + "k4nT9xV2CNTRL-mK4pL8nR3wZ6s4nT9xV2mK4pL8", "{}"),
     "short project key": ("sk-proj-" + "4nT9xV2mK4pL8nR3", "{}"),
     "mysql password": ("hunter2x", "mysql -h db.internal -u root -p{} app < dump.sql"),
@@ -169,7 +175,8 @@ LABELS = {
     "telegram token": "telegram-bot-token", "telegram token in a url": "telegram-bot-token",
     "discord token": "discord-bot-token", "discord webhook": "discord-webhook", "openrouter key": "openrouter-key",
     "groq key": "groq-key", "xai key": "xai-key", "replicate token": "replicate-token",
-    "tailscale key": "tailscale-key",
+    "cerebras key": "cerebras-key", "tavily key": "tavily-key", "firecrawl key": "firecrawl-key",
+    "supabase token": "supabase-token", "key of a model's provider": "sk-key", "tailscale key": "tailscale-key",
     "short project key": "openai-key", "mysql password": "mysql-password", "netrc": "netrc-password",
     "cookie file": "cookie-file", "curl cookie": "curl-cookie", "cookie of a page": "cookie",
     "environment value": "env:VENDOR_KEY", "environment value with escapes": "env:QUOTED",
@@ -181,6 +188,10 @@ def test_only_the_secret_goes_and_is_named_by_its_kind(redactor: SecretRedactor,
     secret, template = KINDS[kind]
     redacted = redactor.redact(template.format(secret))
     assert redacted.removesuffix("\n") == template.format(f"[redacted:{LABELS[kind]}]").removesuffix("\n")
+
+
+def test_every_shape_that_is_data_has_a_token_that_it_alone_names() -> None:
+    assert {shape.id for shape in _token_shapes()} <= set(LABELS.values())
 
 
 TOKEN = KINDS["github token"][0]

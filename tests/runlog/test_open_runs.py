@@ -276,6 +276,17 @@ def test_a_folder_that_was_moved_away_is_not_written_on(runs: Any) -> None:
     assert (runs.path / "r-2" / "routing.jsonl").read_bytes() == before
 
 
+def test_who_reads_a_run_that_was_moved_away_is_told(runs: Any) -> None:
+    log = runs.open()
+    log.append("routing", runs.record(0))
+    reader = runs.open()
+    list(reader.news())
+    (runs.path / "r-1").rename(runs.path / "r-2")
+    with pytest.raises(StorageError) as error:
+        list(reader.news())
+    assert error.value.kind == "deleted"
+
+
 @pytest.mark.parametrize("call", range(60))
 def test_a_creation_that_fails_anywhere_leaves_no_run(make_runs: Any, call: int) -> None:
     class Failing:
@@ -299,6 +310,7 @@ def test_a_creation_that_fails_anywhere_leaves_no_run(make_runs: Any, call: int)
     try:
         runs.open(storage=Failing())
     except StorageError:
+        assert list(runs.path.glob(".creating-*")) == []
         for id_ in runs.archive.run_ids():
             assert runs.archive.verify(id_).ok
     runs.open().append("routing", runs.record(0))
