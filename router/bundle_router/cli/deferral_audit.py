@@ -99,7 +99,8 @@ def run_audit(arguments: argparse.Namespace) -> int:
     else:
         print_audit(work, findings, savings)
         if arguments.requests:
-            table(("time", "session", "model", "state", "evidence", "outcome", "cause"), map(_row_cells, rows))
+            columns = ("time", "session", "model", "state", "evidence", "outcome", "cause")
+            table(columns, (tuple(row[name] for name in columns) for row in rows))
     return 1 if findings else 0
 
 
@@ -123,10 +124,6 @@ def request_row(request: RequestFacts, judgement: RequestJudgement) -> dict[str,
         ],
         "deferred": request.tools.deferred if request.tools else None,
     }
-
-
-def _row_cells(row: dict[str, Any]) -> tuple[object, ...]:
-    return tuple(row[name] for name in ("time", "session", "model", "state", "evidence", "outcome", "cause"))
 
 
 def audit_document(work: AuditRun, findings: list[Finding], savings: RouterSavings) -> dict[str, Any]:

@@ -126,7 +126,11 @@ def run_uninstall(arguments: argparse.Namespace) -> int:
 def run_status(arguments: argparse.Namespace) -> int:
     state = _state()
     entries = journal().entries()
-    agents = [_agent_row(entry, state / "bin") for entry in entries if _is_installed(entry)]
+    agents = [
+        _agent_row(entry, state / "bin")
+        for entry in entries
+        if entry.get("kind") == "proxy" and entry["state"] == "applied"
+    ]
     runs = _runs(arguments.runs)
     proxies = [
         {"folder": str(path.parent), **read_numbers(path.parent)}
@@ -154,10 +158,6 @@ def _print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     if rows:
         say()
         table(tuple(rows[0]), (tuple(row.values()) for row in rows), title=title)
-
-
-def _is_installed(entry: dict[str, Any]) -> bool:
-    return entry.get("kind") == "proxy" and entry["state"] == "applied"
 
 
 def _agent_row(entry: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def revision_folder(revision: str, folder: str) -> Iterator[Path]:
     if path.is_absolute() or ".." in path.parts:
         raise RequestError(f"{folder!r} is not a folder beneath this one", advice="go to the folder it is in")
     with tempfile.TemporaryDirectory(prefix="bundle-router-") as name:
-        extract_revision(revision, _with_bundles(path), Path(name))
+        extract_revision(revision, [os.fspath(path), os.fspath(path.parent / "bundles")], Path(name))
         found = Path(name) / path
         if not found.is_dir():
             raise RequestError(
@@ -42,7 +42,3 @@ def revision_folder(revision: str, folder: str) -> Iterator[Path]:
                 advice="name a folder, or a revision and a folder: main:config",
             )
         yield found
-
-
-def _with_bundles(config: Path) -> Sequence[str]:
-    return [os.fspath(config), os.fspath(config.parent / "bundles")]

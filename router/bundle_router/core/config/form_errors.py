@@ -59,7 +59,7 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
     if kind == "missing":
         return path, "is missing", f"add {path[-1]!s} = ..."
     if kind == "literal_error":
-        choices = _choices(str(context["expected"]))
+        choices = [part.strip(" '") for part in str(context["expected"]).replace(" or ", ",").split(",")]
         hint = suggester.did_you_mean(value, choices) if isinstance(value, str) else ""
         return path, f"must be one of {context['expected']}, not {describe(value)}", hint
     if kind == "repeated":
@@ -89,10 +89,6 @@ def _bound(kind: str, value: Any, context: dict[str, Any]) -> str:
 def _plain(message: str) -> str:
     message = message.removeprefix("Value error, ")
     return message[:1].lower() + message[1:]
-
-
-def _choices(expected: str) -> list[str]:
-    return [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
 
 
 def _unquoted(path: Path, value: Any, known: tuple[str, ...]) -> str:

@@ -67,7 +67,11 @@ def form_of(table: type) -> type[Form]:
         default = None if default == () and get_origin(annotation) is dict else default
         row = (
             annotation,
-            Field(... if default is MISSING else _as_toml(default), description=declared.description, **bounds),
+            Field(
+                ... if default is MISSING else list(default) if isinstance(default, tuple) else default,
+                description=declared.description,
+                **bounds,
+            ),
         )
         if declared.table:
             inner.setdefault(declared.table, {})[name.removeprefix(f"{declared.table}_")] = row
@@ -99,10 +103,6 @@ def _written_type(annotation: Any) -> Any:
     if get_origin(annotation) in (list, dict):
         return get_origin(annotation)[tuple(_written_type(item) for item in get_args(annotation))]
     return annotation
-
-
-def _as_toml(default: Any) -> Any:
-    return list(default) if isinstance(default, tuple) else default
 
 
 def value_of(written: Any, name: str = "") -> Any:

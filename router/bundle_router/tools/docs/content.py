@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from bs4 import BeautifulSoup, Tag
-from bs4.element import NavigableString, PageElement, PreformattedString
+from bs4.element import NavigableString, PreformattedString
 
 from bundle_router.tools.docs.deadline import Deadline
 
@@ -148,7 +148,8 @@ def _mark_anchor(main: Tag, anchor: str) -> bool:
     """Puts the mark before the first text at or after the anchor, where it changes nothing about how it is written."""
     target = main.find(id=anchor) or main.find("a", attrs={"name": anchor})
     for element in islice(target.next_elements if target else (), MAX_MARK_SEARCH):
-        if _is_text(element) and not any(_is_noise(parent) for parent in _parents_below(main, element)):
+        above = takewhile(lambda parent: parent is not main, element.parents)
+        if _is_text(element) and not any(map(_is_noise, above)):
             text = str(element)
             start = len(text) - len(text.lstrip())
             element.replace_with(text[:start] + ANCHOR_MARK + text[start:])
@@ -159,10 +160,6 @@ def _mark_anchor(main: Tag, anchor: str) -> bool:
 def _is_text(element: object) -> bool:
     plain = isinstance(element, NavigableString) and not isinstance(element, PreformattedString)
     return plain and bool(str(element).strip())
-
-
-def _parents_below(main: Tag, element: PageElement) -> Iterator[Tag]:
-    return takewhile(lambda parent: parent is not main, element.parents)
 
 
 def _flatten(main: Tag) -> None:

@@ -170,7 +170,8 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
             scope += pathspecs.but_hidden(root, _names(view, scope))
         if reads_files and root.hard_links == "refuse":
             _refuse_hard_links(root, _names(view, scope))
-        out, cut, _ = view.run("diff", *_DIFF, *_form(arguments), *scope, max_bytes=max(0, context.max_bytes - 500))
+        form = ["--stat=120"] if arguments.stat else ["--stat=120", "--patch", f"--unified={arguments.context}"]
+        out, cut, _ = view.run("diff", *_DIFF, *form, *scope, max_bytes=max(0, context.max_bytes - 500))
         note = root.hidden.note()
     return ToolOutput(tuple(Text(text) for text in _diff_text(arguments, out, cut, context.max_bytes, note)))
 
@@ -185,10 +186,6 @@ _DIFF: Final = (
     "--find-renames",
     "-l400",
 )
-
-
-def _form(arguments: GitDiff) -> list[str]:
-    return ["--stat=120", *([] if arguments.stat else ["--patch", f"--unified={arguments.context}"])]
 
 
 def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: str) -> list[str]:

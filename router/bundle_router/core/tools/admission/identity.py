@@ -62,7 +62,7 @@ def settled(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()
     copy: dict[str, Any] = _without(dict(definition), mine)
     for key in ("inputSchema", "outputSchema"):
         if key in copy:
-            copy[key] = _in_order(copy[key])
+            copy[key] = rewritten(copy[key], _sorted_lists)
     return copy
 
 
@@ -84,10 +84,6 @@ def _without(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
             items.append(None if () in rest else _without(inner, rest))
         return items
     return value
-
-
-def _in_order(schema: Any) -> Any:
-    return rewritten(schema, _sorted_lists)
 
 
 def _sorted_lists(schema: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
     if name in canonical or exact in set(canonical.values()):
         return Resolved(exact, known=False)  # no typo, so nothing is like it: another tool would do something else
     wanted = _plain(name)
-    for form in (_short, _plain, _plain_short):
+    for form in (_short, _plain, lambda tool: _plain(_short(tool))):
         matching = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short else (wanted,)))
         if len(matching) == 1:
             return Resolved(matching[0], known=True)
@@ -68,10 +68,6 @@ def _short(tool: str) -> str:
 
 def _plain(name: str) -> str:
     return _SEPARATORS.sub("_", name.lower()).strip("_")
-
-
-def _plain_short(tool: str) -> str:
-    return _plain(_short(tool))
 
 
 def _nearest(name: str, permitted: Collection[str]) -> tuple[str, ...]:

@@ -15,8 +15,7 @@ Rules:
 """
 
 from bundle_router.core.tools.pins.applied import pinned, with_cards
-from bundle_router.core.tools.pins.compare import Comparison, FieldDifference, ToolChange, compare
-from bundle_router.core.tools.pins.comparison_lines import report_lines
+from bundle_router.core.tools.pins.compare import Comparison, FieldDifference, ToolChange, compare, report_lines
 from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
 from bundle_router.core.tools.pins.reviewed import Origin, Pin, Pins, approve, narrowed, origin_of
 from bundle_router.core.tools.pins.usable import PinSetting, Usable, drifted_among, usable
