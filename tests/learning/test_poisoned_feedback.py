@@ -92,19 +92,44 @@ def firsts(setting: Any, held: list[str], memory: Memory | None) -> Counter[str]
     return counts
 
 
+class Learned:
+    """What is learned of logs, by fold: what several tests look at is played, labelled and fitted once."""
+
+    def __init__(self, kit: Any) -> None:
+        self._kit = kit
+        self._labelled: dict[tuple[str, float, int], Any] = {}
+        self._fitted: dict[tuple[str, float, int, int], Memory | None] = {}
+
+    def labels(self, setting: Any, attack: str, share: float, fold: int) -> Any:
+        where = (attack if share else "", share, fold)
+        if where not in self._labelled:
+            past, _ = split(setting[1], fold)
+            deployment = logs(self._kit, setting, past, attack, share)
+            self._labelled[where] = label_steps(deployment.past(), deployment.catalogs, deployment.catalog)
+        return self._labelled[where]
+
+    def memory(self, setting: Any, attack: str, share: float, fold: int) -> Memory | None:
+        where = (attack if share else "", share, fold, id(setting[2]))
+        if where not in self._fitted:
+            self._fitted[where] = fit(self.labels(setting, attack, share, fold).steps, setting[2]).memory
+        return self._fitted[where]
+
+
+@pytest.fixture(scope="module")
+def learned(kit: Any) -> Learned:
+    return Learned(kit)
+
+
 @pytest.fixture(scope="module")
 def honest() -> dict[str | float, Counter[str]]:
     """What was counted without an attacker, by what it was counted over: every attack is held against the same."""
     return {}
 
 
-def measured(kit: Any, setting: Any, attack: str, share: float) -> Counter[str]:
+def measured(learned: Learned, setting: Any, attack: str, share: float) -> Counter[str]:
     counts: Counter[str] = Counter()
     for fold in range(FOLDS):
-        past, held = split(setting[1], fold)
-        deployment = logs(kit, setting, past, attack, share)
-        labelled = label_steps(deployment.past(), deployment.catalogs, deployment.catalog)
-        counts += firsts(setting, held, fit(labelled.steps, setting[2]).memory)
+        counts += firsts(setting, split(setting[1], fold)[1], learned.memory(setting, attack, share, fold))
     return counts
 
 
@@ -112,7 +137,7 @@ def measured(kit: Any, setting: Any, attack: str, share: float) -> Counter[str]:
 @pytest.mark.parametrize("share", [0.125, 0.25])
 @pytest.mark.parametrize("ranked_by", ["setting", "understanding"])
 def test_an_attacker_in_some_runs_moves_little(
-    kit: Any,
+    learned: Learned,
     request: pytest.FixtureRequest,
     honest: dict[str | float, Counter[str]],
     attack: str,
@@ -122,8 +147,8 @@ def test_an_attacker_in_some_runs_moves_little(
     """By words alone, and with an embedder beside them: also what replay then chooses is no attacker's choice."""
     deployed = request.getfixturevalue(ranked_by)
     if ranked_by not in honest:
-        honest[ranked_by] = measured(kit, deployed, attack, 0.0)
-    before, attacked = honest[ranked_by], measured(kit, deployed, attack, share)
+        honest[ranked_by] = measured(learned, deployed, attack, 0.0)
+    before, attacked = honest[ranked_by], measured(learned, deployed, attack, share)
     steps = before["steps"]
     assert before["right"] / steps - attacked["right"] / steps <= MAX_DROP, (attack, share, before, attacked)
     assert attacked["dragged"] / steps <= MAX_DRAGGED, (attack, share, attacked)
@@ -210,17 +235,16 @@ def understanding(setting: Any) -> tuple[Any, dict[str, list[Any]], Search]:
     return catalog, runs, replace(search, vectors=vectors, understood={goal: gist(goal) for goal in goals})
 
 
-def recalling(kit: Any, setting: Any, attack: str, share: float, pull: float) -> tuple[Counter[str], ...]:
+def recalling(learned: Learned, setting: Any, attack: str, share: float, pull: float) -> tuple[Counter[str], ...]:
     """Recall alone, recall beside a memory of words, and these words alone. It is forced: in a deployment, replay would
     have to ask for it."""
     alone, beside_words, words_alone = Counter[str](), Counter[str](), Counter[str]()
     for fold in range(FOLDS):
-        past, held = split(setting[1], fold)
-        deployment = logs(kit, setting, past, attack, share)
-        labelled = label_steps(deployment.past(), deployment.catalogs, deployment.catalog)
+        _, held = split(setting[1], fold)
+        labelled = learned.labels(setting, attack, share, fold)
         kept = past_texts(bounded([step.label for step in labelled.steps]))
         recollection = Recollection.of(kept, "gist/1", pull)
-        words = replace(fit(labelled.steps, setting[2]).memory or Memory(), recollection=None)
+        words = replace(learned.memory(setting, attack, share, fold) or Memory(), recollection=None)
         alone += firsts(setting, held, Memory(recollection=recollection))
         beside_words += firsts(setting, held, replace(words, recollection=recollection))
         words_alone += firsts(setting, held, words)
@@ -230,19 +254,19 @@ def recalling(kit: Any, setting: Any, attack: str, share: float, pull: float) ->
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("pull", [0.5, 4.0])
 def test_an_attacker_moves_little_of_what_is_recalled_by_meaning(
-    kit: Any, understanding: Any, honest: dict[str | float, Counter[str]], attack: str, pull: float
+    learned: Learned, understanding: Any, honest: dict[str | float, Counter[str]], attack: str, pull: float
 ) -> None:
     if pull not in honest:
-        honest[pull], *_ = recalling(kit, understanding, attack, 0.0, pull)
+        honest[pull], *_ = recalling(learned, understanding, attack, 0.0, pull)
     before = honest[pull]
-    attacked, beside_words, words_alone = recalling(kit, understanding, attack, 0.25, pull)
+    attacked, beside_words, words_alone = recalling(learned, understanding, attack, 0.25, pull)
     steps = before["steps"]
     assert before["right"] / steps - attacked["right"] / steps <= MAX_DROP, (before, attacked)
     assert attacked["dragged"] / steps <= MAX_DRAGGED, attacked
     assert beside_words["dragged"] <= words_alone["dragged"], (beside_words, words_alone)
 
 
-def test_an_attacker_in_most_runs_does_drag_what_is_recalled(kit: Any, understanding: Any) -> None:
+def test_an_attacker_in_most_runs_does_drag_what_is_recalled(learned: Learned, understanding: Any) -> None:
     """The test above can fail: with three quarters of the runs the attacker has more votes than all others."""
-    few, many = (recalling(kit, understanding, "instead", share, 4.0)[0] for share in (0.25, 0.75))
+    few, many = (recalling(learned, understanding, "instead", share, 4.0)[0] for share in (0.25, 0.75))
     assert many["dragged"] / many["steps"] > MAX_DRAGGED >= few["dragged"] / few["steps"]
