@@ -92,7 +92,7 @@ AREAS: Final = {
         ("core/records/chain.py", "core/records/heads.py", "core/records/receipt.py", "core/records/header.py"),
         ("tests/runlog/test_chain.py", "tests/runlog/test_kept_heads.py", "tests/runlog/test_receipts.py",
          "tests/runlog/test_torn_ends.py", "tests/runlog/test_recorded_runs.py", "tests/runlog/test_headers.py",
-         "tests/core/test_records.py"),
+         "tests/runlog/test_clean_records.py", "tests/core/test_records.py"),
     ),
     "admission": Area(
         ("core/tools/admission/*.py",),
@@ -638,6 +638,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="CPU seconds of tests for one mutant (default: %(default)s)"
     )
+    parser.add_argument("--argued", action="store_true", help="try those that are argued, too: arguments can be stale")
     parser.add_argument("--list", action="store_true", help="print them, and try none")
     asked = parser.parse_args()
     unknown = [name for name in asked.areas if name not in AREAS]
@@ -656,7 +657,8 @@ def main() -> int:
         first, step = map(int, asked.part.split("/"))
         again = asked.again.read_text(encoding="utf-8") if asked.again else ""
         meant = [one for one in every if asked.match in str(one) and (not again or f"{one}\n" in again)]
-        chosen = meant[first - 1 :: step]
+        tried_too = [one for one in meant if asked.argued or (one.where, one.name) not in why]
+        chosen = tried_too[first - 1 :: step]
         if asked.list:
             print(*chosen, sep="\n")
         elif chosen:

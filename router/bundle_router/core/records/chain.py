@@ -126,10 +126,10 @@ class _Redactor(Protocol):
 
 def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
     """Return `encode_record` of the record without secrets. What the engine redacted is clean; this is for what it
-    missed, so the common case is one look at the whole text. A secret could hide behind an escape (`\\"`): then value
-    by value. Digests and times that the router itself made are not looked at (`_OWN_VALUE`). Raises as `seal` does."""
+    missed, so the common case is one look at the whole text; where that is not sure, value by value. Digests and times
+    that the router itself made are not looked at (`_OWN_VALUE`). Raises as `seal` does."""
     text = encode_record(record)
-    if redactor is None or ("\\" not in text and redactor.is_clean(_OWN_FIELD.sub('""', text))):
+    if redactor is None or redactor.is_clean(_OWN_FIELD.sub('""', text)):
         return text
     rest = {
         name: value for name, value in record.items() if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(str(value))
