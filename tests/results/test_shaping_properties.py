@@ -140,8 +140,9 @@ def test_a_value_and_its_text_are_shown_once(value: Any) -> None:
     assert shape([Text(json.dumps(value, indent=2)), Data(value)], 12_000, describe).text == alone
 
 
-# What was one regular expression each, before they were looked for piece by piece.
-RUNS = re.compile(r"(?:[A-Za-z0-9+_-]|\\?/){256,}+={0,2}")
+# What was one regular expression each, before they were looked for piece by piece. A run that is too short is not tried
+# again from each of its characters: none of them has more to come than the first.
+RUNS = re.compile(r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+_-]|\\?/){256,}+={0,2}")
 BLOCKS = re.compile(r"(?m)^(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n){3,}+[ \t]{0,16}[A-Za-z0-9+/]{0,80}={0,2}")
 pieces = st.builds(
     lambda piece, times: piece * times,
