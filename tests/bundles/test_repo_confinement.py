@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.beneath import Opener, best_opener, open_beneath, open_by_openat2, open_by_walk
+from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_openat2, open_by_walk
 from bundle_router.tools.repo.confinement import Root, read_up_to
 
 RACE = Path(__file__).parents[1] / "faults" / "path_race.py"
@@ -240,17 +240,6 @@ def test_reading_leaves_no_trace_and_no_descriptor(tree: Path, root: Root) -> No
             continue
     assert tree_hash(tree) == before
     assert len(list(Path("/dev/fd").iterdir())) == open_before
-
-
-def test_open_beneath_creates_nothing(tree: Path) -> None:
-    fd = os.open(tree, os.O_RDONLY)
-    try:
-        with pytest.raises(ValueError, match="does not create"):
-            open_beneath(fd, "new", os.O_WRONLY | os.O_CREAT)
-        os.close(open_beneath(fd, "plain.txt", os.O_RDONLY))
-    finally:
-        os.close(fd)
-    assert not (tree / "new").exists()
 
 
 def test_a_missing_workspace_is_named(tmp_path: Path) -> None:

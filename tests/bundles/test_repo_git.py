@@ -19,7 +19,7 @@ import pytest
 from bundle_router.core.models import LocalSettings, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo import TOOLS
-from bundle_router.tools.repo.children import Command, find_binary, landlock_version, output_of
+from bundle_router.tools.repo.children import Command, find_binary, output_of, starts_confined
 from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.repo.gitrefs import collect_refs, is_ref_name, is_revision
 from bundle_router.tools.repo.history import git_diff, git_log
@@ -28,6 +28,7 @@ from pydantic import ValidationError
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 TOOL = {tool.name: tool for tool in TOOLS}
 UNCONFINED: dict[str, Callable[..., ToolOutput]] = {"git_log": git_log, "git_diff": git_diff}
+CONFINED = starts_confined(shutil.which("git") or "")
 ENV = {
     "PATH": os.environ.get("PATH", os.defpath),
     "HOME": "/nonexistent",
@@ -387,7 +388,7 @@ def exercise(repo: Path, *, confined: bool = True) -> list[str]:
 @pytest.fixture(params=["landlock", "bare"])
 def confined(request: pytest.FixtureRequest) -> bool:
     """With the second wall, and without: the first has to hold alone."""
-    if request.param == "landlock" and landlock_version() == 0:
+    if request.param == "landlock" and not CONFINED:
         pytest.skip("this kernel has no Landlock")
     return bool(request.param == "landlock")
 
@@ -594,7 +595,7 @@ def test_a_missing_object_is_not_fetched_and_is_named(repo: Path) -> None:
     assert refused("git_diff", repo, base="HEAD~2", target="HEAD") == "missing_object"
 
 
-@pytest.mark.skipif(landlock_version() == 0, reason="this kernel has no Landlock")
+@pytest.mark.skipif(not CONFINED, reason="this kernel has no Landlock")
 def test_a_confined_child_reads_nothing_outside_and_starts_nothing(tmp_path: Path) -> None:
     """The second wall by itself: a git that is told to run a shell and to read elsewhere, and can do neither."""
     binary = find_binary("git", outside=str(tmp_path))

@@ -21,6 +21,7 @@ from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo import TOOLS as REPO
 from bundle_router.tools.repo import rg, scanning
 from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_openat2, open_by_walk
+from bundle_router.tools.repo.children import starts_confined
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.gitview import repository
 from bundle_router.tools.repo.history import GitLog, git_log
@@ -397,6 +398,50 @@ def found(engine: TextSearch, where: ToolContext, **arguments: Any) -> tuple[str
     assert isinstance(block, Text)
     head, *lines = block.text.splitlines()
     return head, [line for line in lines if not line.startswith(" ")]
+
+
+@pytest.mark.parametrize(
+    ("by_link", "really"), [("job/r1/routing.jsonl", "runs/r1/routing.jsonl"), ("job/notes", ".git/config")]
+)
+def test_what_a_searcher_read_through_a_link_that_is_gone_again_is_not_shown(
+    tree: Path, tmp_path: Path, records: ToolContext, by_link: str, really: str
+) -> None:
+    """A searcher opens files by name: what it gets may be another file than the one that is there before and after."""
+    for path, content in ((by_link, "ours\n"), (really, "theirs\n")):
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_text(content)
+    swapped = tmp_path / "rg"
+    swapped.write_text(f"#!/bin/sh\nwhile read -r line; do printf '%s\\n' \"$line\"; done < {tmp_path}/events\n")
+    swapped.chmod(0o755)
+    for opened, shown in ((by_link, 1), (really, 0)):
+        match = {"lines": {"text": (tree / opened).read_text()}, "line_number": 1, "submatches": [{"start": 0}]}
+        end = {"binary_offset": None, "path": {"text": f"./{by_link}"}}
+        events = [{"type": "match", "data": match}, {"type": "end", "data": end}]
+        (tmp_path / "events").write_text("".join(json.dumps(event) + "\n" for event in events))
+        assert len(found(partial(rg.search, str(swapped), confined=False), records)[1]) == shown
+
+
+@needs_git
+def test_git_reads_no_hidden_folder_whatever_link_leads_there(tree: Path, records: ToolContext) -> None:
+    make_repository(tree, **{"job/file": "ours\n"})
+    (tree / "job" / "deep" / "records").mkdir(parents=True)
+    (tree / "job" / "deep" / "records" / "file").write_text("theirs\n")
+    (tree / "job" / "way").symlink_to("deep/records")
+    for hidden in (records.hidden, (*records.hidden, f"{tree}/job/deep/records"), ()):
+        with workspace(replace(records, hidden=hidden)) as root, repository(root, records) as view:
+            if not starts_confined(view.binary):
+                pytest.skip("this kernel has no Landlock")
+            for path, is_shown in (
+                ("job/file", True),
+                ("job/way/file", len(hidden) < 2),
+                ("to-runs/r1/routing.jsonl", not hidden),
+                ("runs-old/r1/routing.jsonl", True),
+            ):
+                try:
+                    view.run("hash-object", "--no-filters", "--", path, max_bytes=100)
+                    assert is_shown, path
+                except ToolFailure:
+                    assert not is_shown, path
 
 
 HIDDEN_NOTE = " 1 folder hidden: the router's own records."

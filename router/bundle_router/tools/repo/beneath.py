@@ -224,14 +224,3 @@ def best_opener() -> Opener:
     except (OSError, AttributeError):
         return open_by_walk
     return open_by_openat2
-
-
-def open_beneath(root_fd: int, path: str, flags: int) -> int:
-    """Return a descriptor for `path`, which lies beneath the directory `root_fd`, or OSError (`EXDEV`: it leads
-    outside).
-
-    `flags` are those of `os.open`; `O_CLOEXEC` is always set. Nothing is created: `O_CREAT` is refused.
-    """
-    if flags & os.O_CREAT:
-        raise ValueError("open_beneath() opens what exists; it does not create files")
-    return best_opener()(root_fd, path, flags)

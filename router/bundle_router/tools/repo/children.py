@@ -20,7 +20,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,7 +37,7 @@ _ADDRESS_SPACE: Final = 8 << 30
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is started: `argv[0]` is an absolute path. `readable` lists what it may read when it can be confined.
+    """What is started: `argv[0]` is an absolute path. `readable` yields once what it may read when it can be confined.
 
     `inherited` descriptors stay open in the child, under the same numbers. `confined=False` leaves Landlock out, to
     show that what stands in front of it holds alone.
@@ -46,7 +46,7 @@ class Command:
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
-    readable: tuple[str | int, ...]
+    readable: Iterable[str | int]
     inherited: tuple[int, ...] = ()
     confined: bool = True
 
@@ -167,24 +167,11 @@ def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
 
 
 @cache
-def landlock_version() -> int:
-    """Return the kernel's Landlock ABI, 0 where there is none (or it is forbidden, or this is not Linux)."""
-    try:
-        from bundle_router.tools.sandbox import landlock
-
-        return landlock.abi()
-    except (OSError, AttributeError, ImportError):
-        return 0
-
-
-@cache
 def starts_confined(binary: str) -> bool:
     """Return whether the binary runs at all under Landlock. A wrapper script, or libraries in odd places, do not."""
-    if landlock_version() == 0:
-        return False
     try:
         process = _popen_confined(Command((binary, "--version"), "/", {}, ()))
-    except ToolFailure:
+    except (ToolFailure, OSError, AttributeError, ImportError):  # no Landlock, or it is forbidden; this is not Linux
         return False
     process.communicate(timeout=10)
     return process.returncode == 0

@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -92,7 +93,7 @@ class GitView:
             argv=(self.binary, "--no-pager", "--no-replace-objects", *arguments),
             cwd=self.root.place,
             env=self._environment(),
-            readable=(self.root.fd, self.folder),
+            readable=chain(self.root.outside_hidden(), [self.folder]),
             inherited=(self.root.fd,),
             confined=self.confined,
         )

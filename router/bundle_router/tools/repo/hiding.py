@@ -18,8 +18,8 @@ class Hidden:
     """The hidden folders of one call, and which of them were met. Those that do not exist hide nothing."""
 
     def __init__(self, folders: Iterable[str] = ()) -> None:
-        self._names = {found: os.path.realpath(name) for name in folders if (found := identity_of(name))}
-        self.identities = frozenset(self._names)
+        self.names = {found: os.path.realpath(name) for name in folders if (found := identity_of(name))}
+        self.identities = frozenset(self.names)
         self._met: set[Identity] = set()
 
     def is_one(self, info: os.stat_result) -> bool:
@@ -38,7 +38,7 @@ class Hidden:
         For telling another program what to leave alone. What it finds all the same has to be looked at again.
         """
         prefix = top.rstrip("/") + "/"
-        found = {identity: name for identity, name in self._names.items() if name.startswith(prefix)}
+        found = {identity: name for identity, name in self.names.items() if name.startswith(prefix)}
         self._met.update(found)
         return [name.removeprefix(prefix) for name in found.values()]
 

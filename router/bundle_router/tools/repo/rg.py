@@ -6,7 +6,8 @@ output is read as it comes; the format is documented in the crate grep-printer (
 Rules:
 1. It is started in the folder to search, or given the open file, by a descriptor: no path is handed over that could
    mean something else by the time it is looked up. Only `.gitignore` files above that folder it finds by name.
-2. It is told to leave hidden folders alone, by the names we know; what it finds in one under another name is dropped.
+2. It is told to leave hidden folders alone, by the names we know. It opens files by name, so by a link that was put
+   there meanwhile too: what it found is read again beneath the root, and dropped where it does not stand there.
 3. What it can't be told that way (a glob with folders in it, for a part of the workspace) our own engine searches.
 """
 
@@ -26,7 +27,6 @@ from bundle_router.tools.repo import scanning
 from bundle_router.tools.repo.beneath import PATH_ONLY, components
 from bundle_router.tools.repo.children import Child, Command, started
 from bundle_router.tools.repo.confinement import Root
-from bundle_router.tools.repo.credentials import is_credential_file
 from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep
 from bundle_router.tools.repo.regexes import bad_pattern
 
@@ -62,10 +62,9 @@ def search(
         return
     with _scope(query, root) as (fd, is_folder):
         place = root.place_of(fd, query.path)
-        real = os.path.realpath(place)
         command = Command(
             # In the folder itself: given a folder below its own, rg 13 misapplies the .gitignore files in between.
-            argv=(binary, *_OPTIONS, *_query_options(query, root), "--", "./" if is_folder else place),
+            argv=(binary, *_OPTIONS, *_query_options(query, root, fd), "--", "./" if is_folder else place),
             cwd=place if is_folder else root.place,
             env={"LC_ALL": "C.UTF-8", "PATH": "", "HOME": "/nonexistent"},
             readable=(root.fd,),
@@ -74,9 +73,7 @@ def search(
         )
         with started(command, context) as child:
             for hits in _files(_events(child), query.path, is_folder=is_folder):
-                below = hits.path.removeprefix(f"{query.path}/") if is_folder else ""
-                folder = hits.path.rpartition("/")[0] or "."
-                if not is_credential_file(f"{real}/{below}") and not root.is_hidden(folder):
+                if not root.is_hidden(hits.path.rpartition("/")[0] or ".") and scanning.holds(root, hits):
                     yield hits
             _check_end(child, query)
 
@@ -98,7 +95,7 @@ def _scope(query: Ripgrep, root: Root) -> Iterator[tuple[int, bool]]:
         os.close(folder)
 
 
-def _query_options(query: Ripgrep, root: Root) -> Iterator[str]:
+def _query_options(query: Ripgrep, root: Root, fd: int) -> Iterator[str]:
     yield "--ignore-case" if query.ignore_case else "--case-sensitive"
     yield f"--max-count={query.max_matches + 1}"
     yield f"--context={query.context}"
@@ -109,12 +106,8 @@ def _query_options(query: Ripgrep, root: Root) -> Iterator[str]:
     if query.glob:
         yield f"--glob={query.glob}"
     yield "--glob=!.git"
-    yield from (f"--glob=!/{_literally(name)}" for name in root.hidden.beneath(_real(root, query.path)))
+    yield from (f"--glob=!/{_literally(name)}" for name in root.hidden.beneath(root.real_path(fd, query.path)))
     yield f"--regexp={query.pattern}"
-
-
-def _real(root: Root, path: str) -> str:
-    return os.path.realpath(f"{root.path}/{path}")  # for the names of hidden folders only: nothing is opened by it
 
 
 def _literally(name: str) -> str:

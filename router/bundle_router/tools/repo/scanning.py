@@ -106,6 +106,12 @@ def _chain_at(root: Root, folder: str, chain: tuple[Rules, ...]) -> tuple[Rules,
     return (*chain, parse(folder, text))
 
 
+def holds(root: Root, hits: FileHits) -> bool:
+    """Return whether a file, opened as any other that is shown, has these lines."""
+    texts = _text_of(root, hits.path).split(b"\n")
+    return all(line.text in texts[line.number - 1 : line.number] for line in hits.lines)
+
+
 # --- which lines ----------------------------------------------------------------------------------------------------
 
 

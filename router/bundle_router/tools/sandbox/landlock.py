@@ -16,8 +16,9 @@ import ctypes
 import os
 import stat
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -149,9 +150,9 @@ def reader_ruleset(binary: str, readable: Iterable[str | int]) -> int:
     """
     prefix = Path(binary).parent.parent
     beside = [] if prefix == prefix.parent else [str(prefix / "lib"), str(prefix / "lib64")]  # not installed in /usr
-    grants: list[Grant] = [(place, READ) for place in (*readable, *_LIBRARIES, *beside, *_SYSTEM_FILES)]
-    grants += [(program, RUN) for program in (binary, elf_loader(binary)) if program]
-    return ruleset([*grants, ("/dev/null", READ_AND_WRITE)], tcp=False)
+    grants: Iterator[Grant] = ((place, READ) for place in chain(readable, _LIBRARIES, beside, _SYSTEM_FILES))
+    programs = [(program, RUN) for program in (binary, elf_loader(binary)) if program]
+    return ruleset(chain(grants, programs, [("/dev/null", READ_AND_WRITE)]), tcp=False)
 
 
 @cache
