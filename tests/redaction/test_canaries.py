@@ -271,6 +271,7 @@ def test_values_that_overlap_a_rule_or_touch_each_other_are_named_by_their_varia
     both = SecretRedactor({"ONE": "abcdefgh", "TWO": "ABCDEFGH"})
     assert both.redact("abcdefghABCDEFGH") == "[redacted:env:ONE][redacted:env:TWO]"
     odd = SecretRedactor({"ODD": "\ud800abcdefgh", "PADDED": " 12345abc \n"})
+    assert SecretRedactor({"N" * 101: "abcdefgh"}).redact("abcdefgh") == f"[redacted:env:{'N' * 100}]"
     assert odd.redact("x \ud800abcdefgh 12345abc") == "x [redacted:env:ODD] [redacted:env:PADDED]"
 
 

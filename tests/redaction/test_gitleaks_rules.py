@@ -117,6 +117,7 @@ LEFT = [
     KEY.format("abcdefghijklmnopqrstuvwxyz0123"),  # holds a stop word
     KEY.format("abcdEFGHijkl/mnop+QRST"),  # no digit
     "api_version_key = 'q7T9xV2mK4pL8nR3wZ6s'",  # allowed by what stands before it
+    'SRC_key = "q7T9xV2mK4pL8nR3wZ6s"',  # by one of three that are allowed
     "curl -u admin:changeme https://x.example",
 ]
 FOUND = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -75,6 +76,7 @@ CASES += [
     ({"password": ("x", "y")}, {"password": (NAMED, NAMED)}),
     ({"password": "[redacted:unknown]"}, {"password": NAMED}),
     ({"password": "Bearer $TOKEN and more"}, {"password": NAMED}),
+    ({"password": {"value": "v"}, "x": TOKEN}, {"password": {"value": "v"}, "x": "[redacted:github-pat]"}),
     ({"name": "Cookie", "value": ["v"]}, {"name": "Cookie", "value": [NAMED]}),
 ]
 
@@ -92,6 +94,7 @@ UNCHANGED: list[Any] = [
     {"name": "Cookie", "text": "v"},
     {"name": 5, "value": "v"},
     {"password": []},
+    {"password": 0},
     {"headers": [["Authorization", "Bearer ${GITHUB_TOKEN}"]], "token": "$TOKEN", "password": ""},
     {"properties": {"password": {"type": "string", "description": "the password"}}, "required": ["password", "user"]},
     {"next_page_token": "CAUQAA", "tokens": 1200, "max_tokens": 5, "password": None, "secret": False},
@@ -144,18 +147,19 @@ def test_two_keys_that_become_equal_are_told_apart() -> None:
     assert redacted == {"[redacted:github-pat]": 1, "[redacted:github-pat]#2": 2}
 
 
-def test_what_is_nested_too_deeply_to_look_at_is_not_shown() -> None:
+@pytest.mark.parametrize("wrapped", [lambda value: [value], lambda value: {0: value}], ids=["lists", "objects"])
+def test_what_is_nested_too_deeply_to_look_at_is_not_shown(wrapped: Callable[[Any], Any]) -> None:
     value: Any = TOKEN
     for _ in range(100_000):
-        value = [value]
+        value = wrapped(value)
     redacted = shared_redactor().redact_value(value)
     depth = 0
-    while isinstance(redacted, list):
+    while not isinstance(redacted, str):
         redacted, depth = redacted[0], depth + 1
     assert redacted == "[redacted:too-deep]"
     assert depth == 501
-    while isinstance(value, list):  # taken apart by hand: freeing it at once would recurse as deeply
-        value = value.pop()
+    while not isinstance(value, str):  # taken apart by hand: freeing it at once would recurse as deeply
+        value = value.pop(0)
 
 
 def test_several_texts_come_back_as_the_same_list_when_all_are_clean() -> None:

@@ -194,7 +194,7 @@ def _shared_rules() -> _SharedRules:
             finders.setdefault(probe, []).append(rule.hits)
     for rank, shape in enumerate(SHAPES, start=1_000):
         finders[len(probes)] = [ShapeRule(shape, rank).hits]
-        probes.append(shape.probe or shape.regex)
+        probes.append(shape.regex)
     keywords = Keywords(word for entry in loaded["rules"] for word in entry["keywords"])
     labels = frozenset([rule["id"] for rule in loaded["rules"]] + [shape.id for shape in SHAPES])
     return _SharedRules(tuple(probes), finders, keywords, labels)

@@ -66,7 +66,7 @@ IN_TEXT: Final = (
 )
 """The same list as a regex over text; what it finds is confirmed by `is_secret_name`."""
 
-NAME_ENDS: Final = "|".join(r"[\s_.-]*".join(name) for name in (*ENDINGS, *sorted(EXACT)))
+NAME_ENDS: Final = "|".join(r"[\s_.-]*".join(name) for name in (*ENDINGS, *EXACT))
 """How every such name ends, whatever separators stand in it: it matches where `is_secret_name` may be true."""
 
 _SEPARATORS = re.compile(r"[\s_.-]+")

@@ -37,7 +37,7 @@ def plain_strings(value: Any) -> list[str] | None:
                 for key, item in node.items():
                     if isinstance(key, str):
                         strings.append(key)
-                        if is_secret_name(key) and _goes_whole(item):
+                        if item and is_secret_name(key):
                             return None
                     if isinstance(item, str):
                         strings.append(item)
@@ -108,10 +108,6 @@ def _opened_object(
 def _is_object(node: Any) -> bool:
     # Asking an abstract class about a number costs more than the rest of the walk.
     return isinstance(node, dict) or (not isinstance(node, _LEAVES) and isinstance(node, Mapping))
-
-
-def _goes_whole(item: Any) -> bool:
-    return bool(item) and (isinstance(item, (str, list, tuple)) or _is_number(item))
 
 
 def _is_number(item: Any) -> bool:

@@ -50,22 +50,21 @@ def is_long_token(value: bytes) -> bool:
 def is_basic(value: bytes) -> bool:
     """Base64 of `user:password`."""
     try:
-        return b":" in base64.b64decode(value + b"=" * (-len(value) % 4))
+        return b":" in base64.b64decode(value + b"==")
     except binascii.Error:
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`probe` matches wherever `regex` does (the same by default). Every group that took part is a secret, except
-    `name`: a group that must pass `is_secret_name`. With `inner`, the groups are regions and its groups the secrets."""
+    """Every group of `regex` that took part is a secret, except `name`: a group that must pass `is_secret_name`. With
+    `inner`, the groups are regions and its groups the secrets."""
 
     id: str
     regex: str
     check: Check = is_value
     name: int = 0
     inner: str = ""
-    probe: str = ""
 
 
 # Printable ASCII that can stand in a URL's user info; passwords with a raw `@` or `:` are met often enough.
@@ -141,7 +140,7 @@ _STRUCTURAL: Final = (
         lambda value: bool(value.strip()),
     ),
 )
-_CHECKS: Final = {"value": is_value, "token": is_token, "long": is_long_token}
+_CHECKS: Final = {"value": is_value, "long": is_long_token}
 
 
 def _token_shapes() -> tuple[Shape, ...]:
