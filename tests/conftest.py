@@ -39,6 +39,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return cores + (cores + 1) // 2
 
 
+FIRST = (
+    "tests/examples/recipes/",
+    "tests/deferral/test_real_agents.py",
+    "tests/mcp/test_mcp_demo.py",
+    "tests/mcp/test_mcp_real_router.py",
+    "tests/faults/",
+)
+"""Tests that start programs and wait for them, up to half a minute each: begun last, one would run beside nothing."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+
+
 def pytest_collection_finish() -> None:
     freeze()
 

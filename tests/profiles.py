@@ -15,9 +15,12 @@ PART: Final = 5
 LEAST: Final = 20
 
 
-def examples(number: int, **more: Any) -> settings:
-    """Return settings for so many examples of a property; by default a fifth of them, and at least twenty."""
-    return settings(max_examples=number if ALL else min(number, max(LEAST, number // PART)), deadline=None, **more)
+def examples(number: int, least: int = LEAST, **more: Any) -> settings:
+    """Return settings for so many examples of a property; by default a fifth of them, and at least twenty.
+
+    `least` is lower where one example takes a third of a second.
+    """
+    return settings(max_examples=number if ALL else min(number, max(least, number // PART)), deadline=None, **more)
 
 
 def rounds(number: int) -> int:

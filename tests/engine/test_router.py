@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -691,7 +692,10 @@ def test_the_shipped_catalog_loads_and_its_revision_does_not_depend_on_the_machi
     script = "from bundle_router import load_catalog; print(load_catalog(None).revision)"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=CONFIG.parent, capture_output=True, text=True, check=True,
-        env={"PATH": "/usr/bin", "PYTHONHASHSEED": "7"},
+        env={
+            "PATH": "/usr/bin", "PYTHONHASHSEED": "7",
+            "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX", ""),
+        },
     )  # fmt: skip
     assert done.stdout.strip() == first.revision
 

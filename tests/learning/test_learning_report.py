@@ -111,7 +111,7 @@ chaos = st.lists(
 )  # fmt: skip
 
 
-@examples(25)
+@examples(25, least=5)
 @given(logs=chaos)
 def test_logs_never_make_replay_accuracy_worse(kit: Any, logs: Any) -> None:
     runs = {

@@ -171,7 +171,7 @@ chaos = st.lists(
 )
 
 
-@examples(15)
+@examples(15, least=5)
 @given(logs=chaos)
 def test_recall_never_makes_replay_worse(kit: Any, logs: Any) -> None:
     runs = {f"r{at:03d}": [kit.Turn(goal, (b,), (tool,)) for goal, (b, tool) in turns] for at, turns in enumerate(logs)}

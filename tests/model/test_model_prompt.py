@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -244,7 +245,8 @@ assert not reached, reached
 assert "CANARY_FROM_ENV_FILE" not in os.environ and "OPENAI_API_KEY" not in os.environ
 """
     root = Path(__file__).parents[2]
-    env = {"PYTHONPATH": str(root / "router"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    compiled = {"PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX", "")}
+    env = {"PYTHONPATH": str(root / "router"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **compiled}
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
     )
