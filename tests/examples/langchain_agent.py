@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle_router.ext.langchain import RoutedTools
-from langchain.agents import create_agent
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - of its checkpointer
 from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage
 from own_tool import STEP, open_router
