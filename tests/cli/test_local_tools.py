@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from bundle_router import Router
 
+from tests.command_line import run
+
 MODULE = """
 from pydantic import BaseModel
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
@@ -89,9 +91,9 @@ def test_a_recorded_decision_is_explained_and_replayed_without_it(engine: Any) -
         ("tickets=nowhere:TOOLS", "there is no module 'nowhere'"),
         ("tickets=nowhere.at.all:TOOLS", "there is no module 'nowhere'"),
         ("tickets=engine_tools:TOLLS", "module 'engine_tools' has no 'TOLLS'\n  it has MORE, TOOLS"),
-        ("tickets=engine_tools:EMPTY", "'EMPTY' is not a list of LocalTool: it is empty"),
+        ("tickets=engine_tools:EMPTY", "'EMPTY' holds no tools: it is empty"),
         ("tickets=engine_tools:WRONG", "the tool 'ticket' has no description"),
-        ("tickets=engine_tools:Ask", "'Ask' is not a list of LocalTool: it is the class Ask"),
+        ("tickets=engine_tools:Ask", "'Ask' holds no tools: it is the class Ask"),
         ("tickets=engine_tools:MORE", "'get.ticket again' is not a tool's name"),
         ("tickets=broken_tools:TOOLS", "can't be imported: ZeroDivisionError: division by zero"),
         ("tickets=needy_tools:TOOLS", "can't be imported: ModuleNotFoundError: No module named 'not_installed_here'"),
@@ -102,6 +104,28 @@ def test_what_cannot_be_local_tools_is_refused_in_one_line_with_advice(engine: A
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 2, "the message and the advice"
+
+
+def test_a_server_declared_with_its_bundle_is_known_to_the_verbs_as_it_is_to_the_engine(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from bundle_router.tool import LocalServer\n\ndef get_ticket(number: int) -> str:\n"
+        '    """Read a ticket of the tracker."""\n    return f"ticket {number}"\n\n'
+        'TICKETS = LocalServer([get_ticket], "Read the tickets of the tracker.")\n'
+    )
+    run(tmp_path, "init")
+    rows = {"routes": 'bundles = ["desk"]', "policies": 'allow = ["bundle:desk"]'}
+    for table, row in rows.items():
+        path = tmp_path / "config" / ("policy.toml" if table == "policies" else "routes.toml")
+        path.write_text(f'{path.read_text()}\n[[{table}]]\nname = "t"\nrole = "triager"\n{row}\n')
+    unknown = run(tmp_path, "check", code=2).stdout
+    assert unknown.endswith("a bundle of your own tools is known with --local NAME=module:TOOLS\n")
+    local = ("--local", "desk=own:TICKETS")
+    run(tmp_path, "check", *local)
+    run(tmp_path, "route", *local, "--workflow", "w", "--role", "triager", "--step", "s", "--run", "r")
+    assert run(tmp_path, "call", *local, "--run", "r", "desk.get_ticket", '{"number": 7}').stdout == "ticket 7\n"
+    assert run(tmp_path, "runs", "verify").stdout.endswith("1 of 1 runs are as they were written\n")
+    assert "desk" in run(tmp_path, "explain", *local, "--tool", "desk.get_ticket", "--workflow", "w", "--role",
+                         "triager", "--step", "s").stdout  # fmt: skip
 
 
 def test_a_name_given_twice_and_a_name_that_no_server_has_are_said(engine: Any) -> None:

@@ -36,13 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     from bundle_router.review.lint import check
     from bundle_router.review.lint.pins import pin_problems, unpinned_servers
     from bundle_router.tools.workspace.grammar import problems as check_binary
-    from bundle_router.wiring import local_cards, project_folder, read_catalog
+    from bundle_router.wiring import declared_files, local_cards, project_folder, read_catalog
 
     local = local_servers(arguments)
     _, cards = local_cards(local)
     config = config_folder(arguments)
     fixes = _fix(config) if arguments.fix else []
-    files = read_config(config)
+    files = [*declared_files(local), *read_config(config)]
     problems = check(
         files, cards=cards, check_binary=check_binary, has_content=lambda name: content_file(config, name) is not None
     )
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if errors:
         _show(arguments, _Checked(files, problems, fixes))
         return 2
-    catalog, pins = read_catalog(config, cards)
+    catalog, pins = read_catalog(config, local)
     problems += unused_local(local, catalog)
     problems += _missing_extras(catalog)
     bundles = _shown(project_folder(config) / "bundles")
@@ -113,6 +113,8 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     if catalog is None:
         count = sum(problem.level == "error" for problem in checked.problems)
         say(f"{count} problem{'s' if count != 1 else ''}: the config can't be used")
+        if not arguments.local and any(p.message.startswith("unknown bundle") for p in checked.problems):
+            say("a bundle of your own tools is known with --local NAME=module:TOOLS")
         return
     for row in checked.live:
         for line in lines_of(row):

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,12 +16,12 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, say, say_whole, table
 from bundle_router.cli.route import new_run_id
 from bundle_router.cli.shared_arguments import add_config, add_runs, config_folder
-from bundle_router.core.models import LocalTool
 from bundle_router.demo.repository import Repository, copy_of, make
 from bundle_router.demo.scripted import config_with_model, is_installed, server
 from bundle_router.demo.workflow import DemoStep, run_open_questions
 from bundle_router.demo.workflow import run as run_workflow
 from bundle_router.review.sentences import selection_lines
+from bundle_router.wiring.catalogs import LocalServers
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(
-    config: Path, runs: str, run_id: str, repository: Repository, local: Mapping[str, Sequence[LocalTool]]
+    config: Path, runs: str, run_id: str, repository: Repository, local: LocalServers
 ) -> tuple[list[DemoStep], list[DemoStep]]:
     """Return the steps that routes cover, and those that they don't. What asks models loads meanwhile, in a thread."""
     from bundle_router.wiring import Router

@@ -48,10 +48,10 @@ def run_mcp(runs: str) -> int:
 
 def _pin(config: Path, servers: Sequence[DemoServer]) -> list[Review]:
     """Writes a config with these servers, asks them what they list, and approves it as it is."""
-    from bundle_router.wiring import local_cards, open_pins, read_catalog
+    from bundle_router.wiring import open_pins, read_catalog
 
     write_config(config, servers)
-    catalog, pins = read_catalog(config, local_cards()[1])
+    catalog, pins = read_catalog(config)
     asked = remote_servers(catalog, [server.name for server in servers])
     rows = list(review(catalog, pins, asked, development=True))
     for row in rows:
@@ -156,10 +156,10 @@ def _outcome(result: Result | None) -> str:
 
 def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: DemoServer) -> None:
     """A tool that was approved with other words than it has now, as after a bad release: it is not called."""
-    from bundle_router.wiring import Router, local_cards, open_pins, read_catalog
+    from bundle_router.wiring import Router, open_pins, read_catalog
 
     files, (tool, call_arguments) = open_pins(config), server.calls[0]
-    pins, entry = files.read(server.name), read_catalog(config, local_cards()[1])[0].servers[server.name]
+    pins, entry = files.read(server.name), read_catalog(config)[0].servers[server.name]
     if pins is None:
         return
     definitions = pins.definitions()

@@ -9,9 +9,9 @@ from pathlib import Path
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
 from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
-from bundle_router.core.catalog import Card
 from bundle_router.errors import ConfigError, RequestError
 from bundle_router.review.imports import Imported, import_clients
+from bundle_router.wiring.catalogs import LocalServers
 
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -25,11 +25,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.text_files import replace_texts
-    from bundle_router.wiring import local_cards, read_catalog
+    from bundle_router.wiring import read_catalog
 
     config = config_folder(arguments)
-    _, cards = local_cards(local_servers(arguments))
-    catalog, pins = read_catalog(config, cards)
+    local = local_servers(arguments)
+    catalog, pins = read_catalog(config, local)
     source = Path(arguments.file)
     made = import_clients(
         _text_of(source),
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     texts = {
         folder / name: text for name, text in (("servers.toml", made.servers), ("bundles.toml", made.bundles)) if text
     }
-    whole = appended(config, cards, texts)
+    whole = appended(config, local, texts)
     if not arguments.dry_run:
         replace_texts(whole)
     if arguments.json:
@@ -69,13 +69,14 @@ def _text_of(path: Path) -> str:
         raise RequestError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def appended(config: str | None, cards: Mapping[str, Card], texts: Mapping[Path, str]) -> dict[Path, str]:
+def appended(config: str | None, local: LocalServers, texts: Mapping[Path, str]) -> dict[Path, str]:
     """Return the files of the project with these texts at their ends; nothing that stands in them is touched. What
     can't be read back is refused: raises ConfigError."""
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import from_bytes
     from bundle_router.review.lint import check
     from bundle_router.tools.workspace.grammar import problems as check_binary
+    from bundle_router.wiring import declared_files, local_cards
 
     whole = {}
     for path, text in texts.items():
@@ -84,7 +85,10 @@ def appended(config: str | None, cards: Mapping[str, Card], texts: Mapping[Path,
     added = [from_bytes(path.name, str(path), text.encode(), "project") for path, text in whole.items()]
     names = {file.name for file in added}
     kept = [f for f in read_config(config) if f.layer != "project" or f.name not in names]
-    problems = [p for p in check([*kept, *added], cards=cards, check_binary=check_binary) if p.level == "error"]
+    kept += declared_files(local)
+    problems = [
+        p for p in check([*kept, *added], cards=local_cards(local)[1], check_binary=check_binary) if p.level == "error"
+    ]
     if problems:
         raise ConfigError(problems)
     return whole

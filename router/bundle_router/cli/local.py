@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from bundle_router.core.models import SERVER_NAME, TOOL_NAME, LocalTool
+from bundle_router.core.models import SERVER_NAME, TOOL_NAME, LocalServer, LocalTool
 from bundle_router.errors import RequestError
 
 _FORM: Final = "write --local NAME=module:TOOLS, such as --local tickets=our_engine.tools:TOOLS"
@@ -30,14 +30,14 @@ def add_local(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=module:TOOLS",
-        help="local tools of your own, as Router.open(local=...) takes them: a list of LocalTool in a module; "
-        "imports that module; may be given several times",
+        help="local tools of your own, as Router.open(local=...) takes them: a LocalServer or a list of tools in "
+        "a module; imports that module; may be given several times",
     )
 
 
-def local_servers(arguments: argparse.Namespace) -> dict[str, Sequence[LocalTool]]:
+def local_servers(arguments: argparse.Namespace) -> dict[str, Sequence[LocalTool] | LocalServer]:
     """Return the local servers that the options name. Imports their modules. Raises RequestError."""
-    servers: dict[str, Sequence[LocalTool]] = {}
+    servers: dict[str, Sequence[LocalTool] | LocalServer] = {}
     for option in arguments.local:
         name, module, attribute = _parts(option)
         if name in servers:
@@ -84,20 +84,21 @@ def _defect(option: str, module: str, defect: BaseException) -> RequestError:
     )
 
 
-def _tools(option: str, module: ModuleType, attribute: str) -> Sequence[LocalTool]:
+def _tools(option: str, module: ModuleType, attribute: str) -> Sequence[LocalTool] | LocalServer:
     from bundle_router.adapters.local import tools_of
 
-    found: Any = getattr(module, attribute, None)
+    declared: Any = getattr(module, attribute, None)
+    found: Any = declared.tools if isinstance(declared, LocalServer) else declared
     if found is None:
         lists = sorted(name for name, value in vars(module).items() if _is_tools(value))
-        has = f"it has {', '.join(lists)}" if lists else "it holds no list of LocalTool"
+        has = f"it has {', '.join(lists)}" if lists else "it holds no LocalServer and no list of tools"
         raise RequestError(f"--local {option!r}: module {module.__name__!r} has no {attribute!r}", advice=has)
     if not _is_tools(found):
         wrong = next((item for item in found if not _is_tool(item)), None) if _is_row(found) else found
         reason = "it is empty" if _is_row(found) and not found else f"it holds {_kind(wrong)}" if _is_row(found) else ""
         raise RequestError(
-            f"--local {option!r}: {attribute!r} is not a list of LocalTool: {reason or f'it is {_kind(found)}'}",
-            advice="TOOLS = [LocalTool(name=..., description=..., arguments=..., run=...)]",
+            f"--local {option!r}: {attribute!r} holds no tools: {reason or f'it is {_kind(found)}'}",
+            advice="TOOLS = LocalServer([get_ticket], 'Read the tickets of the tracker.')",
         )
     tools = tools_of(option.partition("=")[0], found)
     for tool in tools:
@@ -106,7 +107,7 @@ def _tools(option: str, module: ModuleType, attribute: str) -> Sequence[LocalToo
                 f"--local {option!r}: {tool.name[:80]!r} is not a tool's name",
                 advice="letters, digits, '_', '-' and '.', at most 128",
             )
-    return tools
+    return declared if isinstance(declared, LocalServer) else tools
 
 
 def _is_row(value: object) -> bool:

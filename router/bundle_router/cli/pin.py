@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,11 +11,12 @@ from bundle_router.cli.importing import appended
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, progress, say
 from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
-from bundle_router.core.catalog import Card, Catalog
+from bundle_router.core.catalog import Catalog
 from bundle_router.core.tools.pins import Pins, approve
 from bundle_router.errors import RequestError
 from bundle_router.review.imports import bundle_text
 from bundle_router.review.unrouted import unpickable_line
+from bundle_router.wiring.catalogs import LocalServers
 from bundle_router.wiring.server_reviews import Review, json_of, lines_of, remote_servers, review
 
 
@@ -36,11 +36,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.wiring import local_cards, open_pins, read_catalog
+    from bundle_router.wiring import open_pins, read_catalog
 
     config = config_folder(arguments)
-    cards = local_cards(local_servers(arguments))[1]
-    catalog, pins = read_catalog(config, cards)
+    local = local_servers(arguments)
+    catalog, pins = read_catalog(config, local)
     servers = remote_servers(catalog, arguments.servers)
     if arguments.tool and len(servers) != 1:
         raise RequestError("--tool is for one server", advice="name the server")
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
                 written[row.server.name] = str(files.write(_approve(row, arguments.tool)))
                 if not arguments.json:
                     say(f"{row.server.name}: pinned in {written[row.server.name]}")
-                _first_bundle(row, catalog, cards, arguments)
+                _first_bundle(row, catalog, local, arguments)
             reviewed(len(rows))
     if arguments.json:
         print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(row.clean or row.server.name in written for row in rows) else 1
 
 
-def _first_bundle(row: Review, catalog: Catalog, cards: Mapping[str, Card], arguments: argparse.Namespace) -> None:
+def _first_bundle(row: Review, catalog: Catalog, local: LocalServers, arguments: argparse.Namespace) -> None:
     """Show a first bundle where no bundle holds the server's tools yet, or with --write add it to bundles.toml."""
     from bundle_router.adapters.text_files import replace_texts
 
@@ -86,7 +86,7 @@ def _first_bundle(row: Review, catalog: Catalog, cards: Mapping[str, Card], argu
     text = bundle_text(row.server.name, tools) + "\n"
     path = Path(config_folder(arguments) or "config") / "bundles.toml"
     if arguments.write:
-        replace_texts(appended(config_folder(arguments), cards, {path: f"\n{text}" if path.exists() else text}))
+        replace_texts(appended(config_folder(arguments), local, {path: f"\n{text}" if path.exists() else text}))
     if arguments.json:
         return
     offer = f"no bundle holds its tools yet; in {path} (--write adds it), with the tools that you want:"

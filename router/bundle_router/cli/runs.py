@@ -19,7 +19,7 @@ from bundle_router.cli.run_lists import add_facets, asks_for_some, has_index, in
 from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of, config_folder
 from bundle_router.cli.timeline import show_records
 from bundle_router.core.tools.shaping import visible
-from bundle_router.errors import CorruptRun, RequestError, UnknownRun
+from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
 from bundle_router.review.unrouted import unpickable_line, unrouted_line
 
 if TYPE_CHECKING:
@@ -186,11 +186,13 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _heads(arguments: argparse.Namespace) -> FolderHeads | None:
     """Return where heads are kept, and what they are signed with, as the options or the config say, or None."""
     from bundle_router.adapters.archive import kept_heads
-    from bundle_router.core.catalog import RecordSettings
-    from bundle_router.wiring import load_catalog
+    from bundle_router.adapters.config_files import read_config
+    from bundle_router.core.config.resolve import resolve
 
-    folder = config_folder(arguments)
-    settings = load_catalog(folder).settings.records if folder is not None else RecordSettings()
+    found = resolve(read_config(config_folder(arguments)), {})  # its bundles may be of tools that only an engine knows
+    if wrong := [problem for problem in found.report.problems() if problem.path.startswith("records")]:
+        raise ConfigError(wrong)
+    settings = found.catalog.settings.records
     return kept_heads(replace(settings, heads=arguments.heads or settings.heads), arguments.runs)
 
 

@@ -32,10 +32,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.text_files import replace_texts
     from bundle_router.review.vendor import module_name, vendored_source
-    from bundle_router.wiring import local_cards, project_folder, read_catalog
+    from bundle_router.wiring import project_folder, read_catalog
 
     config = config_folder(arguments)
-    catalog, pins = read_catalog(config, local_cards(local_servers(arguments))[1])
+    catalog, pins = read_catalog(config, local_servers(arguments))
     folder = arguments.to or project_folder(config) / DEFAULT_FOLDER
     names = (
         [server.name for server in remote_servers(catalog, arguments.servers)] if arguments.servers else sorted(pins)

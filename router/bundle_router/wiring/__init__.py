@@ -2,6 +2,7 @@
 
 from bundle_router.wiring.catalogs import (
     LocalServers,
+    declared_files,
     load_catalog,
     load_remembering,
     local_cards,
@@ -22,6 +23,7 @@ __all__ = [
     "LocalServers",
     "Router",
     "admitted_now",
+    "declared_files",
     "load_catalog",
     "load_remembering",
     "local_cards",

@@ -86,30 +86,27 @@ def load_remembering(
 ) -> tuple[Catalog, Memories | None]:
     """`load_catalog`, and the memories that are in force beside it."""
     expect("config", config, (str, os.PathLike, type(None)), 'load_catalog("config")')
-    _, cards = local_cards(local)
-    return with_learned(config, read_catalog(config, cards, declared_files(local))[0])
+    return with_learned(config, read_catalog(config, local)[0])
 
 
-def read_catalog(
-    config: str | Path | None, cards: Mapping[str, Card], declared: Sequence[ConfigFile] = ()
-) -> tuple[Catalog, dict[str, Pins]]:
+def read_catalog(config: str | Path | None, local: LocalServers | None = None) -> tuple[Catalog, dict[str, Pins]]:
     """Return the catalog of a config folder, with the cards of the pins its servers may be used by, and all its pins.
 
     Raises ConfigError, CorruptPins.
     """
     from bundle_router.core.tools.pins import pinned
 
-    catalog = read_unpinned(config, cards, declared)
+    catalog = read_unpinned(config, local)
     pins = open_pins(config).read_all(remote_servers(catalog))
     return with_skills(config, pinned(catalog, pins)), pins
 
 
-def read_unpinned(config: str | Path | None, cards: Mapping[str, Card], declared: Sequence[ConfigFile] = ()) -> Catalog:
-    """Return the catalog of a config folder as its files say, over what was `declared` in code. Raises ConfigError."""
+def read_unpinned(config: str | Path | None, local: LocalServers | None) -> Catalog:
+    """Return the catalog of a config folder as its files say, over what is declared in code. Raises ConfigError."""
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import load
 
-    return load([*declared, *read_config(config)], cards=cards)
+    return load([*declared_files(local), *read_config(config)], cards=local_cards(local)[1])
 
 
 def remote_servers(catalog: Catalog) -> dict[str, Server]:

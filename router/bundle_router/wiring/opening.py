@@ -16,7 +16,6 @@ from bundle_router.errors import RequestError, expect
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import (
     LocalServers,
-    declared_files,
     local_cards,
     open_pins,
     project_folder,
@@ -121,8 +120,8 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     from bundle_router.adapters.system import SystemCapabilities, SystemClock
     from bundle_router.adapters.workers import shaped_in_turn
 
-    tools, cards = local_cards(how.local)
-    pinned = PinnedFrom(open_pins(how.config), read_unpinned(how.config, cards, declared_files(how.local)))
+    tools, _ = local_cards(how.local)
+    pinned = PinnedFrom(open_pins(how.config), read_unpinned(how.config, how.local))
     catalog, memories = with_learned(how.config, with_skills(how.config, pinned.catalog()))
     clock = SystemClock()
     redactor = open_redactor(catalog)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.errors import RequestError
 from bundle_router.review.config_changes import ConfigChange
-from bundle_router.wiring.catalogs import LocalServers, local_cards, open_pins, read_catalog
+from bundle_router.wiring.catalogs import LocalServers, open_pins, read_catalog
 from bundle_router.wiring.server_reviews import Review, remote_servers, review
 
 if TYPE_CHECKING:
@@ -46,19 +46,19 @@ class PinApproval:
     ) -> None:
         self._config = config
         self._development = development
-        self._cards = local_cards(local)[1]
+        self._local = local
 
     def servers(self) -> list[Server]:
         """Return the servers that have pins, or could. Contacts nobody. Raises ConfigError, CorruptPins."""
-        return remote_servers(read_catalog(self._config, self._cards)[0], ())
+        return remote_servers(read_catalog(self._config, self._local)[0], ())
 
     def pins(self, name: str) -> Pins | None:
         """Return what was reviewed of a server; None for nothing. Contacts nobody. Raises ConfigError, CorruptPins."""
-        return read_catalog(self._config, self._cards)[1].get(name)
+        return read_catalog(self._config, self._local)[1].get(name)
 
     def review(self, name: str) -> ShownReview:
         """Ask the server, and compare. Raises RequestError where there is no such server elsewhere, ConfigError."""
-        catalog, pins = read_catalog(self._config, self._cards)
+        catalog, pins = read_catalog(self._config, self._local)
         (found,) = review(catalog, pins, remote_servers(catalog, (name,)), development=self._development)
         return ShownReview(found, _digest(found))
 
@@ -89,7 +89,7 @@ class PinApproval:
                 for c in changed
                 if c.kind != "unchanged" and (only is None or c.tool in only)
             )
-            revision = read_catalog(self._config, self._cards)[0].revision
+            revision = read_catalog(self._config, self._local)[0].revision
             now = datetime.now(UTC).isoformat(timespec="seconds")
             append_change(
                 Path(self._config),

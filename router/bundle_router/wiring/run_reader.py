@@ -41,6 +41,7 @@ from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownR
 from bundle_router.review.explanation import Explanation, explain
 from bundle_router.review.learning.recorded_steps import StepLabel
 from bundle_router.review.model_view import ModelView, model_view
+from bundle_router.wiring.catalogs import LocalServers
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
@@ -86,10 +87,17 @@ class StoredBytes:
 class RunReader:
     """Reads the runs of one store and the config beside them. May be used from many threads."""
 
-    def __init__(self, archive: RunArchive, index: RunIndex, config: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        archive: RunArchive,
+        index: RunIndex,
+        config: str | Path | None = None,
+        local: LocalServers | None = None,
+    ) -> None:
         self._archive = archive
         self._index = index
         self._config = config
+        self._local = local
         self._catalogs: OrderedDict[str, Catalog | None] = OrderedDict()
         self.where = archive.where
         """Where the runs are, for people."""
@@ -275,7 +283,7 @@ class RunReader:
         from bundle_router.wiring.catalogs import load_catalog
 
         try:
-            return load_catalog(self._config)
+            return load_catalog(self._config, local=self._local)
         except (ConfigError, RequestError):
             return None
 
@@ -284,7 +292,7 @@ class RunReader:
         from bundle_router.wiring.catalogs import load_catalog
 
         try:
-            load_catalog(self._config)
+            load_catalog(self._config, local=self._local)
         except ConfigError as error:
             return str(error).splitlines()
         except RequestError as error:
@@ -340,6 +348,7 @@ def open_reader(
     *,
     store: str | None = None,
     config: str | Path | None = None,
+    local: LocalServers | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> RunReader:
     """Open the reader of a runs folder, or of a database, with its index up to date. Raises RequestError, StorageError.
@@ -351,7 +360,7 @@ def open_reader(
 
     archive = open_archive(store or runs)
     index = RunIndex(archive, index_url(archive.where, None if store else runs), report)
-    return RunReader(archive, index, config)
+    return RunReader(archive, index, config, local)
 
 
 __all__ = ["DecisionDetail", "RunReader", "StoredBytes", "UnknownRun", "open_reader"]

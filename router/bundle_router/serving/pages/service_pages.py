@@ -45,7 +45,7 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
     def shown(**more: Any) -> Asgi:
         return pages(reader, reviewer=lambda request: _who(request, "review"), away=sources.away, **more)
 
-    reader = open_reader(sources.runs, store=sources.store, config=sources.config)
+    reader = open_reader(sources.runs, store=sources.store, config=sources.config, local=sources.local)
     try:
         if sources.config is None:
             yield shown()
