@@ -122,6 +122,13 @@ def test_a_run_that_was_taken_away_is_missed_and_one_that_was_pruned_is_not(kept
     assert archive.missing() == ["run 'two' is gone: its head says that it held 4 records"]
 
 
+def test_a_run_that_was_taken_away_before_its_first_record_is_missed(kept: tuple[Path, FolderHeads]) -> None:
+    HeadKeepingStore(ListStore(kept[0]), kept[1]).create("three", header={}, catalog="{}")
+    assert archive_of(kept).verify("three").ok
+    shutil.rmtree(kept[0] / "three")
+    assert archive_of(kept).missing() == ["run 'three' is gone: its head says that it held 0 records"]
+
+
 def test_a_run_that_was_taken_away_with_its_head_leaves_a_hole(kept: tuple[Path, FolderHeads]) -> None:
     shutil.rmtree(kept[0] / "one")
     (kept[1].folder / "one.head").unlink()

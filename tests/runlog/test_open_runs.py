@@ -317,6 +317,19 @@ def test_a_creation_that_fails_anywhere_leaves_no_run(make_runs: Any, call: int)
     assert runs.archive.verify("r-1").ok
 
 
+@pytest.mark.parametrize("left", ["", "artifacts/sha256", "run.json"])
+def test_a_folder_of_its_name_that_is_no_run_makes_room(runs: Any, left: str) -> None:
+    (runs.path / "r-1").mkdir(mode=0o700, parents=True)
+    runs.path.chmod(0o700)
+    if left == "run.json":
+        (runs.path / "r-1" / left).touch()  # empty, as power loss may leave it
+    else:
+        (runs.path / "r-1" / left).mkdir(parents=True, exist_ok=True)
+    runs.open().append("routing", runs.record(0))
+    assert runs.archive.verify("r-1").ok
+    assert [path.name for path in runs.path.iterdir() if path.name.startswith(".creating")] == []
+
+
 def test_a_creation_that_was_killed_is_cleared_away(runs: Any) -> None:
     runs.path.mkdir(mode=0o700)
     left = runs.path / ".creating-0123456789abcdef-0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from bundle_router.cli import main
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import seal, unseal
 from bundle_router.core.records.receipt import check_receipt
+from bundle_router.errors import CorruptRun
 
 RECORDED = Path(__file__).parent.parent / "data" / "runs" / "0.1.0-first-layout"
 ARCHIVE = Archive(RECORDED)
@@ -114,6 +116,15 @@ def test_a_decision_that_was_rewritten_with_its_hash_comes_out_otherwise() -> No
         receipt |= {"line": line.decode(), "later": [], "catalog": catalog}
         (problem,) = check_receipt(receipt)
         assert problem.startswith(says)
+
+
+def test_a_run_that_is_not_as_it_was_written_gives_no_receipt(tmp_path: Path) -> None:
+    shutil.copytree(RECORDED / RUN, tmp_path / RUN)
+    file = tmp_path / RUN / "routing.jsonl"
+    first, *rest = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([first.replace(b"mapping", b"default"), *rest]))
+    with pytest.raises(CorruptRun, match="not as it was written"):
+        Archive(tmp_path).receipt(RUN, 0)
 
 
 def test_a_receipt_is_given_and_checked_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
