@@ -43,6 +43,7 @@ def test_they_are_freed_when_the_last_run_that_names_them_is_pruned(tmp_path: Pa
     assert archive.delete("one")
     archive.finish_deletions()
     assert ArtifactReader(tmp_path / "two").get(DIGEST) == DATA
+    assert len(list(tmp_path.rglob(DIGEST))) == 2, "the run's, and the one for others to link"
     assert prune(archive, now="2030-01-01T00:00:00Z", max_bytes=0).deleted == ("two",)
     assert list(tmp_path.rglob(DIGEST)) == []
 

@@ -115,6 +115,21 @@ def test_a_server_that_never_ends_its_list_has_the_time_of_one_call_for_all_page
     relayed(tmp_path, work, limits="call_timeout_s = 1", plain=endless)
 
 
+def test_a_list_that_is_too_large_to_be_passed_on_is_not_read_to_its_end(site: Any, tmp_path: Path) -> None:
+    def page(params: dict[str, Any]) -> dict[str, Any]:
+        at = int(params.get("cursor", 0))
+        row = {"uri": f"test://{at}", "name": "x", "description": "x" * 500_000}
+        return {"resources": [row], "nextCursor": str(at + 1)}
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            assert "more than 786,432 bytes" in (await refused(connected.list_resources())).message
+        asked = [method for method, _ in relay.servers["plain"].asked if method == "resources/list"]
+        assert len(asked) == 2
+
+    relayed(tmp_path, work, plain=Entry(prefix=True, answers={"resources_list": page}))
+
+
 def test_how_long_an_answer_may_be_kept_and_the_protocols_own_words_are_the_endpoints(
     site: Any, tmp_path: Path
 ) -> None:

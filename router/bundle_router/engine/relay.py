@@ -164,12 +164,11 @@ class RelayedRequest:
         until_s = asyncio.get_running_loop().time() + self._limit_s(server)
         for _ in range(MAX_PAGES):
             page = (await self._asked(server, params, method, until_s)).result or {}
-            found = page.get(key)
-            for row in found if isinstance(found, list) else ():
-                if isinstance(row, Mapping) and isinstance(row.get(id_), str) and row[id_]:
-                    rows.append(row)
+            found = page[key] if isinstance(page.get(key), list) else []
+            rows += [one for one in found if isinstance(one, Mapping) and isinstance(one.get(id_), str) and one[id_]]
             cursor = page.get("nextCursor")
-            if not isinstance(cursor, str) or cursor == params.get("cursor") or len(rows) >= MAX_ROWS:
+            is_last = not isinstance(cursor, str) or cursor == params.get("cursor") or len(rows) >= MAX_ROWS
+            if is_last or not fits(ServerReply({key: rows})):
                 break
             params = {"cursor": cursor}
         return rows
