@@ -147,20 +147,13 @@ def _is_silent(bundle: BundleText, by_id: Mapping[str, ToolText]) -> bool:
     return True
 
 
-def make_corpus(
-    bundles: Iterable[BundleText],
-    tools: Iterable[ToolText],
-    analyzer: Analyzer,
-    *,
-    tool_weights: FieldWeights = TOOL_WEIGHTS,
-    bundle_weights: FieldWeights = BUNDLE_WEIGHTS,
-) -> Corpus:
+def make_corpus(bundles: Iterable[BundleText], tools: Iterable[ToolText], analyzer: Analyzer) -> Corpus:
     """The documents of a catalog. Ids of bundles must be unique, and so must ids of tools."""
     named, texts = tuple(bundles), {tool.id: tool for tool in tools}
     corpus = outline(named, texts.values())
-    documents = [bundle_document(row, trusted_tools(row, texts), analyzer, bundle_weights) for row in named]
+    documents = [bundle_document(row, trusted_tools(row, texts), analyzer) for row in named]
     for tool in texts.values():
-        document = tool_document(tool, analyzer, tool_weights)
+        document = tool_document(tool, analyzer)
         documents += [replace(document, collection=name) for name in collections_of(tool, corpus.ranks_tools)]
     documents.sort(key=lambda document: (document.collection, document.id))
     return replace(corpus, documents=tuple(documents))
@@ -180,8 +173,9 @@ def collections_of(tool: ToolText, ranks_tools: Collection) -> tuple[Collection,
     return ("tools",) if ranks_tools == "tools" else ("tools", "reviewed")
 
 
-def tool_document(tool: ToolText, analyzer: Analyzer, weights: FieldWeights = TOOL_WEIGHTS) -> Document:
+def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
     """The document of a tool, for the first collection that holds it."""
+    weights = TOOL_WEIGHTS
     most = MAX_UNREAD_CHARS if tool.standing == "unread" else None
     description, parameter_text = tool.description[:most], tool.parameter_text[:most]
     fields = (
@@ -195,10 +189,8 @@ def tool_document(tool: ToolText, analyzer: Analyzer, weights: FieldWeights = TO
     return Document(tool.id, collections_of(tool, "reviewed")[0], _terms(fields, paired, weights.pairs, analyzer))
 
 
-def bundle_document(
-    bundle: BundleText, tools: Iterable[ToolText], analyzer: Analyzer, weights: FieldWeights = BUNDLE_WEIGHTS
-) -> Document:
-    own = tuple(tools)
+def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Analyzer) -> Document:
+    own, weights = tuple(tools), BUNDLE_WEIGHTS
     names = "\n".join(tool.name for tool in own)
     descriptions = "\n".join(tool.description for tool in own)
     fields = (
