@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul, sub
 from typing import Final
 
 _WISH: Final = re.compile(
@@ -30,6 +31,7 @@ _SELF: Final = re.compile(r"\b(?:i|i'm|my|me)\b", re.IGNORECASE)
 _SENTENCE_END: Final = re.compile(r"[.!?]\s")
 _LOOKED_AT: Final = 4_000
 """Characters of a text whose phrasing is looked at."""
+_ROUNDS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +104,9 @@ def fit_logistic(
     truths: Sequence[bool],
     names: Sequence[str],
     *,
-    shrink: float = 0.01,
-    rounds: int = 400,
     weights: Sequence[float] | None = None,
 ) -> Logistic:
-    """Logistic regression by gradient descent on standardised features. Deterministic; some thousand rows at most."""
+    """Logistic regression by Newton's method on standardised features, slopes held a little to nought."""
     n = len(rows)
     if n == 0:
         return Logistic(0.0, tuple((name, 0.0) for name in names))
@@ -119,23 +119,41 @@ def fit_logistic(
         for column, mean in zip(columns, means, strict=True)
     ]
     table = [
-        [(row.get(name, 0.0) - mean) / scale for name, mean, scale in zip(names, means, scales, strict=True)]
+        [1.0, *((row.get(name, 0.0) - mean) / scale for name, mean, scale in zip(names, means, scales, strict=True))]
         for row in rows
     ]
-    slopes, bias = [0.0] * len(names), 0.0
-    for _ in range(rounds):
-        steps, offset = [shrink * slope for slope in slopes], 0.0
+    fitted, held = [0.0] * (len(names) + 1), [1e-6, *[0.01] * len(names)]
+    for _ in range(_ROUNDS):
+        slope = [own * value for own, value in zip(held, fitted, strict=True)]
+        bend = [[own if at == place else 0.0 for place in range(len(fitted))] for at, own in enumerate(held)]
         for row, truth, part in zip(table, truths, mass, strict=True):
-            z = bias + sum(slope * value for slope, value in zip(slopes, row, strict=True))
-            error = part * (1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, z)))) - float(truth)) / total
-            offset += error
-            for position, value in enumerate(row):
-                steps[position] += error * value
-        slopes = [slope - 0.8 * step for slope, step in zip(slopes, steps, strict=True)]
-        bias -= 0.8 * offset
-    plain = [slope / scale for slope, scale in zip(slopes, scales, strict=True)]
-    bias -= sum(slope * mean for slope, mean in zip(plain, means, strict=True))
+            z = sum(map(mul, fitted, row))
+            chance = 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, z))))
+            error, curve = part * (chance - float(truth)) / total, part * chance * (1.0 - chance) / total
+            for at, value in enumerate(row):
+                slope[at] += error * value
+                bent, scaled = bend[at], curve * value
+                for place in range(at + 1):
+                    bent[place] += scaled * row[place]
+        fitted = list(map(sub, fitted, _solved(bend, slope)))
+    plain = [value / scale for value, scale in zip(fitted[1:], scales, strict=True)]
+    bias = fitted[0] - sum(map(mul, plain, means))
     return Logistic(round(bias, 4), tuple((name, round(slope, 4)) for name, slope in zip(names, plain, strict=True)))
+
+
+def _solved(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """Of a symmetric positive system of equations, given by its lower half (Cholesky)."""
+    root: list[list[float]] = []
+    half: list[float] = []
+    for at, row in enumerate(lower):
+        own: list[float] = []
+        for value, above in zip(row[:at], root, strict=True):
+            own.append((value - sum(map(mul, own, above))) / above[-1])
+        root.append([*own, math.sqrt(row[at] - sum(map(mul, own, own)))])
+        half.append((right[at] - sum(map(mul, own, half))) / root[at][at])
+    for at in reversed(range(len(half))):
+        half[at] = (half[at] - sum(root[on][at] * half[on] for on in range(at + 1, len(half)))) / root[at][at]
+    return half
 
 
 RELEVANCE_FEATURES: Final = ("strength", "known", "coverage", "wishes", "wish", "fresh", "self", "sentences")
