@@ -2,9 +2,9 @@
 
     [--data FOLDER] [--sets mcp_mix,livemcp] [--limit N]
 
-The rules under test are those of `core.search.sufficiency` without a calibration, every bundle being one that reads, so
-that effects do not decide. Three situations for each labelled query: every bundle permitted; a dozen permitted, the
-right ones among them; a dozen permitted, and the right ones not.
+The rules under test are those of `core.search.sufficiency` under the calibration that ships, every bundle being one
+that reads, so that effects do not decide. Three situations for each labelled query: every bundle permitted; a dozen
+permitted, the right ones among them; a dozen permitted, and the right ones not.
 
   settled   share of queries that search answers by itself, and how many of these answers name a right bundle first
   union     share shown as a union, and how many of these hold a right bundle (in brackets: all right ones)

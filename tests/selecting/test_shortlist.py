@@ -20,6 +20,7 @@ from bundle_router.testing import FakeRouter, fake_router
 from tests.selecting.catalogs import (
     BUNDLES,
     EITHER,
+    LIKELY,
     NOVEL,
     RUNS,
     SURE,
@@ -72,11 +73,11 @@ def test_what_search_is_sure_of_is_shown_as_it_is(goal: str, source: str) -> Non
     assert set(modes(decision).values()) == {None}
 
 
-def test_without_a_calibration_several_are_offered_and_not_shown_together() -> None:
+def test_several_are_shown_together_where_one_is_likely_right_and_else_offered() -> None:
     _, decision = settled(offering(), EITHER)
+    assert (decision.source, {row.reason for row in decision.bundles}) == ("search", {"union"})
+    _, decision = settled(offering(), LIKELY)
     assert decision.source == "shortlist"
-    _, before = settled(catalog(), EITHER)
-    assert (before.source, {row.reason for row in before.bundles}) == ("search", {"union"})
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from bundle_router.core.models import EFFECTS, Effect
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.search.fusion import Scored
 from bundle_router.core.search.ranking import Ranking
-from bundle_router.core.search.sufficiency import CONSERVATIVE, REMEMBERED, Judgement, is_harmless, judge
+from bundle_router.core.search.sufficiency import REMEMBERED, SHIPPED, Judgement, is_harmless, judge
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.selecting.catalogs import BUNDLES, catalog, step
 
 GOOD = Evidence(strength=2.0, known=1.0, coverage=0.9, margin=0.6, entropy=0.2, agreement=1.0, relevance=0.9)
-CLOSE = replace(GOOD, margin=0.1)
+CLOSE = replace(GOOD, strength=1.7, margin=0.1, entropy=0.8)
 ALL = [bundle.id for bundle in BUNDLES]
 
 
@@ -34,7 +34,7 @@ def judged(found: Ranking, of: Catalog | None = None, **more: Any) -> Judgement:
     ("evidence", "why"),
     [
         (replace(GOOD, relevance=0.1), "relevance 0.10 is under 0.25"),
-        (replace(GOOD, coverage=0.2), "docs.fetch covers 0.20 of it, under 0.30"),
+        (replace(GOOD, coverage=0.2, strength=0.5), "docs.fetch covers 0.20 of it, under 0.30"),
     ],
 )
 def test_what_fits_nothing_is_novel_however_far_ahead_it_is(evidence: Evidence, why: str) -> None:
@@ -44,7 +44,8 @@ def test_what_fits_nothing_is_novel_however_far_ahead_it_is(evidence: Evidence, 
 
 
 @pytest.mark.parametrize(
-    ("remembered", "verdict"), [(0.0, "novel"), (REMEMBERED - 0.01, "novel"), (REMEMBERED, "union"), (4.0, "union")]
+    ("remembered", "verdict"),
+    [(0.0, "novel"), (REMEMBERED - 0.01, "novel"), (REMEMBERED, "ambiguous"), (4.0, "ambiguous")],
 )
 def test_what_past_steps_speak_for_is_not_novel_and_never_enough_by_that_alone(remembered: float, verdict: str) -> None:
     unheard_of = replace(GOOD, relevance=0.1, coverage=0.0, remembered=remembered)
@@ -59,22 +60,27 @@ def test_an_empty_ranking_is_novel() -> None:
     assert (found.use.verdict, found.use.ranked, found.ids) == ("novel", (), ())
 
 
+def test_of_a_long_request_a_small_share_may_be_a_whole_wish() -> None:
+    found = judged(ranking(("docs.fetch", 1.0), evidence=replace(GOOD, coverage=0.2, strength=1.5)))
+    assert found.use.verdict == "ambiguous"
+
+
 @pytest.mark.parametrize(
     ("evidence", "enough"),
     [
         (GOOD, True),
-        (replace(GOOD, margin=0.4, coverage=0.7), True),
-        (replace(GOOD, margin=0.39), False),
-        (replace(GOOD, coverage=0.69), False),
-        (replace(GOOD, agreement=0.5), False),
+        (replace(GOOD, margin=0.0, entropy=0.9, coverage=0.7), False),
+        (replace(GOOD, strength=1.0), False),
+        (replace(GOOD, strength=1.7, agreement=0.3), False),
+        (replace(GOOD, relevance=0.5), False),
     ],
 )
-def test_without_a_calibration_margin_coverage_and_agreement_must_all_be_there(
-    evidence: Evidence, enough: bool
-) -> None:
+def test_without_a_calibration_what_ships_says_how_likely_the_first_is_right(evidence: Evidence, enough: bool) -> None:
     found = judged(ranking(("repo.readonly", 1.0), ("issues.write", 0.6), evidence=evidence))
     assert (found.use.verdict == "enough") is enough
-    assert (found.use.thresholds, found.use.probability) == (CONSERVATIVE, None)
+    assert (found.use.thresholds, found.use.threshold) == ("shipped/1", 0.90)
+    assert found.use.probability is not None
+    assert (found.use.probability >= 0.90) is enough
     assert found.ids == (("repo.readonly",) if enough else ())
 
 
@@ -82,7 +88,8 @@ def test_without_a_calibration_margin_coverage_and_agreement_must_all_be_there(
 def test_without_a_calibration_only_what_reads_is_shown_unasked(id_: str) -> None:
     found = judged(ranking((id_, 1.0)))
     assert (found.use.verdict, found.ids, found.stand_in) == ("ambiguous", (), None)
-    assert "which does more than read" in found.use.why
+    assert "writes without a calibration of its own" in found.use.why
+    assert (found.use.threshold, found.use.thresholds) == (None, SHIPPED.version)
 
 
 def calibrated(probability: float, labels: int = MIN_LABELS, **settings: Any) -> Catalog:
@@ -97,7 +104,7 @@ def calibrated(probability: float, labels: int = MIN_LABELS, **settings: Any) ->
     ("id_", "probability", "verdict"),
     [
         ("repo.readonly", 0.91, "enough"),
-        ("repo.readonly", 0.89, "union"),
+        ("repo.readonly", 0.89, "ambiguous"),
         ("docs.fetch", 0.91, "enough"),
         ("strangers.mail", 0.91, "enough"),
         ("strangers.mail", 0.89, "ambiguous"),
@@ -118,7 +125,7 @@ def test_with_a_calibration_the_threshold_follows_from_what_a_bundle_can_do(
 
 def test_a_calibration_from_too_few_labels_is_not_in_force() -> None:
     found = judged(ranking(("issues.write", 1.0)), calibrated(0.999, labels=MIN_LABELS - 1))
-    assert (found.use.verdict, found.use.thresholds) == ("ambiguous", CONSERVATIVE)
+    assert (found.use.verdict, found.use.thresholds) == ("ambiguous", SHIPPED.version)
 
 
 def test_novel_comes_before_any_probability() -> None:
@@ -133,6 +140,13 @@ def test_what_is_plausible_and_only_reads_is_shown_together() -> None:
     found = judged(ranking(*TWO, evidence=CLOSE))
     assert (found.use.verdict, found.ids) == ("union", ("repo.readonly", "docs.fetch"))
     assert "costs 300 tokens: repo.readonly, docs.fetch" in found.use.why
+
+
+@pytest.mark.parametrize(("probability", "verdict"), [(0.75, "ambiguous"), (0.85, "union"), (0.9, "enough")])
+def test_a_union_is_as_likely_to_hold_what_is_right_as_a_single_answer(probability: float, verdict: str) -> None:
+    found = judged(ranking(*TWO, evidence=GOOD), calibrated(probability))
+    assert found.use.verdict == verdict
+    assert ("one of 2 is right with probability 0.88" in found.use.why) is (verdict == "ambiguous")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +223,7 @@ def test_whatever_is_ranked_search_never_shows_what_it_must_not(
     assert all("exec" not in bundle.effects and bundle.effects for bundle in shown)
     if calibration is None or calibration.labels < MIN_LABELS:
         assert all("write" not in bundle.effects for bundle in shown)
-        assert found.use.thresholds == CONSERVATIVE
+        assert found.use.thresholds == SHIPPED.version
     if found.use.verdict == "union":
         assert all(is_harmless(bundle) for bundle in shown)
         assert len(shown) <= min(3, 4 if max_bundles is None else max_bundles)

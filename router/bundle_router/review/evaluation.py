@@ -32,7 +32,6 @@ from bundle_router.core.models import (
     Facts,
     Frozen,
     RecentStep,
-    SearchUse,
     Step,
 )
 from bundle_router.core.models.evidence import Evidence
@@ -211,14 +210,10 @@ def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memor
         settled=settled,
         shown=shown,
         tokens=tokens,
-        confidence=use.probability if use.probability is not None else _margin(use),
+        confidence=use.probability or 0.0,
         evidence=ranking.evidence,
         unpickable=tuple(sorted(gold - permitted)),
     )
-
-
-def _margin(use: SearchUse) -> float:
-    return 0.0 if use.verdict == "novel" else use.evidence.margin
 
 
 def _permitted(row: LabelledRow, step: Step, catalog: Catalog, facts: Facts) -> frozenset[str]:

@@ -60,7 +60,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Fitted on `labels` of a deployment's own steps: how likely the best-ranked bundle is the right one, as a logistic
+    """Fitted on `labels` labelled steps: how likely the best-ranked bundle is the right one, as a logistic
     function of the named features of a ranking's evidence. `version` stands in every decision that rests on it."""
 
     version: Annotated[str, key("What records call it.", Word)]
@@ -132,7 +132,7 @@ class SearchSettings:
         4_000
     )
     calibration: Annotated[
-        Calibration | None, key("Fitted on this deployment's runs. Without one a conservative rule decides.")
+        Calibration | None, key("Fitted on this deployment's runs. Without one, what ships with the package decides.")
     ] = None
     embeddings: Annotated[
         EmbeddingSettings | None, key("Ranks by likeness of meaning too. Without it, by words alone.")
