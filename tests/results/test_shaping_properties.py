@@ -165,6 +165,23 @@ def test_payloads_are_found_piece_by_piece_as_they_were_in_one_go(text: str) -> 
 HIDDEN = ["a", "é", " ", "\r", "\n", "\u202e", "\u200d", "\ufe0f", "#", "\U0001f3f4", "\U000e0067", "\U0001f469", "中"]
 
 
+@pytest.mark.parametrize("unit", ["x", "\u200b", "\r\n", "e\u0301 ", "\U0001f468\u200d\U0001f469 "])
+def test_no_text_holds_the_interpreter_longer_than_a_slice_takes(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["bundle_router.core.tools.shaping.visible"]
+    real, seen = vars(module)["_visible"], list[int]()
+
+    def recorded(part: str) -> str:
+        seen.append(len(part))
+        return str(real(part))
+
+    monkeypatch.setattr(module, "_visible", recorded)
+    long, few = unit * (300_000 // len(unit)), unit * 10
+    shown = visible(long)
+    assert max(seen) <= 2 * 65_536 + 1
+    assert "".join(slices(long)) == long
+    assert shown == visible(few)[: len(visible(few)) // 10] * (300_000 // len(unit))
+
+
 @SETTINGS
 @given(st.lists(st.sampled_from(HIDDEN), max_size=30).map("".join), st.integers(64 * 1024 - 20, 64 * 1024 + 20))
 def test_where_a_long_text_is_sliced_changes_nothing_of_what_is_made_visible(text: str, before: int) -> None:

@@ -46,13 +46,13 @@ def _visible(text: str) -> str:
 
 
 def slices(text: str) -> Iterator[str]:
-    """Yield the text in pieces, cut where no invisible character stands on either side."""
-    start = 0
-    while start < len(text):
-        cut = _BETWEEN.search(text, start + _SLICE)
-        end = cut.end() if cut is not None else len(text)
+    """Yield the text in pieces, cut where no invisible character stands on either side, if there is such a place."""
+    start = end = 0
+    while (start := end) < len(text):
+        cut = _BETWEEN.search(text, start + _SLICE, start + 2 * _SLICE)
+        end = cut.end() if cut is not None else start + 2 * _SLICE
+        end += text[end - 1 : end + 1] == "\r\n"
         yield text[start:end]
-        start = end
 
 
 def without_invisible(text: str) -> str:
