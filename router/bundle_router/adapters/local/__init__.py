@@ -67,10 +67,9 @@ def shipped_servers() -> dict[str, Sequence[LocalTool]]:
 
     found: dict[str, Sequence[LocalTool]] = {}
     for info in sorted(pkgutil.iter_modules(bundle_router.tools.__path__), key=lambda i: i.name):
-        if info.ispkg:
-            tools = getattr(importlib.import_module(f"bundle_router.tools.{info.name}"), "TOOLS", None)
-            if tools:
-                found[info.name] = tuple(tools)
+        module = importlib.import_module(f"bundle_router.tools.{info.name}") if info.ispkg else None
+        if tools := getattr(module, "TOOLS", None):
+            found[info.name] = tuple(tools)
     return found
 
 
@@ -80,7 +79,8 @@ def counted_tokens() -> dict[str, int]:
     return {row["sha256"]: row["tokens"] for row in json.loads(text)["tools"]}
 
 
-def input_schema(model: type[BaseModel]) -> dict[str, Any]:
+@lru_cache(maxsize=256)
+def input_schema(model: type[BaseModel]) -> Mapping[str, Any]:
     """Return the JSON Schema of a tool's arguments, without pydantic's titles, which cost tokens."""
     return _without_titles(model.model_json_schema())
 
