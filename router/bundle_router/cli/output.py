@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-NARROW: Final = 6
-"""Characters that a column of names has at least on a terminal; one of prose has twice that."""
 GAP: Final = 2
 
 
@@ -43,7 +41,8 @@ def console() -> Console:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table: boxed and coloured on a terminal, without its empty columns; aligned columns in a pipe.
+    """A table: boxed and coloured on a terminal, without its empty columns; aligned columns in a pipe. On a terminal
+    that is too narrow for the longest word of each column, rows are paragraphs.
 
     A column named `…>` is right-aligned."""
     heads = [name.removesuffix(">") for name in columns]
@@ -60,6 +59,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     filled = [i for i in range(len(heads)) if any(row[i] for row in cells)] or list(range(len(heads)))
     out = console()
     widths = _widths([[heads[i], *(row[i] for row in cells)] for i in filled], out.width)
+    if not widths:
+        for row in cells:
+            heading(row[filled[0]])
+            say_whole("  ", " · ".join(f"{heads[i]}: {row[i]}" for i in filled[1:] if row[i]), under=2)
+        return
     for i, width in zip(filled, widths, strict=True):
         justify: Literal["right", "left"] = "right" if right[i] else "left"
         made.add_column(Text(heads[i], style="bold"), justify=justify, overflow="fold", width=width)
@@ -69,26 +73,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
 
 
 def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return what each column gets of a terminal's width: ids, names and numbers, which people copy, stay whole as far
-    as there is room, the first before the others; what is left goes to all that would like more."""
-    names = [i for i, column in enumerate(columns) if not any(" " in cell for cell in column[1:])]
+    """Return what each column gets of a terminal's width: its longest word, and of what is left as much as it would
+    like; nothing where there is no room for that."""
     full = [max(map(len, column)) for column in columns]
-    have = [min(full[i], NARROW) if i in names else _word(column) for i, column in enumerate(columns)]
+    have = [max((len(word) for cell in column for word in cell.split()), default=1) for column in columns]
     room = width - GAP * len(columns) - sum(have)
-    for i in names:
-        if full[i] - have[i] <= room:
-            room -= full[i] - have[i]
-            have[i] = full[i]
     while room > 0 and (short := [i for i in range(len(columns)) if have[i] < full[i]]):
         for i in short[:room]:
             have[i] += 1
         room -= len(short[:room])
-    return have
-
-
-def _word(column: Sequence[str]) -> int:
-    """Return how wide prose has to be for its words to stay whole, as far as they are words."""
-    return min(2 * NARROW, max((len(word) for cell in column for word in cell.split()), default=1))
+    return have if room >= 0 else []
 
 
 _GOOD = frozenset(("ok", "yes", "mapping", "mapped", "identical"))
