@@ -8,7 +8,8 @@ Rules:
 1. Nothing on disk is changed. pytest collects an area's tests once; for each mutant this process is forked, the child
    puts the mutant's code into the functions that exist, and runs the tests that enter the changed statement, to the
    first that fails: first those that told other mutants apart, then the quickest. Which enter it is seen once, with
-   code that notes each statement it enters.
+   code that notes each statement it enters. What is argued is left out, but with `--argued`, which finds arguments
+   that are stale.
 2. What is changed: the body of functions, and the values of constants of a module (put wherever they were imported,
    and the constants made of them in the area made anew). Not: class bodies, defaults of parameters, decorators,
    annotations, messages, regular expressions.
@@ -513,11 +514,10 @@ def _end(pid: int) -> None:
 class Runner:
     """The plugin that takes the place of pytest's own loop."""
 
-    def __init__(self, area: Area, mutants: Sequence[Mutant], seconds: float, warm: bool) -> None:
+    def __init__(self, area: Area, mutants: Sequence[Mutant], seconds: float) -> None:
         self.area = area
         self.mutants = mutants
         self.seconds = seconds
-        self.warm = warm
         self.paths = area.paths()
         self.survivors: list[Mutant] = []
         self.is_mutant = False
@@ -562,10 +562,6 @@ class Runner:
                     importlib.import_module(name)
         live = live_functions()
         order = sorted(range(len(items)), key=lambda at: entered[at].seconds)
-        if self.warm:
-            for one in _within(self.seconds, order, entered):
-                run_item(items[one], None)
-            live = live_functions()
         for number, mutant in enumerate(self.mutants, 1):
             entering = [at for at in order if _enters(entered[at], mutant)]
             if len(entering) < FEW:
@@ -639,9 +635,6 @@ def main() -> int:
         "--tests", action="append", metavar="FILE", help="tests to try them with, not all of the area's"
     )
     parser.add_argument(
-        "--warm", action="store_true", help="with what tests made and kept before: survivors have to be tried again"
-    )
-    parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="CPU seconds of tests for one mutant (default: %(default)s)"
     )
     parser.add_argument("--argued", action="store_true", help="try those that are argued, too: arguments can be stale")
@@ -669,12 +662,12 @@ def main() -> int:
             print(*chosen, sep="\n")
         elif chosen:
             area = AREAS[name] if asked.tests is None else replace(AREAS[name], tests=tuple(asked.tests))
-            wrong += tried(name, Runner(area, chosen, asked.seconds, asked.warm), why)
+            wrong += tried(name, Runner(area, chosen, asked.seconds), why, len(meant) - len(tried_too))
     return 1 if wrong else 0
 
 
-def tried(name: str, runner: Runner, why: dict[tuple[str, str], str]) -> int:
-    """Try the mutants of one area; how many of them are wrong."""
+def tried(name: str, runner: Runner, why: dict[tuple[str, str], str], left_out: int) -> int:
+    """Try the mutants of one area, but for those `left_out` as they are argued; how many of them are wrong."""
     mutants = runner.mutants
     pytest.main(
         [
@@ -699,8 +692,12 @@ def tried(name: str, runner: Runner, why: dict[tuple[str, str], str]) -> int:
         print(f"SURVIVED  {mutant}")
     for mutant in stale:
         print(f"stale     {mutant} is argued, and was killed")
-    told = f"{len(mutants) - len(left)} killed, {len(left) - len(new)} argued, {len(new)} not"
-    print(f"{name}: {len(mutants)} mutants, {told}")
+    argued_ones = f"{left_out + len(left) - len(new)} argued ({left_out} of them not tried)"
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(
+        f"{name}: {len(mutants) + left_out} mutants, {len(mutants) - len(left)} killed, {argued_ones}, {len(new)} not"
+    )
+    print(f"{name}: {used.ru_utime + used.ru_stime:.0f} s of CPU by now", flush=True)
     return len(new) + len(stale)
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from bundle_router.adapters import redaction
 from bundle_router.adapters.redaction import SecretRedactor, detection
-from bundle_router.adapters.redaction.shapes import _token_shapes
+from bundle_router.adapters.redaction.shapes import TOKEN_SHAPES
 
 ENV = {"VENDOR_KEY": "correct horse/battery+staple", "QUOTED": 'q"uo\\te\nd-välue', "SHORT": "8080"}
 
@@ -193,7 +193,7 @@ def test_only_the_secret_goes_and_is_named_by_its_kind(redactor: SecretRedactor,
 
 
 def test_every_shape_that_is_data_has_a_token_that_it_alone_names() -> None:
-    assert {shape.id for shape in _token_shapes()} <= set(LABELS.values())
+    assert {shape.id for shape in TOKEN_SHAPES} <= set(LABELS.values())
 
 
 TOKEN = KINDS["github token"][0]

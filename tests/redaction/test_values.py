@@ -184,6 +184,9 @@ def test_a_value_that_is_kept_later_is_a_secret_from_then_on() -> None:
     redactor = SecretRedactor({"VENDOR_KEY": "correct horse"})
     text = "x made/while-running+x, correct horse, x"
     assert redactor.redact(text) == "x made/while-running+x, [redacted:env:VENDOR_KEY], x"
+    assert redactor.is_clean(text.replace("correct horse", "x"))
+    assert not redactor.is_clean('{"password": "x"}')
+    assert not redactor.is_clean("x correct%20horse")
     redactor.keep("a server", "made/while-running+x")
     redactor.keep("again", "made/while-running+x")
     redactor.keep("too", "short")

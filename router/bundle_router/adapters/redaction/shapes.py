@@ -141,14 +141,11 @@ _STRUCTURAL: Final = (
     ),
 )
 _CHECKS: Final = {"value": is_value, "long": is_long_token}
-
-
-def _token_shapes() -> tuple[Shape, ...]:
-    rows = json.loads(Path(__file__).with_name("token_shapes.json").read_text(encoding="utf-8"))["rows"]
-    return tuple(Shape(row["id"], row["regex"], _CHECKS[row.get("check", "value")]) for row in rows)
-
-
-SHAPES: Final = (*_STRUCTURAL, *_token_shapes())
+TOKEN_SHAPES: Final = tuple(
+    Shape(row["id"], row["regex"], _CHECKS[row.get("check", "value")])
+    for row in json.loads(Path(__file__).with_name("token_shapes.json").read_text(encoding="utf-8"))["rows"]
+)
+SHAPES: Final = (*_STRUCTURAL, *TOKEN_SHAPES)
 
 
 def confirmed(shape: Shape, name: bytes) -> bool:
