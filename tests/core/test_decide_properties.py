@@ -51,8 +51,7 @@ from bundle_router.core.records.decision_record import (
     step_from,
     step_json,
 )
-from bundle_router.core.records.recorded_catalog import catalog_from
-from bundle_router.core.records.replayed import conclude, replay
+from bundle_router.core.records.replayed import catalog_from, conclude, replay
 from bundle_router.testing import small_catalog
 from hypothesis import given, settings
 from hypothesis import strategies as st

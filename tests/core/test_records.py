@@ -20,8 +20,7 @@ from bundle_router.core.models import (
 )
 from bundle_router.core.models.canonical import EncodedObject, digest_of, encode, encode_object
 from bundle_router.core.records.decision_record import decision_from, facts_from, input_digest, reply_from, step_from
-from bundle_router.core.records.recorded_catalog import catalog_from
-from bundle_router.core.records.replayed import replay
+from bundle_router.core.records.replayed import catalog_from, replay
 from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
-from bundle_router.core.records.recorded_catalog import catalog_from
-from bundle_router.core.records.replayed import replay
+from bundle_router.core.records.replayed import catalog_from, replay
 
 ADDRESSES = [
     (workflow, role, step)

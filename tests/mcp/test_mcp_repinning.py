@@ -13,8 +13,7 @@ import pytest
 from bundle_router import Router
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.pin_file import PinFiles
-from bundle_router.core.records.recorded_catalog import catalog_from
-from bundle_router.core.records.replayed import replay
+from bundle_router.core.records.replayed import catalog_from, replay
 
 NEW_TEXT = {"description": "Echoes, as we agreed."}
 

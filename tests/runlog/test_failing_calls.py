@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -292,3 +293,58 @@ def test_a_lasting_failure_to_open_leaves_a_run_that_opens_later(make_runs: Any)
         log.append("routing", runs.record(0))
         log.close()
         assert runs.archive.verify("r-1").ok
+
+
+def test_a_run_that_is_being_called_opens_nothing_and_keeps_nothing_after_its_end(runs: Any) -> None:
+    storage = FailingStorage(None, errno.EIO, only=("open", "close", "fstat", "write", "stat", "flock"))
+    log = runs.open(storage=storage)
+    for number, file in enumerate(("routing", "calls")):
+        log.append(file, runs.record(number))
+    storage.calls.clear()
+    for number in range(2, 6):
+        log.append("calls", runs.record(number))
+    assert sorted(storage.calls) == sorted(["flock", "flock", "stat", "stat", "stat", "write"] * 4)
+    log.close()
+    assert storage.calls.count("open") == storage.calls.count("close") - 3  # its presence, its lock, its calls
+    assert runs.numbers() == [*range(6)]
+
+
+def test_many_runs_that_are_called_side_by_side_share_a_bounded_number_of_descriptors(runs: Any) -> None:
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        pytest.skip("no /proc here")
+    logs = [runs.open(f"r-{number}") for number in range(100)]
+    before = len(list(folder.iterdir()))
+
+    def call(part: list[Any]) -> None:
+        for number in range(6):
+            for log in part:
+                log.append("calls", runs.record(number))
+
+    threads = [threading.Thread(target=call, args=(logs[at::5],)) for at in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(folder.iterdir())) <= before + 64
+    for log in logs:
+        assert [record["number"] for record in runs.store().open(log.header["run_id"]).news()] == [*range(6)]
+
+
+@pytest.mark.parametrize("how", ["moved", "replaced", "lock"])
+def test_a_run_that_is_being_called_notices_that_it_was_moved_or_replaced(runs: Any, how: str) -> None:
+    log = runs.open()
+    log.append("calls", runs.record(0))
+    folder = Path(log.path)
+    if how == "lock":
+        (folder / "lock").rename(folder / "old")
+        (folder / "lock").touch(0o600)
+    else:
+        folder.rename(folder.with_name("elsewhere"))
+        if how == "replaced":
+            runs.open()
+    with pytest.raises(StorageError) as caught:
+        log.append("calls", runs.record(1))
+    assert caught.value.kind == "deleted"
+    place = folder if how == "lock" else folder.with_name("elsewhere")
+    assert len((place / "tool-calls.jsonl").read_text("utf-8").splitlines()) == 1

@@ -11,7 +11,7 @@ from bundle_router import load_catalog
 from bundle_router.cli import main
 from bundle_router.core.records.call_records import read_record
 from bundle_router.core.records.chain import FILES, encode_record, seal_text, unseal, with_opening
-from bundle_router.core.records.recorded_catalog import catalog_from
+from bundle_router.core.records.replayed import catalog_from
 
 RECORDED = Path(__file__).parent.parent / "data" / "runs"
 RUNS = sorted(RECORDED.glob("0.1.0-first-layout/*/run.json"))

@@ -14,8 +14,7 @@ from bundle_router import Router, Step
 from bundle_router.adapters.learned_files import save_learned
 from bundle_router.adapters.llm import LiteLlmEmbedder
 from bundle_router.core.models import Failure
-from bundle_router.core.records.recorded_catalog import catalog_from
-from bundle_router.core.records.replayed import replay
+from bundle_router.core.records.replayed import catalog_from, replay
 from bundle_router.core.search.meaning import fault_in
 from bundle_router.core.search.memory import Memory
 from bundle_router.core.search.recall import PastText, Recollection

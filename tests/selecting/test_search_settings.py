@@ -16,8 +16,7 @@ from bundle_router.core.models import FAILURES, Activation, Answer, Candidate, F
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.records.decision_record import decision_from, facts_json, outcome_json, reply_json, step_json
-from bundle_router.core.records.recorded_catalog import catalog_from
-from bundle_router.core.records.replayed import conclude, replay
+from bundle_router.core.records.replayed import catalog_from, conclude, replay
 from bundle_router.review.lint import check
 from hypothesis import given
 from hypothesis import strategies as st

@@ -103,8 +103,3 @@ def in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:
     """Return a future for what is done with a large result, by the one thread of the process that has to do with them:
     two at it would only take the interpreter from event loops. Raises ToolFailure as `Workers.submit`."""
     return _one_at_a_time(os.getpid()).submit(work, _RANKS[stage])
-
-
-def shaped_in_turn(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Return the same for shaping."""
-    return in_turn("shaped", work)

@@ -68,7 +68,7 @@ def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
 
 def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
     """Return a decision as it was taken: its config, its facts, and what search and the model said then."""
-    from bundle_router.core.records.recorded_catalog import catalog_from
+    from bundle_router.core.records.replayed import catalog_from
 
     archive = archive_of(arguments)
     record = _decision(archive.decisions(arguments.run), arguments)

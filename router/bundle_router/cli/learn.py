@@ -133,7 +133,7 @@ def _read_runs(archive: RunArchive) -> _Read:
 
 def _read_run(archive: RunArchive, run_id: str, catalogs: dict[str, Catalog]) -> list[PastStep]:
     """Raises CorruptRun, StorageError, UnknownRun. A run that was tampered with teaches nothing."""
-    from bundle_router.core.records.recorded_catalog import catalog_from
+    from bundle_router.core.records.replayed import catalog_from
 
     report = archive.verify(run_id)
     if report.broken is not None or report.problems:
@@ -339,7 +339,7 @@ def _decision(archive: RunArchive, run_id: str, seq: int) -> DecisionRecord:
 def _check_ids(archive: RunArchive, record: DecisionRecord, ids: tuple[str, ...]) -> None:
     """Bundles are those of the config that the decision was taken under."""
     from bundle_router.core.models.spelling import Suggester
-    from bundle_router.core.records.recorded_catalog import catalog_from
+    from bundle_router.core.records.replayed import catalog_from
 
     catalog = catalog_from(archive.catalog(record.run_id, record.decision.catalog_revision))
     for id_ in ids:

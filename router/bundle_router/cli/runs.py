@@ -108,7 +108,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _say_unrouted(archive: RunArchive, newest: list[str]) -> None:
     """Say what share of these runs' steps no route settled, and what only a route could pick in the newest of them."""
-    from bundle_router.core.records.recorded_catalog import catalog_from
+    from bundle_router.core.records.replayed import catalog_from
 
     by_source: Counter[str] = Counter()
     unpickable = ""

@@ -123,20 +123,15 @@ class Engine:
             is_quick = run.parent_id is None or not self._store.blocks
             request = prepared() if is_quick else (yield InThread(prepared))
             decision = yield from route(self.ports, self.runs, run, request)
-            for heard in self._watchers:
-                heard(run.id)
+            for watcher in self._watchers:
+                watcher(run.id)
             return decision
         finally:
             run.release()
 
-    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
-        """See `EndpointAccess.watch`."""
-        self._watchers = (*self._watchers, heard)
-
-        def end() -> None:
-            self._watchers = tuple(other for other in self._watchers if other is not heard)
-
-        return end
+    def watch(self, watcher: Callable[[str], None]) -> None:
+        """Call the watcher with the id of each run that is routed from now on."""
+        self._watchers = (*self._watchers, watcher)
 
     # --- the run as it stands now ----------------------------------------------------------------------------------
 
@@ -202,12 +197,7 @@ class Engine:
     # --- flow 2: a tool is called ----------------------------------------------------------------------------------
 
     async def call(
-        self,
-        run_id: str,
-        name: str,
-        arguments: Mapping[str, Any] | str,
-        decision_id: str | None = None,
-        **more: Any,
+        self, run_id: str, name: str, arguments: Mapping[str, Any] | str, decision_id: str | None = None, **more: Any
     ) -> Result:
         """See `Router.call`. `more`: what a `CallRequest` says besides (`key`, `whole`, `joins`, `client`)."""
         asked_ns = self.ports.clock.monotonic_ns()

@@ -38,16 +38,7 @@ MAY_HAVE_HAPPENED: Final[frozenset[Outcome]] = frozenset(("timeout", "unavailabl
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call came to. `text` is what the model should see, errors included; artifacts hold media and full results.
-
-    `code` says why for an `outcome` other than `ok`: a denial code, or the tool's own word. `joined` names deferred
-    tools that are in the array from now on: ask for it again before the model's next turn. `parts` is the text in
-    pieces where a resource came within the result, for clients that take such; else empty. `cached_from` is the call
-    whose result was used again instead of making this one. `flags` say what was noticed (`looks_like_error`: a failure
-    that comes as a success). `retryable`: making the same call again may help and can do no harm. `whole` is the result
-    as it came, where that was asked for. `answer` is the server's own, as it came: only where the
-    operator passes its results on, to a client that was named with the call.
-    """
+    """What a call came to. Artifacts hold media and full results."""
 
     outcome: Outcome
     """`ok`, or how the call ended instead."""
@@ -66,19 +57,19 @@ class Result:
     elapsed_ms: float = 0.0
     """Milliseconds from its beginning to its end."""
     joined: tuple[str, ...] = ()
-    """Tools that are in the array from now on."""
+    """Deferred tools that are in the array from now on: ask for it again before the model's next turn."""
     parts: tuple[Part, ...] = ()
-    """The text in pieces, where a resource came within the result."""
+    """The text in pieces where a resource came within the result, for clients that take such; else empty."""
     cached_from: str = ""
     """The call whose recorded result this is."""
     flags: tuple[str, ...] = ()
-    """What was noticed, such as `looks_like_error`."""
+    """What was noticed (`looks_like_error`: a failure that comes as a success)."""
     retryable: bool = False
     """Whether making the same call again may help and can do no harm."""
     whole: tuple[Block, ...] | None = None
     """The result as it came, where that was asked for."""
     answer: ServerReply | None = None
-    """The server's own answer, where the operator passes it on."""
+    """The server's own, as it came: where the operator passes it on to a client that was named with the call."""
 
     @property
     def ok(self) -> bool:

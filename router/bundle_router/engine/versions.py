@@ -121,18 +121,18 @@ class EngineVersions:
             await first.close()
         return gone
 
-    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
+    def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
         """See `Router.watch`."""
-        self._watchers = (*self._watchers, heard)
+        self._watchers = (*self._watchers, watcher)
 
         def end() -> None:
-            self._watchers = tuple(other for other in self._watchers if other is not heard)
+            self._watchers = tuple(other for other in self._watchers if other is not watcher)
 
         return end
 
     def _tell(self, run_id: str) -> None:
-        for heard in self._watchers:
-            heard(run_id)
+        for watcher in self._watchers:
+            watcher(run_id)
 
     async def close(self) -> None:
         """Ends every run of every engine, and the sessions they share."""

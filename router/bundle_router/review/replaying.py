@@ -16,8 +16,7 @@ from pydantic import ValidationError
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records import header
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.recorded_catalog import catalog_from
-from bundle_router.core.records.replayed import Replayed, replay
+from bundle_router.core.records.replayed import Replayed, catalog_from, replay
 from bundle_router.errors import CorruptRun
 from bundle_router.review.behaviour import Behaviour, CauseFinder
 

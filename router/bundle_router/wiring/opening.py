@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,7 +119,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     from bundle_router.adapters.media import describe
     from bundle_router.adapters.monty import MontyPrograms
     from bundle_router.adapters.system import SystemCapabilities, SystemClock
-    from bundle_router.adapters.workers import shaped_in_turn
+    from bundle_router.adapters.workers import in_turn
 
     tools, _ = local_cards(how.local)
     pinned = PinnedFrom(open_pins(how.config), read_unpinned(how.config, how.local))
@@ -144,7 +145,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
         scratch=ScratchFolder,
         programs=MontyPrograms(),
         queries=query_json,
-        in_thread=shaped_in_turn,
+        in_thread=partial(in_turn, "shaped"),
     )
     kept = open_store(how.runs, catalog, clock, redactor, how.store)
     capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)

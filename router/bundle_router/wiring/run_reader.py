@@ -35,7 +35,7 @@ from bundle_router.core.records.read_model import (
     TextHit,
     Timeline,
 )
-from bundle_router.core.records.recorded_catalog import catalog_from
+from bundle_router.core.records.replayed import catalog_from
 from bundle_router.core.records.tables import Table
 from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
 from bundle_router.review.explanation import Explanation, explain

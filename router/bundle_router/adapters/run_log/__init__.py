@@ -15,8 +15,9 @@ Rules:
    the end of the run.
 6. After a failed `fdatasync` the log acknowledges nothing more, and it is not tried again. Opening the run anew goes
    on from what is there then, which is written once more first.
-7. A run that is written to here takes one descriptor (two with durability `disk`), one that is only read none. When
-   there is none left the error says so.
+7. A run that is written to here takes one descriptor (two with durability `disk`), one that is only read none. The 64
+   runs written to last (fewer where a process may have few) keep their lock and their file of calls open besides. When
+   there is none left these are closed, and then the error says so.
 8. Directories are 0700, files 0600; what belongs to others, or others may write to, is refused; and so is a file
    system that does not honour locks.
 9. `run.json` is written when a run begins, when who writes it last closes it, when a closed run is written to again,

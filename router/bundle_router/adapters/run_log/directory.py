@@ -12,16 +12,25 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+import resource
 import stat
 import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from bundle_router.adapters.file_owners import holders
 from bundle_router.adapters.run_log.storage import Storage, failed, from_os, translated
 from bundle_router.core.records.chain import FILES
+from bundle_router.core.records.header import SCHEMA, is_edited, sealed
+from bundle_router.errors import CorruptRun, RunBusy, StorageError
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+HEADER_FILE: Final = "run.json"
 LOCK: Final = "lock"
 """The file that is locked around each append. Empty while the run is open, `CLOSED` after its end."""
 CLOSED: Final = b"closed\n"
@@ -85,34 +94,20 @@ def make_private(storage: Storage, path: str, dir_fd: int | None) -> None:
 def check_private(found: os.stat_result, path: str, *, forbidden: int) -> None:
     """Raises StorageError (`not_private`) for a directory of someone else, or with one of the `forbidden` mode bits."""
     if found.st_uid != os.geteuid():
-        raise failed(
-            "use",
-            path,
-            "not_private",
-            f"it belongs to user {found.st_uid}, and this process runs as {os.geteuid()}",
-            advice="choose another runs directory, or give it to this user with chown",
-        )
+        why = f"it belongs to user {found.st_uid}, and this process runs as {os.geteuid()}"
+        advice = "choose another runs directory, or give it to this user with chown"
+        raise failed("use", path, "not_private", why, advice=advice)
     if found.st_mode & forbidden:
-        raise failed(
-            "use",
-            path,
-            "not_private",
-            f"others may write to it (mode {stat.S_IMODE(found.st_mode):04o})",
-            advice=f"look at what is in it, then `chmod 700 {path}`",
-        )
+        why = f"others may write to it (mode {stat.S_IMODE(found.st_mode):04o})"
+        raise failed("use", path, "not_private", why, advice=f"look at what is in it, then `chmod 700 {path}`")
 
 
 def _refuse_foreign_link(storage: Storage, path: str) -> None:
     """A runs directory may be a link (to a larger disk, say), but not one that somebody else put there."""
     found = storage.stat(path, follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-        raise failed(
-            "use",
-            path,
-            "not_private",
-            f"it is a symbolic link made by user {found.st_uid}",
-            advice="choose another runs directory",
-        )
+        why = f"it is a symbolic link made by user {found.st_uid}"
+        raise failed("use", path, "not_private", why, advice="choose another runs directory")
 
 
 def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
@@ -200,3 +195,200 @@ def sync_directory(storage: Storage, path: str) -> None:
         storage.fsync(fd)
     finally:
         storage.close(fd)
+
+
+def write_header(storage: Storage, dir_fd: int, path: Path, header: Mapping[str, Any], *, durable: bool) -> None:
+    """Write `run.json`, sealed."""
+    text = json.dumps(sealed(header), indent=2) + "\n"  # indented: people read it
+    with translated("write", f"{path}/{HEADER_FILE}"):
+        replace_text(storage, dir_fd, HEADER_FILE, text, durable=durable)
+
+
+def read_header(storage: Storage, dir_fd: int, path: Path) -> dict[str, Any] | None:
+    """What `run.json` says; None where there is none yet (or an empty one, which power loss may leave)."""
+    where, run_id = path / HEADER_FILE, path.name
+    with translated("read", str(where)):
+        text = read_text(storage, dir_fd, HEADER_FILE)
+    if not text:
+        return None
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptRun(f"{where} is not JSON", advice="restore it, or use a new run id") from error
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+        stated = header.get("schema") if isinstance(header, dict) else None
+        advice = f"this version writes {SCHEMA}; use a new run id"
+        raise CorruptRun(f"{where} has schema {stated!r}", advice=advice)
+    if header.get("run_id") != run_id:
+        advice = "the directory was renamed or copied: give it its old name, or use a new run id"
+        raise CorruptRun(f"{where} belongs to run {header.get('run_id')!r}", advice=advice)
+    if is_edited(header):
+        advice = "restore it, or use a new run id; `bundle-router runs verify` looks at the records"
+        raise CorruptRun(f"{where} was changed after it was written", advice=advice)
+    for name in ("catalogs", "healed", "reopened"):
+        if not isinstance(header.setdefault(name, []), list):
+            raise CorruptRun(f"{where}: {name!r} is not a list", advice="restore it, or use a new run id")
+    return header
+
+
+class RunFolder:
+    """The directory of a run as a log was opened on it. One that was deleted, moved or replaced since is refused, then
+    and from then on. For one thread at a time.
+
+    Its lock, and the file of its calls, stay open between appends, as long as the run is among the last that were
+    appended to: `lock` takes it from among these, so that nobody else closes them meanwhile, and `unlock` puts it back.
+    """
+
+    def __init__(self, storage: Storage, path: str, found: tuple[int, int]) -> None:
+        self.path = path
+        self._storage = storage
+        self._identity = found
+        self._refusal: tuple[str, str, str] | None = None
+        self._lock_path = f"{path}/{LOCK}"
+        self._lock_identity: tuple[int, int] | None = None
+        self._lock = -1
+        self._files: dict[str, int] = {}
+
+    @property
+    def is_usable(self) -> bool:
+        return self._refusal is None
+
+    def check_usable(self) -> None:
+        """Raise the StorageError that the run was refused with."""
+        if self._refusal is not None:
+            message, kind, advice = self._refusal
+            raise StorageError(message, kind=kind, advice=advice)
+
+    def refuse(self, error: StorageError) -> StorageError:
+        """Refuse everything with this error from now on, and return it."""
+        self._refusal = (error.message, error.kind, error.advice)
+        return error
+
+    def gone(self, name: str = "") -> StorageError:
+        """As `refuse`, for a run, or a file of it, that is not there any more."""
+        where = f"{self.path}/{name}".rstrip("/")
+        return self.refuse(failed("use", where, "deleted", "it was deleted, moved or replaced while the run was open"))
+
+    def busy(self, fd: int, doing: str) -> RunBusy:
+        """Return the error that says who holds the lock on a file."""
+        pids = holders(fd)
+        return RunBusy(
+            f"run {Path(self.path).name!r}: {named(pids)} {doing}, and did not let go of it in time",
+            pid=pids[0] if pids else 0,
+            advice="if that process is stopped let it go on, or end it: nothing of the run is lost by either",
+        )
+
+    def is_there(self) -> bool:
+        """Whether the run's path still leads to the folder that the log was opened on."""
+        try:
+            return identity(self._storage.stat(self.path, follow_symlinks=False)) == self._identity
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """A descriptor of the run directory, which has to be the one that the log was opened on."""
+        try:
+            fd = open_run(self._storage, self.path)
+        except FileNotFoundError:
+            raise self.gone() from None
+        except OSError as error:
+            raise from_os("open the run directory", self.path, error) from error
+        try:
+            if identity(self._storage.fstat(fd)) != self._identity:
+                raise self.gone()
+            yield fd
+        finally:
+            with suppress(OSError):
+                self._storage.close(fd)
+
+    # --- the lock ---------------------------------------------------------------------------------------------------
+
+    def open_lock(self, folder: int) -> None:
+        """Open the lock file, made where there is none (in runs of earlier versions); it has to be this one from now
+        on."""
+        self._lock = open_file(self._storage, folder, LOCK, os.O_RDWR)
+        self._lock_identity = identity(self._storage.fstat(self._lock))
+
+    def lock(self, until_s: float) -> bool:
+        """Take the run's lock, until `unlock` or `let_go`; whether the run was closed."""
+        self._lock, self._files = _KEPT.pop(self, (self._lock, self._files))
+        try:
+            if self._lock < 0:
+                self._lock = self._storage.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            if not try_lock(self._storage, self._lock, fcntl.LOCK_EX, until_s):
+                raise self.busy(self._lock, "holds its lock")
+            found = self._storage.stat(self._lock_path, follow_symlinks=False)
+            if identity(found) != self._lock_identity:  # the run that was opened has this file, and no other
+                raise self.gone()
+        except BaseException as error:
+            self.let_go()
+            if isinstance(error, FileNotFoundError):
+                raise self.gone() from None
+            raise
+        return found.st_size > 0
+
+    def unlock(self) -> None:
+        """Let go of the lock and keep the descriptors; the oldest of others are closed."""
+        try:
+            self._storage.flock(self._lock, fcntl.LOCK_UN)
+        except OSError:
+            self.let_go()
+            return
+        _KEPT[self] = self._lock, self._files
+        self._lock, self._files = -1, {}
+        let_go_of_all(but=_KEPT_AT_MOST)
+
+    def let_go(self) -> None:
+        """Close what is kept open, and so let go of the lock. Idempotent."""
+        lock, files = _KEPT.pop(self, (self._lock, self._files))
+        self._lock, self._files = -1, {}
+        self.close_all(lock, files)
+
+    def close_all(self, lock: int, files: Mapping[str, int]) -> None:
+        """Close descriptors that were opened for this run."""
+        for fd in (lock, *files.values()):
+            if fd >= 0:
+                with suppress(OSError):
+                    self._storage.close(fd)
+
+    def kept_file(self, name: str) -> int:
+        """A descriptor of a file for appending, which is kept as the lock is. Only while the lock is held."""
+        if name not in self._files:
+            with self.opened() as folder, translated("open", f"{self.path}/{name}"):
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._files[name] = self._storage.open(name, flags, dir_fd=folder)
+        return self._files[name]
+
+    @contextmanager
+    def locked(self, until_s: float) -> Iterator[int]:
+        """Hold the run's lock for the block; gives the run directory's descriptor."""
+        with self.opened() as folder:
+            with translated("lock", self.path):
+                self.lock(until_s)
+            try:
+                yield folder
+            finally:
+                self.unlock()
+
+    def mark(self, text: bytes) -> None:
+        """Say in the lock file whether the run is closed, for whoever has it open. Only while the lock is held."""
+        with translated("write", self._lock_path):
+            self._storage.ftruncate(self._lock, 0)
+            if text and self._storage.pwrite(self._lock, text, 0) != len(text):
+                raise OSError(errno.ENOSPC, "it was written in part")
+
+
+_KEPT: OrderedDict[RunFolder, tuple[int, dict[str, int]]] = OrderedDict()
+"""Descriptors of the lock and of files that nobody uses now, of the runs used last; the latest is last. Who takes a row
+out, in one step, has them for itself."""
+_LIMIT: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+_KEPT_AT_MOST: Final = 64 if _LIMIT < 0 else min(64, _LIMIT // 16)
+
+
+def let_go_of_all(*, but: int = 0) -> None:
+    """Close what is kept of all runs that nobody appends to now, or of all but the latest."""
+    with suppress(KeyError):
+        while len(_KEPT) > but:
+            folder, kept = _KEPT.popitem(last=False)
+            folder.close_all(*kept)

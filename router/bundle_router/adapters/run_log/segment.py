@@ -13,25 +13,19 @@ Rules:
 from __future__ import annotations
 
 import os
+import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.adapters.run_log.directory import identity, open_file, write_all
-from bundle_router.adapters.run_log.storage import Storage
-from bundle_router.core.records.chain import (
-    BadLine,
-    boundary,
-    check,
-    genesis,
-    lines_forward,
-    link,
-    parse,
-)
-from bundle_router.errors import CorruptRun
+from bundle_router.adapters.run_log.directory import RunFolder, identity, open_file, write_all
+from bundle_router.adapters.run_log.storage import Storage, failed, from_os, translated
+from bundle_router.core.records.chain import BadLine, boundary, check, genesis, lines_forward, link, parse, seal_text
+from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.ports import Healed
 
 _BLOCK: Final = 1024 * 1024
@@ -74,15 +68,51 @@ class Segment:
         return self.marks[at - 1][1], self.marks[at][1] if at < len(self.marks) else self.size
 
 
-class ChainReader:
-    """The place of one reader in a run: the records up to `next_seq`, the last of which has the hash `head`."""
+class RunChain:
+    """The place of one process in a run: the records up to `next_seq`, the last of which has the hash `head`. Reads on
+    from there, and writes behind it."""
 
-    def __init__(self, storage: Storage, run_id: str, segments: tuple[Segment, ...]) -> None:
+    def __init__(self, storage: Storage, folder: RunFolder, segments: tuple[Segment, ...]) -> None:
         self._storage = storage
+        self._folder = folder
+        self._paths = [(segment, f"{folder.path}/{segment.name}") for segment in segments]
         self.segments = segments
-        self.run_id = run_id
+        self.run_id = Path(folder.path).name
         self.next_seq = 0
-        self.head = genesis(run_id)
+        self.head = genesis(self.run_id)
+
+    def has_grown(self) -> bool:
+        """Whether there is more than was taken in. Two looks at file sizes, by the run's path: one that was moved away
+        or deleted is noticed."""
+        for segment, path in self._paths:
+            try:
+                found = self._storage.stat(path, follow_symlinks=False)
+            except FileNotFoundError:
+                if segment.identity is None:
+                    continue
+                raise self._folder.gone(segment.name) from None
+            except OSError as error:
+                raise from_os("look at", path, error) from error
+            if found.st_size != segment.size or (found.st_dev, found.st_ino) != segment.identity:
+                return True
+        return False
+
+    @contextmanager
+    def explained(self, dir_fd: int) -> Iterator[None]:
+        """Say in the run's own errors what reading it failed of."""
+        try:
+            with translated("read", self._folder.path):
+                yield
+        except BadLine as error:
+            raise self.corrupt(dir_fd, str(error)) from error
+        except StorageError as error:
+            if isinstance(error.__cause__, Replaced):
+                advice = "find out which; `bundle-router runs verify` tells what is damaged. Use a new run id"
+                message = f"can't read {self._folder.path}: {error.__cause__.strerror}"
+                raise self._folder.refuse(StorageError(message, kind="io_error", advice=advice)) from error
+            if error.kind == "deleted":  # a file of a run that was made with all of them
+                raise self._folder.refuse(error) from None
+            raise
 
     def grown(self, dir_fd: int) -> dict[str, int]:
         """Return the sizes of the files that hold more than was taken in. Raises OSError, Replaced."""
@@ -109,6 +139,17 @@ class ChainReader:
         elif segment.identity != identity(found):
             raise Replaced(0, f"{segment.name} is not the file it was: another program was at it")
         return found.st_size
+
+    def holds_a_line(self, dir_fd: int, sizes: Mapping[str, int]) -> bool:
+        """Whether one of the files, of these sizes, holds a whole line that was not taken in."""
+        for segment in (one for one in self.segments if one.name in sizes):
+            fd = self._storage.open(segment.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
+            try:
+                if b"\n" in self._storage.pread(fd, sizes[segment.name] - segment.size, segment.size):
+                    return True
+            finally:
+                self._storage.close(fd)
+        return False
 
     def take(self, dir_fd: int, sizes: Mapping[str, int]) -> Iterator[dict[str, Any]]:
         """Yield the records that follow, as far as the files hold them one after the other. Raises BadLine, OSError."""
@@ -149,6 +190,31 @@ class ChainReader:
             return self._storage.pread(fd, length, start + offset)
 
         return lines_forward(read, boundary(read, end - start))
+
+    def append(self, segment: Segment, fd: int, text: str) -> int:
+        """Write the record that follows, and return its `seq`. Raises StorageError: the file is cut back then."""
+        seq, where = self.next_seq, f"{self._folder.path}/{segment.name}"
+        line, hash_ = seal_text(text, seq, self.head)
+        try:
+            written = self._storage.write(fd, line)
+            if written != len(line):
+                why = f"{max(written, 0)} of {len(line)} bytes were written"
+                raise self._undo(segment, fd, failed("write a record to", where, "short_write", why))
+        except OSError as error:
+            raise self._undo(segment, fd, from_os("write a record to", where, error)) from error
+        segment.grow(seq, len(line))
+        self.next_seq, self.head = seq + 1, hash_
+        return seq
+
+    def _undo(self, segment: Segment, fd: int, error: StorageError) -> StorageError:
+        """Cut the file back to its last record. Where even that fails, nothing more is appended by this log."""
+        try:
+            self._storage.ftruncate(fd, segment.size)
+        except OSError as second:
+            error.message += f"; and it could not be cut back to the last record ({second.strerror})"
+            advice = "close the run and open it again: it goes on from what is on disk then, maybe with this record"
+            return self._folder.refuse(StorageError(error.message, kind=error.kind, advice=advice))
+        return error
 
     def record(self, dir_fd: int, seq: int) -> dict[str, Any] | None:
         """Return one record that was taken in, read again; None where there is none."""
@@ -240,3 +306,58 @@ class ChainReader:
             f"run {self.run_id!r}: {where}",
             advice="the run can't be continued; look at it with `bundle-router runs verify`, and use a new run id",
         )
+
+
+class GroupCommit:
+    """What of a run survives power loss: up to `reached`. Who waits while an `fdatasync` runs shares the next one."""
+
+    def __init__(self, storage: Storage, folder: RunFolder, chain: RunChain) -> None:
+        self._storage = storage
+        self._folder = folder
+        self._chain = chain
+        self.reached = 0
+        self._changed = threading.Condition(threading.Lock())
+        self._is_syncing = False
+
+    def settle_others(self, segment: Segment) -> None:
+        """No record is written to one file while another holds records that power loss could take: whatever is lost,
+        is lost from the end of the sequence."""
+        for other in self._chain.segments:
+            if other is not segment and other.end > self.reached:
+                self.up_to(other.end)
+
+    def up_to(self, target: int) -> None:
+        """Return when so many records are on disk. Raises StorageError."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_syncing or self.reached >= target)
+            if self.reached >= target:
+                return
+            self._folder.check_usable()
+            self._is_syncing = True
+        reached = 0
+        try:
+            reached = self._sync_files()
+        finally:
+            with self._changed:
+                self.reached = max(self.reached, reached)
+                self._is_syncing = False
+                self._changed.notify_all()
+
+    def _sync_files(self) -> int:
+        """One `fdatasync` for each file with records that are not on disk yet. Returns the `seq` they reach to."""
+        reached = self._chain.next_seq  # read before syncing: appends that come meanwhile wait for the next round
+        for segment in self._chain.segments:
+            if segment.end > self.reached:
+                try:
+                    self._storage.fdatasync(segment.fd)
+                except OSError as error:
+                    raise self._folder.refuse(self._not_committed(segment, error)) from error
+        return reached
+
+    def _not_committed(self, segment: Segment, error: OSError) -> StorageError:
+        where = f"{self._folder.path}/{segment.name}"
+        trouble = from_os("commit", where, error)
+        why = f"the disk did not take it ({error.strerror}), and asking again would not be honest"
+        advice = "close the run and open it again: it goes on from what is on disk then, with or without this record"
+        more = "check the disk" if trouble.kind == "io_error" else trouble.advice
+        return failed("commit", where, trouble.kind, why, advice=f"{advice}. First: {more}")

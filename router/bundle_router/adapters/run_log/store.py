@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import json
 import os
 import secrets
 import shutil
@@ -22,16 +21,18 @@ from bundle_router.adapters.run_log.directory import (
     open_file,
     open_run,
     open_runs,
+    read_header,
     replace_text,
     write_all,
+    write_header,
 )
-from bundle_router.adapters.run_log.log import HEADER_FILE, DiskRunLog, RunLogSetting, read_header
+from bundle_router.adapters.run_log.log import DiskRunLog, RunLogSetting
 from bundle_router.adapters.run_log.storage import POSIX, Storage, from_os, translated
 from bundle_router.adapters.run_log.writers import WriterTokens, refuse_without_locks
 from bundle_router.core.catalog import Durability
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.records.chain import FILES
-from bundle_router.core.records.header import SCHEMA, sealed
+from bundle_router.core.records.header import SCHEMA
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
 
@@ -203,20 +204,20 @@ class DiskRunStore:
         try:
             with translated("make the run directory", str(path)):
                 make_private(storage, beside, runs_fd)
-                self._fill(runs_fd, beside, begun, catalog)
+                self._fill(runs_fd, path, beside, begun, catalog)
                 self._name(runs_fd, beside, run_id)
         finally:
             storage.close(runs_fd)
             shutil.rmtree(self._runs / beside, ignore_errors=True)
 
-    def _fill(self, runs_fd: int, name: str, header: Mapping[str, Any], catalog: str) -> None:
+    def _fill(self, runs_fd: int, path: Path, name: str, header: Mapping[str, Any], catalog: str) -> None:
         storage, durable = self._storage, self._setting.durable
         folder = storage.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=runs_fd)
         try:
             for file in (*FILES.values(), LOCK):
                 storage.close(open_file(storage, folder, file, os.O_WRONLY))
             replace_text(storage, folder, "catalog.json", catalog, durable=durable)
-            replace_text(storage, folder, HEADER_FILE, json.dumps(sealed(header), indent=2) + "\n", durable=durable)
+            write_header(storage, folder, path, header, durable=durable)
             if durable:
                 storage.fsync(folder)
         finally:

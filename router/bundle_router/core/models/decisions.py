@@ -176,11 +176,8 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a step may see, why, and why not the rest. Already in the run directory when you hold it.
-
-    `bundle_ids` is ordered: what the step asked for first, sticky bundles last. `degraded` is true when a fallback
-    was used because search or the model gave no usable answer.
-    """
+    """What a step may see, why, and why not the rest. Already in the run directory when you hold it. `bundle_ids` is
+    ordered: what the step asked for first, sticky bundles last."""
 
     bundles: tuple[Chosen, ...]
     """The bundles shown, each with its rank, its reason and what that rests on."""

@@ -16,6 +16,7 @@ from bundle_router.core.records.decision_record import DecisionRecord, Json
 
 CALL_SCHEMA: Final = "bundle-router.call/1"
 _LINE: Final = ("time", "monotonic_ns", "run_id", "call_id", "decision_id", "server", "arguments")
+_ENDING: Final = ("outcome", "code", "result")
 
 JoinedTool = tuple[str, str]
 """A tool that joined the array, after the bundle it was asked for in the name of."""
@@ -31,12 +32,7 @@ class ShapedSize:
     flags: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
-        return {
-            "original_bytes": self.original_bytes,
-            "kept_bytes": self.kept_bytes,
-            "rule": self.rule,
-            "flags": list(self.flags),
-        }
+        return {name: getattr(self, name) for name in self.__slots__} | {"flags": list(self.flags)}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> ShapedSize:
@@ -148,9 +144,7 @@ class CallFinished(_ToolCall):
         """Return the record as it is written, without what the chain adds."""
         record = {
             **self._call(),
-            "outcome": self.outcome,
-            "code": self.code,
-            "result": self.result,
+            **{name: getattr(self, name) for name in _ENDING},
             "artifacts": [artifact.to_json() for artifact in self.artifacts],
             "joined": [{"bundle": bundle, "tool": tool} for bundle, tool in self.joined],
             "elapsed_ms": self.elapsed_ms,
@@ -195,9 +189,7 @@ class RequestPassed(_CallLine):
         record = {
             **self._line(),
             "method": self.method,
-            "outcome": self.outcome,
-            "code": self.code,
-            "result": self.result,
+            **{name: getattr(self, name) for name in _ENDING},
             "artifacts": [artifact.to_json() for artifact in self.artifacts],
             "elapsed_ms": self.elapsed_ms,
         }
@@ -238,7 +230,7 @@ def _ending(record: Mapping[str, Any]) -> Json:
     """Return what the end of a call and of a request have in common."""
     spent = record.get("spent")
     return {
-        **{name: record[name] for name in ("outcome", "code", "result")},
+        **{name: record[name] for name in _ENDING},
         "artifacts": tuple(Stored.from_json(row) for row in record.get("artifacts", ())),
         "elapsed_ms": record.get("elapsed_ms", 0.0),
         "spent": spent_from(spent) if spent else None,

@@ -43,6 +43,9 @@ _STEP_FIELDS: Final = (
     "workflow", "role", "step", "goal", "constraints", "parent_run_id", "inherit", "max_bundles", "max_tools",
     "max_tokens", "workspace",
 )  # fmt: skip
+_IDS: Final = ("run_id", "decision_id", "catalog_revision", "input_digest")
+_OUTCOME: Final = ("source", "degraded", "justification", "route")
+_ANSWERED: Final = ("source", "reason", "justification")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +88,7 @@ class DecisionRecord:
             "schema": DECISION_SCHEMA,
             "type": "route.decided",
             "time": self.time,
-            "run_id": decision.run_id,
-            "decision_id": decision.decision_id,
-            "catalog_revision": decision.catalog_revision,
-            "input_digest": decision.input_digest,
+            **{name: getattr(decision, name) for name in _IDS},
             "principal": self.step.principal,
             "step": step_json(self.step),
             "facts": encoded_facts(self.facts),
@@ -112,10 +112,7 @@ class DecisionRecord:
             time=record.get("time", ""),
             elapsed_us=record.get("elapsed_us", 0),
             monotonic_ns=record.get("monotonic_ns", 0),
-            key=record.get("key") or "",
-            branch=record.get("branch") or "",
-            parent_decision_id=record.get("parent_decision_id") or "",
-            root=record.get("root") or "",
+            **{name: record.get(name) or "" for name in ("key", "branch", "parent_decision_id", "root")},
             fixed_list=bool(record.get("fixed_list")),
         )
 
@@ -258,9 +255,7 @@ def reply_json(reply: Reply | None) -> Json | None:
         "key": reply.key,
         "failure": reply.failure,
         "ids": list(answer.ids),
-        "source": answer.source,
-        "reason": answer.reason,
-        "justification": answer.justification,
+        **{name: getattr(answer, name) for name in _ANSWERED},
         "dropped": [{"id": id_, "code": code} for id_, code in answer.dropped],
         **({"offered": list(answer.offered)} if answer.offered else {}),
     }
@@ -275,9 +270,7 @@ def reply_from(record: Mapping[str, Any]) -> Reply | None:
         return Reply(value.get("key", ""), None, value.get("failure"), model, search)
     answer = Answer(
         ids=tuple(value["ids"]),
-        source=value["source"],
-        reason=value["reason"],
-        justification=value["justification"],
+        **{name: value[name] for name in _ANSWERED},
         scores=_candidates_from(record),
         model=model,
         dropped=tuple((row["id"], row["code"]) for row in value.get("dropped", ())),
@@ -317,25 +310,21 @@ def _candidates_from(record: Mapping[str, Any]) -> tuple[Candidate, ...]:
 # --- what was decided --------------------------------------------------------------------------------------------
 
 
-def _chosen_json(row: Chosen) -> Json:
-    value = {"id": row.id, "rank": row.rank, "reason": row.reason, "evidence": row.evidence}
-    return value if row.mode is None else {**value, "mode": row.mode}
-
-
-def _left_out_json(row: LeftOut) -> Json:
-    value = {"id": row.id, "code": row.code, "detail": row.detail}
-    return value if row.tool is None else {**value, "tool": row.tool}
+def _row_json(row: Chosen | LeftOut) -> Json:
+    """Return a row without what came after the first layout, where it has none of it."""
+    value = _flat_json(row)
+    for later in ("mode", "tool"):
+        if value.get(later, "") is None:
+            del value[later]
+    return value
 
 
 def outcome_json(decision: Decision) -> Json:
     """Return what was decided: the part of the record that a replay has to reproduce byte for byte."""
     return {
-        "source": decision.source,
-        "degraded": decision.degraded,
-        "bundles": [_chosen_json(chosen) for chosen in decision.bundles],
-        "left_out": [_left_out_json(row) for row in decision.left_out],
-        "justification": decision.justification,
-        "route": decision.route,
+        **{name: getattr(decision, name) for name in _OUTCOME},
+        "bundles": [_row_json(chosen) for chosen in decision.bundles],
+        "left_out": [_row_json(row) for row in decision.left_out],
         "candidates": [_flat_json(candidate) for candidate in decision.candidates],
         "search": search_json(decision.search),
         "model": _flat_json(decision.model) if decision.model is not None else None,
@@ -353,10 +342,7 @@ def decision_from(record: Mapping[str, Any]) -> Decision:
     return Decision(
         bundles=tuple(_flat_from(Chosen, row) for row in record["bundles"]),
         left_out=tuple(_flat_from(LeftOut, row) for row in record["left_out"]),
-        source=record["source"],
-        degraded=record["degraded"],
-        justification=record["justification"],
-        route=record["route"],
+        **{name: record[name] for name in (*_OUTCOME, *_IDS)},
         candidates=_candidates_from(record),
         before=activation_from(record["activation"]["before"]),
         after=activation_from(record["activation"]["after"]),
@@ -364,9 +350,5 @@ def decision_from(record: Mapping[str, Any]) -> Decision:
         exposure=_flat_from(Exposure, record["exposure"]),
         model=model_from(record),
         search=search_from(record),
-        run_id=record["run_id"],
         seq=record.get("seq", -1),
-        decision_id=record["decision_id"],
-        catalog_revision=record["catalog_revision"],
-        input_digest=record["input_digest"],
     )

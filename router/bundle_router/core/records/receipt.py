@@ -19,8 +19,7 @@ from pydantic import ValidationError
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import BadLine, genesis, unseal
 from bundle_router.core.records.header import opening_digest
-from bundle_router.core.records.recorded_catalog import catalog_from
-from bundle_router.core.records.replayed import replay
+from bundle_router.core.records.replayed import catalog_from, replay
 
 RECEIPT_SCHEMA: Final = "bundle-router.receipt/1"
 

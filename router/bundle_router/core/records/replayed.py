@@ -1,4 +1,4 @@
-"""Taking a recorded decision again, under the same catalog or another.
+"""Taking a recorded decision again, under the catalog that stands beside it or another.
 
 Rules:
 1. Nothing is looked up and no model is asked: the record holds the step, the facts, the activation and the reply.
@@ -14,16 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from bundle_router.core.catalog import Catalog
+from pydantic import TypeAdapter
+
+from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings, Skill
 from bundle_router.core.decide.decide import Question, decide, give_up, permitted_tools, settle
 from bundle_router.core.decide.replies import admitted
-from bundle_router.core.models import Decision, Reply
+from bundle_router.core.models import Decision, LocalSettings, Reply
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import DecisionRecord, outcome_json
 
 Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +118,21 @@ def _differing_parts(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, ..
     if encode(then) == encode(now):
         return ()
     return tuple(sorted(name for name, value in then.items() if encode(value) != encode(now[name])))
+
+
+def catalog_from(value: Mapping[str, Any]) -> Catalog:
+    """Return the catalog that a `catalog.json` holds. Raises pydantic's ValidationError on what is not one."""
+
+    def each(kind: type[T], rows: str) -> tuple[T, ...]:
+        return TypeAdapter(tuple[kind, ...]).validate_python(value.get(rows, ()))  # type: ignore[valid-type]  # a runtime type
+
+    return Catalog(
+        servers={server.name: server for server in each(Server, "servers")},
+        bundles={bundle.id: bundle for bundle in each(Bundle, "bundles")},
+        routes=each(Route, "routes"),
+        policies=each(Policy, "policies"),
+        settings=TypeAdapter(Settings).validate_python(value.get("settings", {})),
+        local=LocalSettings.model_validate(value.get("local", {})),
+        cards={card.name: card for card in each(Card, "cards")},
+        skills={skill.path: skill for skill in each(Skill, "skills")},
+    )

@@ -91,15 +91,7 @@ class SkillText:
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """What `Router.tools()` returns.
-
-    `tools` is the array in the provider's form; `guidance` is the text the model should be told about the surface
-    (empty when every permitted tool is in `tools`); `tokens` is what the array costs (cl100k_base, OpenAI form);
-    `active` says which tools of the catalog are in it; `cap` is the activation's cap in tools; `all_tokens` is what
-    showing every tool of the catalog would cost. `deferred` are permitted tools that join the array when they are asked
-    for, with their definitions; `meta` the canonical names of those that never do; `skills` the instructions that come
-    with the shown bundles. `decision_id` names the decision that it shows.
-    """
+    """What `Router.tools()` returns."""
 
     tools: tuple[dict[str, Any], ...]
     """The array, in the provider's form."""
@@ -114,7 +106,7 @@ class Toolset:
     all_tokens: int
     """What showing every tool of the catalog would cost."""
     deferred: tuple[DeferredTool, ...] = ()
-    """Permitted tools that join the array when they are asked for."""
+    """Permitted tools that join the array when they are asked for, with their definitions."""
     meta: tuple[str, ...] = ()
     """Canonical names of permitted tools that never join it."""
     skills: tuple[SkillText, ...] = ()
