@@ -1,33 +1,32 @@
-"""The tool of `own_tool.py` in a LangChain agent: `python tests/examples/langchain_agent.py`."""
+"""A tool of your own in a LangChain agent: `python tests/examples/langchain_agent.py`, with the rows in `config`."""
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from bundle_router import Router, Step
 from bundle_router.ext.langchain import RoutedTools
+from bundle_router.tool import LocalServer
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - of its checkpointer
-from langchain_core.language_models import FakeMessagesListChatModel
-from langchain_core.messages import AIMessage
-from own_tool import STEP, open_router
+from langchain_core.language_models import BaseChatModel
+
+STEP = Step(run_id="r-1", workflow="support", role="triager", step="look")
 
 
-class Model(FakeMessagesListChatModel):  # yours: init_chat_model("openai:gpt-5-mini")
-    def bind_tools(self, tools: Any, **_: Any) -> Any:
-        return self
+async def get_ticket(number: int) -> str:
+    """Read a ticket of the tracker."""
+    return f"ticket {number}: the flag is misnamed"
 
 
-CALL = {"id": "1", "name": "tickets__get_ticket", "args": {"number": 7}}
-
-
-async def main(folder: Path) -> str:
-    async with open_router(folder) as router:
-        model = Model(responses=[AIMessage("", tool_calls=[CALL]), AIMessage("done")])
+async def main(folder: Path, model: BaseChatModel | str = "openai:gpt-5-mini") -> str:
+    tickets = LocalServer([get_ticket], "Read the tickets of the tracker.")
+    config = Path(__file__).parent / "config"
+    async with Router.open(config, runs=folder / "runs", local={"tickets": tickets}) as router:
         agent: Any = create_agent(model, middleware=[RoutedTools(router, STEP)])
-        return str((await agent.ainvoke({"messages": [("user", "what is ticket 7?")]}))["messages"][2].text)
+        return str((await agent.ainvoke({"messages": [("user", "what is ticket 7?")]}))["messages"][-1].text)
 
 
 if __name__ == "__main__":
-    print(asyncio.run(main(Path(tempfile.mkdtemp()))))
+    print(asyncio.run(main(Path())))

@@ -1,25 +1,30 @@
-"""The tool of `own_tool.py` in an agent of the OpenAI Agents SDK: `python tests/examples/openai_agent.py BASE_URL`."""
+"""A tool of your own in an agent of the OpenAI Agents SDK: `python tests/examples/openai_agent.py`, with `config`."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-import tempfile
 from pathlib import Path
 
-from agents import OpenAIChatCompletionsModel, set_tracing_disabled
+from agents import Model
+from bundle_router import Router, Step
 from bundle_router.ext.openai_agents import RoutedAgent
-from openai import AsyncOpenAI
-from own_tool import STEP, open_router
+from bundle_router.tool import LocalServer
+
+STEP = Step(run_id="r-1", workflow="support", role="triager", step="look")
 
 
-async def main(folder: Path, base_url: str) -> str:
-    set_tracing_disabled(True)
-    async with open_router(folder) as router, AsyncOpenAI(base_url=base_url, api_key="none") as client:
-        model = OpenAIChatCompletionsModel("gpt-5-mini", client)
+async def get_ticket(number: int) -> str:
+    """Read a ticket of the tracker."""
+    return f"ticket {number}: the flag is misnamed"
+
+
+async def main(folder: Path, model: Model | str = "gpt-5-mini") -> str:
+    tickets = LocalServer([get_ticket], "Read the tickets of the tracker.")
+    config = Path(__file__).parent / "config"
+    async with Router.open(config, runs=folder / "runs", local={"tickets": tickets}) as router:
         agent = RoutedAgent(name="triager", model=model, router=router, step=STEP)
         return str((await agent.run("what is ticket 7?")).final_output)
 
 
 if __name__ == "__main__":
-    print(asyncio.run(main(Path(tempfile.mkdtemp()), sys.argv[1])))
+    print(asyncio.run(main(Path())))

