@@ -236,10 +236,12 @@ EXACT: list[tuple[str, str]] = [
     (encoded(TOKEN, 3), f"{PAT}UFQwPQ=="),
     (encoded(TOKEN, 4), encoded(TOKEN, 4)),
     (f"\x1b[1m{TOKEN}\x1b[0m x", f"\x1b[1m{PAT}\x1b[0m x"),
-    *((json.dumps(f"x{before}{KEY}"), json.dumps(f"x{before}[redacted:router-token]")) for before in "\b\f\n\r\té"),
+    *((json.dumps(f"x{before}{KEY}"), json.dumps(f"x{before}[redacted:router-token]"))
+      for before in "\b\f\n\r\té\ud800"),
     (f"{TOKEN} 100%25", f"{PAT} 100%25"),
     ("https://bob:hunter2%40example.com", "https://bob:[redacted:url-credentials]%40example.com"),
     *((text, text) for text in (
+        "sk-proj-words-that-are-no-key",
         "DB_PASSWORD=changeme", "DB_PASSWORD=Required", "password: abcdef", "password: Abcdef", "password: default",
         "password: abcdefghijklmno", "password: abc-def_ghi.j/k", "bearer abcdefghijklmnopqr",
         "https://x.example/?code=abcdefghijk:", "https://x.example/?code=${TOKEN_1_OF_JOB}", "basic abcdefgh",

@@ -84,3 +84,5 @@ def test_what_the_router_itself_made_is_not_looked_at_and_stays() -> None:
     witness = Witness()
     encode_clean(RECORD | {"writer": "not of our form"}, witness)
     assert "not of our form" in witness.shown
+    secret = "0123456789abcdef"  # which has the form of a writer
+    assert secret not in encode_clean({"key": secret}, SecretRedactor({"VENDOR_KEY": secret}))
