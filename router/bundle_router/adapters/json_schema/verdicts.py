@@ -170,7 +170,7 @@ class ValueCheck:
         self.sentences: list[str] = []
         self._steps = steps
         self._look_at = steps - CLOCK_EVERY
-        self._cpu_until = time.thread_time() + CHECK_CPU_S
+        self._cpu_until = 0.0  # from the first look at the clock: most checks end before it
         self._until = until
         self._texts: dict[int, str] = {}
 
@@ -181,7 +181,9 @@ class ValueCheck:
             self._look_at = self._steps - CLOCK_EVERY
             if self._steps < 0:
                 raise OutOfSteps("too many steps")
-            if time.thread_time() > self._cpu_until or time.monotonic() > self._until:
+            now = time.thread_time()
+            self._cpu_until = self._cpu_until or now + CHECK_CPU_S
+            if now > self._cpu_until or time.monotonic() > self._until:
                 raise OutOfSteps("too slow")
 
     def kind(self, value: Any) -> str:
