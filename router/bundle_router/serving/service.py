@@ -109,7 +109,7 @@ async def serve(
         )
         api = DecisionApi(router, telemetry, idle, request_s=settings.request_s, version=version)
         probes = probe_routes(router, metrics, watch, lambda: requests.stopped)
-        routes = [*api.routes(), *mcp_routes(runs), *probes]
+        routes = [*mcp_routes(runs), *api.routes(), *probes]
         admission = Admission(address.own_names(endpoint.port), keys, frozenset(OPEN_TO_ALL))
         if pages is not None:
             from bundle_router.serving.sign_in import PATH, BrowserSessions

@@ -29,6 +29,8 @@ from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.engine.results import Result
 
 PING_S: Final = 15.0
+WATCH_S: Final = 0.05
+"""From when on a client is watched for whether it goes away: most answers are there before."""
 MAX_KNOWN: Final = 16
 """Clients whose envelope is remembered as well formed."""
 MAX_ENVELOPE: Final = 4_096
@@ -169,15 +171,23 @@ class DirectPath:
         stream = _Stream(send)
         asking = asyncio.current_task()
         assert asking is not None  # noqa: S101 - ASGI servers run applications in tasks
-        watch = asyncio.create_task(_watched(receive, stream, asking.cancel, self._ping_s), name="mcp-client-watch")
+        watches: list[asyncio.Task[None]] = []
+
+        def begin_watch() -> None:
+            watching = _watched(receive, stream, asking.cancel, self._ping_s)
+            watches.append(asyncio.create_task(watching, name="mcp-client-watch"))
+
+        timer = asyncio.get_running_loop().call_later(WATCH_S, begin_watch)
         try:
             status, body = await self._answered(request)
         except asyncio.CancelledError:
-            if watch.done() and not asking.uncancel():
+            if watches and watches[0].done() and not asking.uncancel():
                 return  # the client went away: nobody is left to be answered
             raise
         finally:
-            watch.cancel()
+            timer.cancel()
+            for watch in watches:
+                watch.cancel()
         await stream.end(status, body)
 
     async def _answered(self, request: PlainRequest) -> tuple[int, bytes]:
