@@ -105,6 +105,9 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
     address = ServiceAddress(arguments.host, arguments.port, names, *tls, arguments.without_tls)
     tokens = AccessTokens(arguments.tokens) if arguments.tokens else None
     address.refuse_open(has_tokens=tokens is not None)
+    from bundle_router.adapters.mcp.loop import share_running_loop
+
+    share_running_loop()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
