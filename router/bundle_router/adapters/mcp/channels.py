@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import httptools
@@ -37,6 +38,8 @@ class Response(Protocol):
 
     done: bool
     """Whether nothing more of the body is wanted."""
+    end: Callable[[ServerFault], None]
+    """Set when the request is sent: what ends it with a fault."""
 
     def head(self, status: int, headers: Headers) -> None: ...
 
@@ -74,6 +77,7 @@ class Channel(asyncio.Protocol):
 
     def _begin(self, response: Response) -> None:
         self._response = response
+        response.end = self._end
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = {}
         self._head_bytes = 0
@@ -165,6 +169,7 @@ class ChannelPool:
         self._port = port
         self._context = context
         self._keep = keep
+        self._closed = False
         self._idle: list[Channel] = []
 
     async def exchange(self, request: bytes, response: Response) -> None:
@@ -203,8 +208,12 @@ class ChannelPool:
                 )
         except (OSError, ValueError) as error:  # a TimeoutError is an OSError; a ValueError: a name that can be none
             raise ServerFault("unreachable", f"the server can't be reached ({type(error).__name__})") from error
+        if self._closed:
+            channel.close()
+            raise ServerFault("closed", "the connections to tool servers were closed")
         return channel
 
     def close(self) -> None:
+        self._closed = True
         while self._idle:
             self._idle.pop().close()

@@ -3,7 +3,7 @@
 Rules:
 1. What is entered in a task is left in that task (cancel scopes insist on it): the owner opens the transport and the
    session, waits, and closes them. Requests never do; they run in tasks of their own, so one of them can't hold up,
-   cancel or fail another.
+   cancel or fail another. Those by `posts` need none: they touch nothing of the SDK's.
 2. A caller that gives up (its time is up, or it was cancelled) is let go at once. Telling the server happens behind
    its back.
 3. Closing is bounded, and the processes and sockets are gone when it is done.
@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.exchange import EXCHANGE, RequestState
 from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
-from bundle_router.adapters.mcp.posting import ModernPosts
+from bundle_router.adapters.mcp.posting import Elsewhere, RequestCarrier
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.pass_through import Client
@@ -47,9 +47,8 @@ class Wire(Protocol):
     def pid(self) -> int:
         """The server's process; 0 where it has none here."""
 
-    @property
-    def posts(self) -> ModernPosts | None:
-        """What carries requests of the modern era beside the SDK, if anything does."""
+    def posts(self, *, is_modern: bool) -> RequestCarrier | None:
+        """What carries requests beside the SDK, if anything does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class Connection:
                 await stack.enter_async_context(session)
                 await sdk.negotiate(session, self._era)
                 self._wire.settled()
-                session.posts = self._wire.posts if session.is_modern else None
+                session.posts = self._wire.posts(is_modern=session.is_modern)
                 self.identity = _identity(session)
                 if not self._ready.done():
                     self._ready.set_result(session)
@@ -163,8 +162,14 @@ class Connection:
             raise self._failure(error, RequestState()) from error
 
     def _why_it_ended(self) -> ServerFault:
-        wire = self._wire.fault if self._wire is not None else None
-        return wire or self._fault or ServerFault("connection_lost", "the connection to the server ended")
+        return (
+            self._why_wire_ended()
+            or self._fault
+            or ServerFault("connection_lost", "the connection to the server ended")
+        )
+
+    def _why_wire_ended(self) -> ServerFault | None:
+        return self._wire.fault if self._wire is not None else None
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -172,6 +177,7 @@ class Connection:
     def alive(self) -> bool:
         return (
             self._session is not None
+            and self._why_wire_ended() is None
             and self._owner is not None
             and not self._owner.done()
             and not self._session.dispatcher.closed
@@ -195,6 +201,15 @@ class Connection:
         client: Client | None = None,
     ) -> dict[str, Any]:
         """The result, unread. Raises ServerFault (`timeout` among them), RpcError."""
+        session = self._session
+        if session is not None and session.posts_for(client) is not None and self.alive:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await session.post(method, params, schema, client)
+            except TimeoutError:
+                raise _timed_out(timeout_s) from None
+            except Elsewhere:
+                session.posts = None  # the SDK follows redirects within the origin, here and from now on
         work = asyncio.get_running_loop().create_task(self._request(method, params, schema, client))
         self._behind.add(work)
         work.add_done_callback(self._forget)
@@ -205,7 +220,7 @@ class Connection:
             raise
         if not done:
             work.cancel()
-            raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True)
+            raise _timed_out(timeout_s)
         if work.cancelled():
             raise ServerFault("closed", "the connection was closed during the call", sent=True)
         return work.result()
@@ -234,8 +249,6 @@ class Connection:
                     sent=failure.kind not in NOTHING_DONE,
                 )
             raise failure from error
-        except (ServerFault, RpcError):
-            raise
         except asyncio.CancelledError:
             exchange.abort()
             raise
@@ -256,6 +269,8 @@ class Connection:
     async def close(self) -> None:
         """Ends it: politely, then by cancelling. Returns when nothing of it is left; never raises."""
         self._stop.set()
+        if self._session is not None and self._session.posts is not None:
+            self._session.posts.close()
         for work in list(self._behind):
             work.cancel()
         owner = self._owner
@@ -268,6 +283,10 @@ class Connection:
         if late:
             owner.cancel()
             await asyncio.wait((owner,), timeout=self._bounds.close_s)
+
+
+def _timed_out(timeout_s: float) -> ServerFault:
+    return ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True)
 
 
 def _identity(session: sdk.RawSession) -> Identity:

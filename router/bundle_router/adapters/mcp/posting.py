@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp.channels import ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
@@ -33,6 +33,20 @@ _STATIC: Final = {
 }
 _HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*")
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")
+
+
+class RequestCarrier(Protocol):
+    """What carries the requests of one connection beside the SDK."""
+
+    number: int
+
+    async def request(
+        self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
+    ) -> dict[str, Any]:
+        """Return the result as it came. Raises ServerFault, RpcError, Elsewhere."""
+
+    def close(self) -> None:
+        """End the requests under way."""
 
 
 class Elsewhere(Exception):
@@ -57,20 +71,29 @@ class ModernPosts:
         self._headers = {name.lower(): value for name, value in headers.items()}
         self._max_bytes = max_bytes
         self._given_session = given_session
+        self._under_way: set[_Answer] = set()
         self.number = 1
 
     async def request(
         self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
     ) -> dict[str, Any]:
-        """Return the result as it came. Raises ServerFault, RpcError, Elsewhere."""
+        """As `RequestCarrier.request`."""
         number, self.number = self.number, self.number + 1
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         body = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         answer = _Answer(number, self._max_bytes, on_change)
-        await self._pool.exchange(self._head(headers, len(body)) + body, answer)
+        self._under_way.add(answer)
+        try:
+            await self._pool.exchange(self._head(headers, len(body)) + body, answer)
+        finally:
+            self._under_way.discard(answer)
         if b"mcp-session-id" in answer.headers:
             self._given_session()
         return await in_turn("read", answer.result) if answer.is_large else answer.result()
+
+    def close(self) -> None:
+        for answer in list(self._under_way):
+            answer.end(ServerFault("closed", "the connection was closed during the call", sent=True))
 
     def _head(self, headers: Mapping[str, str], length: int) -> bytes:
         named = {name.lower(): value for name, value in headers.items()}
@@ -85,6 +108,7 @@ class _Answer:
 
     def __init__(self, number: int, max_bytes: int, on_change: Callable[[], None]) -> None:
         self.done = False
+        self.end: Callable[[ServerFault], None] = lambda fault: None
         self.status = 0
         self.headers: Headers = {}
         self._number = number
@@ -146,7 +170,7 @@ class _Answer:
         if len(data) >= LARGE and b'"method"' not in data:  # the answer, read when there is time for it
             self._held, self._event, self.done = bytearray(data), True, True
             return
-        message = _object(data)
+        message = read_object(data)
         if message is None:
             raise _garbled("the server's answer is no JSON-RPC message")
         if "method" not in message:
@@ -168,29 +192,19 @@ class _Answer:
         if self._stream and not self._event:
             if self._message is None:
                 raise ServerFault("connection_lost", "the server ended its answer before it was whole", sent=True)
-            return self._settled(self._message, self._number)
+            return settled(self._message, self._number)
         if self.status == 202:
             raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
-        message = _object(bytes(self._held)) if self._event or self._kind() == b"application/json" else None
+        message = read_object(bytes(self._held)) if self._event or self._kind() == b"application/json" else None
         if message is None:
             raise _garbled("the server's answer is no JSON-RPC message")
-        return self._settled(message, self._number)
-
-    def _settled(self, message: dict[str, Any], number: int | None) -> dict[str, Any]:
-        """The result in a message. Raises RpcError, and ServerFault where it is none."""
-        error, result = message.get("error"), message.get("result")
-        if message.get("jsonrpc") == "2.0" and message.get("id") in (number, None):
-            if isinstance(error, dict) and isinstance(error.get("code"), int) and isinstance(error.get("message"), str):
-                raise RpcError(error["code"], error["message"], error.get("data"))
-            if error is None and isinstance(result, dict) and message.get("id") == number:
-                return result
-        raise _garbled("the server's answer is no JSON-RPC message")
+        return settled(message, self._number)
 
     def _refused(self) -> dict[str, Any]:
         """An error status: the server's own JSON-RPC error if that is what it sent, else what the status says."""
-        message = _object(bytes(self._held)) or {}
+        message = read_object(bytes(self._held)) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
-            return self._settled({**message, "id": None}, None)
+            return settled({**message, "id": None}, None)
         said, again = f"the server answered HTTP {self.status}", self.headers.get(b"retry-after", b"").decode("latin-1")
         if self.status in (401, 403):
             raise ServerFault("unauthorized", said, sent=True)
@@ -207,7 +221,18 @@ def _garbled(why: str) -> ServerFault:
     return ServerFault("protocol_error", why, sent=True)
 
 
-def _object(body: bytes) -> dict[str, Any] | None:
+def settled(message: dict[str, Any], number: int | None) -> dict[str, Any]:
+    """Return the result in the answer to a request. Raises RpcError, and ServerFault where it is none."""
+    error, result = message.get("error"), message.get("result")
+    if message.get("jsonrpc") == "2.0" and message.get("id") in (number, None):
+        if isinstance(error, dict) and isinstance(error.get("code"), int) and isinstance(error.get("message"), str):
+            raise RpcError(error["code"], error["message"], error.get("data"))
+        if error is None and isinstance(result, dict) and message.get("id") == number:
+            return result
+    raise _garbled("the server's answer is no JSON-RPC message")
+
+
+def read_object(body: bytes) -> dict[str, Any] | None:
     """The JSON object that the bytes are, or None. Lone surrogates are replaced; Python's parser bounds the depth."""
     try:
         value = json.loads(body, parse_constant=no_number) if len(body) < LARGE else parse_finite(body.decode("utf-8"))

@@ -44,7 +44,7 @@ from pydantic import TypeAdapter, ValidationError
 from bundle_router.adapters.mcp.exchange import EXCHANGE
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.hearing import hear_log, is_finer, progress_to
-from bundle_router.adapters.mcp.posting import Elsewhere, ModernPosts
+from bundle_router.adapters.mcp.posting import RequestCarrier
 from bundle_router.adapters.mcp.tracing import traced
 from bundle_router.adapters.workers import in_turn
 from bundle_router.core.catalog import Era
@@ -110,7 +110,8 @@ class RawSession(ClientSession):
         self._on_change = on_change
         self._followed: dict[str, list[Callable[[], None]]] = {}
         self._level_set = ""  # of its log, in the handshake era
-        self.posts: ModernPosts | None = None
+        self.posts: RequestCarrier | None = None
+        self._mirrored: dict[str, tuple[Mapping[str, Any], Mapping[Any, str]]] = {}
 
     async def _heard(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -144,32 +145,51 @@ class RawSession(ClientSession):
     async def request(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None = None, client: Client | None = None
     ) -> dict[str, Any]:
-        """Sends a request, stamped for the era, and gives its result unread. Raises MCPError, ServerFault, RpcError.
+        """Sends a request, stamped for the era, and gives its result unread. Raises MCPError.
 
         `schema` is the called tool's, whose annotations name arguments that a modern server wants as headers too.
         `client` is the agent's, in whose name the request is made.
         """
+        params, opts = await self._stamped(method, params, schema, client)
+        if client is None or client.ask is None:
+            return await self.dispatcher.send_raw_request(method, params, opts)
+        self._asking.append(client)
+        try:
+            return await self.dispatcher.send_raw_request(method, params, opts)
+        finally:
+            self._asking.remove(client)
+
+    def posts_for(self, client: Client | None) -> RequestCarrier | None:
+        """What carries the client's requests beside the SDK; None where that would not hear what the client wants, or
+        what it is asked."""
+        hears = client is not None and (client.progress or client.log_level or (client.ask and not self.is_modern))
+        return None if hears else self.posts
+
+    async def post(
+        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
+    ) -> dict[str, Any]:
+        """As `request`, by `posts`, which there have to be. Raises ServerFault, RpcError, Elsewhere."""
+        params, opts = await self._stamped(method, params, schema, client)
+        assert self.posts is not None  # noqa: S101 - the caller has looked
+        with traced(method, self.posts.number, params):
+            return await self.posts.request(method, params, opts.get("headers", {}), self._on_change)
+
+    async def _stamped(
+        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
+    ) -> tuple[dict[str, Any], CallOptions]:
         opts: CallOptions = {}
         data: dict[str, Any] = {"method": method, "params": params}
         self._stamp(data, opts)
         if client is not None:
             await self._speak_for(client, data, opts)
-        if schema is not None and self.is_modern and find_invalid_x_mcp_header(schema) is None:
-            named = mcp_param_headers(x_mcp_header_map(schema), params.get("arguments") or {})
-            opts.setdefault("headers", {}).update(named)
-        if self.posts is not None and not (client is not None and (client.progress or client.log_level)):
-            try:
-                with traced(method, self.posts.number, data["params"]):
-                    return await self.posts.request(method, data["params"], opts.get("headers", {}), self._on_change)
-            except Elsewhere:
-                self.posts = None  # the SDK follows redirects within the origin, here and from now on
-        if client is None or client.ask is None:
-            return await self.dispatcher.send_raw_request(method, data["params"], opts)
-        self._asking.append(client)
-        try:
-            return await self.dispatcher.send_raw_request(method, data["params"], opts)
-        finally:
-            self._asking.remove(client)
+        if schema is not None and self.is_modern:
+            known = self._mirrored.get(params["name"])
+            if known is None or known[0] is not schema:
+                valid = find_invalid_x_mcp_header(schema) is None
+                known = self._mirrored[params["name"]] = (schema, x_mcp_header_map(schema) if valid else {})
+            if known[1]:
+                opts.setdefault("headers", {}).update(mcp_param_headers(known[1], params.get("arguments") or {}))
+        return data["params"], opts
 
     async def _speak_for(self, client: Client, data: dict[str, Any], opts: CallOptions) -> None:
         """Says what the client can give and wants to hear. In the handshake era a session has said that it can give

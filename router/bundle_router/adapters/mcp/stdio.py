@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import anyio
 
 from bundle_router.adapters.mcp import sdk
-from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
+from bundle_router.adapters.mcp.posting import read_object, settled
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
+from bundle_router.adapters.workers import in_turn
+from bundle_router.core.tools.shaping.json_text import LARGE
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
 
+FIRST_NUMBER: Final = 1_000_000_000
+"""Of our own requests: the SDK counts from 1."""
 _CHUNK: Final = 65_536
 _DRAIN_S: Final = 0.2
 """How long what an exited server wrote may take to be read, and the exit of one that went silent to be known."""
@@ -33,11 +39,83 @@ Report = Callable[..., None]
 """`report(level, name, **fields)`: where the operator hears of it."""
 
 
+class LineRequests:
+    """Requests of one connection beside the SDK, a line each, whose answers are taken before it sees them."""
+
+    def __init__(self, process: Process) -> None:
+        self.number = FIRST_NUMBER
+        self._process = process
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._ended: ServerFault | None = None
+
+    async def request(
+        self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
+    ) -> dict[str, Any]:
+        """As `posting.RequestCarrier.request`; what is said beside an answer reaches the SDK."""
+        if self._ended is not None:
+            raise self._ended
+        number, self.number = self.number, self.number + 1
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            with contextlib.suppress(OSError):  # whoever reads its output learns why, and ends this
+                self._write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+                await self._process.stdin.drain()
+            return await answer
+        except asyncio.CancelledError:
+            named = {"requestId": number, "reason": "caller cancelled"}
+            self._write({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": named})
+            raise
+        finally:
+            del self._waiting[number]
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        line = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+        self._process.stdin.write(line.encode("utf-8", "replace") + b"\n")
+
+    async def take(self, line: bytes) -> bool:
+        """Return whether the line was the answer to one of these, perhaps to one that nobody waits for any more."""
+        if self.number == FIRST_NUMBER:
+            return False
+        message = await in_turn("read", lambda: _message(line)) if len(line) >= LARGE else _message(line)
+        number = message.get("id") if message is not None and "method" not in message else None
+        if message is None or type(number) is not int or not FIRST_NUMBER <= number < self.number:
+            return False
+        answer = self._waiting.get(number)
+        try:
+            result = settled(message, number)
+        except RpcError as error:
+            if answer is not None and not answer.done():
+                answer.set_exception(error)
+        except ServerFault:
+            return False
+        else:
+            if answer is not None and not answer.done():
+                answer.set_result(result)
+        return True
+
+    def close(self, fault: ServerFault | None = None) -> None:
+        """End the requests under way, as by us where there is no fault."""
+        fault = self._ended = fault or ServerFault("closed", "the connection was closed during the call")
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ServerFault(fault.kind, fault.detail, sent=fault.kind not in NOTHING_DONE))
+
+
+def _message(line: bytes) -> dict[str, Any] | None:
+    """The JSON object on a line; invalid UTF-8 is replaced, and an id that came back as text is a number again."""
+    message = read_object(line) or read_object(line.decode("utf-8", "replace").encode())
+    if message is not None and isinstance(named := message.get("id"), str) and named.isdecimal() and len(named) < 19:
+        message["id"] = int(named)
+    return message
+
+
 class Pipes:
     """One server's process and the two tasks that carry its lines."""
 
     def __init__(self, process: Process, bounds: Bounds, report: Report) -> None:
         self.process = process
+        self.requests = LineRequests(process)
         self.fault: ServerFault | None = None
         self.skipped = 0
         self._bounds = bounds
@@ -58,6 +136,7 @@ class Pipes:
                 task.cancel()
             await asyncio.gather(reading, exiting, return_exceptions=True)
             self._settle()
+            self.requests.close(self.fault)
             session.close()
 
     async def _read_lines(self, session: Any) -> None:
@@ -69,6 +148,8 @@ class Pipes:
                 self.fault = ServerFault("too_large", f"the server sent {error}")
                 return
             for line in found:
+                if await self.requests.take(line):
+                    continue
                 message = await sdk.read_line(line)
                 if message is None:
                     self._skip(line)

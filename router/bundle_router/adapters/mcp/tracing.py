@@ -29,7 +29,11 @@ def trace_only(context: Context) -> Context:
 def traced(method: str, number: int, params: dict[str, Any]) -> Iterator[None]:
     """The span of a request that the SDK would make, with the trace put into `params["_meta"]` as the SDK does."""
     from mcp.shared._otel import inject_trace_context, otel_span  # not exported; mcp is pinned below 3
-    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace import ProxyTracerProvider, SpanKind, get_current_span, get_tracer_provider
+
+    if isinstance(get_tracer_provider(), ProxyTracerProvider) and not get_current_span().get_span_context().is_valid:
+        yield  # nobody takes spans, and there is none to go on with
+        return
 
     target = params.get("name")
     name = f"MCP send {method}{f' {target}' if isinstance(target, str) else ''}"

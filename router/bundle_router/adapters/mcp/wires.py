@@ -24,7 +24,7 @@ from bundle_router.core.tools.transport.references import MissingReference, reso
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import OneOrigin, TcpPool
     from bundle_router.adapters.mcp.posting import ModernPosts
-    from bundle_router.adapters.mcp.stdio import Pipes
+    from bundle_router.adapters.mcp.stdio import LineRequests, Pipes
 
 
 DEFAULT_BOUNDS: Final = bounds_for(CallLimits())
@@ -91,7 +91,6 @@ class StdioWire:
     """A process has no state that others could see, as it is nobody else's; it is all the run's own."""
 
     stateful = True
-    posts = None
 
     def __init__(self, pipes: Pipes) -> None:
         self._pipes = pipes
@@ -107,11 +106,14 @@ class StdioWire:
     def settled(self) -> None:
         return
 
+    def posts(self, *, is_modern: bool) -> LineRequests:
+        return self._pipes.requests
+
 
 @dataclass(slots=True)
 class HttpWire:
     transport: OneOrigin
-    posts: ModernPosts | None = None
+    modern_posts: ModernPosts | None = None
     pid: int = 0
     fault: ServerFault | None = None
 
@@ -121,6 +123,9 @@ class HttpWire:
 
     def settled(self) -> None:
         self.transport.ready = True
+
+    def posts(self, *, is_modern: bool) -> ModernPosts | None:
+        return self.modern_posts if is_modern else None
 
 
 @asynccontextmanager
