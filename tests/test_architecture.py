@@ -96,7 +96,6 @@ OWNERS = {
         "router/bundle_router/serving/mcp/direct.py",
         "router/bundle_router/serving/mcp/client.py",
         "router/bundle_router/serving/mcp/passage.py",
-        "router/bundle_router/serving/mcp/rounds.py",
     },
     "mcp_types": {
         "router/bundle_router/adapters/mcp/sdk.py",
@@ -104,7 +103,6 @@ OWNERS = {
         "router/bundle_router/serving/mcp/direct.py",
         "router/bundle_router/serving/mcp/client.py",
         "router/bundle_router/serving/mcp/passage.py",
-        "router/bundle_router/serving/mcp/rounds.py",
     },
     "starlette": {
         "router/bundle_router/serving/http.py",
@@ -128,7 +126,7 @@ OWNERS = {
     "uvicorn": {"router/bundle_router/serving/listener.py", "router/bundle_router/deferral/proxy.py"},
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
     "httptools": {"router/bundle_router/adapters/mcp/channels.py"},
-    "httpcore2": {"router/bundle_router/adapters/mcp/tcp.py"},
+    "httpcore2": set(),
     "bm25s": {"router/bundle_router/adapters/bm25.py"},
     "Stemmer": {"router/bundle_router/adapters/bm25.py"},
     "pydantic_ai": {"router/bundle_router/ext/pydantic_ai.py"},

@@ -25,7 +25,6 @@ from bundle_router.adapters.mcp.channels import ChannelPool
 from bundle_router.adapters.mcp.exchange import EXCHANGE, Aborted, RequestState
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.posting import ModernPosts
-from bundle_router.adapters.mcp.tcp import open_connections
 
 CONNECT_S: Final = 10.0
 READ_S: Final = 300.0
@@ -224,12 +223,11 @@ class TcpPool(httpx2.AsyncHTTPTransport):
 
     def __init__(self, keep: int) -> None:
         context = httpx2.create_ssl_context()
-        super().__init__(verify=context)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=keep, keepalive_expiry=KEEP_S)
+        super().__init__(verify=context, limits=limits)
         self._context = context
         self._keep = keep
         self._channels: ChannelPool | None = None
-        # Not a parameter of httpx2's, and the only way to connections of our own below its own handling of errors.
-        self._pool = open_connections(context, keep, KEEP_S)
 
     def channels(self, url: httpx2.URL) -> ChannelPool:
         """The connections beside these for requests that the SDK need not carry."""

@@ -5,15 +5,18 @@ Rules:
    client takes it is left out beyond `MAX_HEARD`, and never holds the server up.
 2. A client of the handshake era says once, for its session, from which level on it wants log lines; one of the modern
    era says so with each request. Neither is sent any before it has.
-3. A client of the handshake era can be asked in the middle of its request, at most `MAX_ASKED` times in each.
+3. A client of the handshake era can be asked in the middle of its request, at most `MAX_ASKED` times in each. It knows
+   no results that ask: the request is made again with what it said, `MAX_ROUNDS` times. What it says goes to the server
+   as it is, and into no record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
@@ -22,11 +25,13 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
-from bundle_router.core.tools.transport.pass_through import LOG, Ask, Client
+from bundle_router.core.tools.transport.pass_through import LOG, Ask, Client, ServerReply
 
 MAX_HEARD: Final = 256
 """Notifications that may wait for the client to take them."""
 MAX_ASKED: Final = 128
+MAX_ROUNDS: Final = 8
+MAX_AT_ONCE: Final = 16
 ANSWER_S: Final = 300.0
 _LEVEL: Final = "log_level"
 _FORMS: Final[Mapping[str, tuple[Any, type[BaseModel]]]] = {
@@ -37,6 +42,7 @@ _FORMS: Final[Mapping[str, tuple[Any, type[BaseModel]]]] = {
 """What a client may be asked: the request, and the form of its answer."""
 
 Context = ServerRequestContext[Any, Any]
+T = TypeVar("T")
 
 
 def is_modern(context: Context) -> bool:
@@ -131,3 +137,32 @@ async def said_by(context: Context, asked: Any) -> dict[str, Any]:
     except (ValidationError, TimeoutError):
         raise MCPError(types.INTERNAL_ERROR, f"The client gave no answer of its kind to {method}.") from None
     return said.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+async def in_rounds(
+    context: Context,
+    client: Client,
+    ask: Callable[[Client], Awaitable[T]],
+    answer_of: Callable[[T], ServerReply | None],
+) -> T:
+    """What comes of asking the server, once it needs nothing more of the client. In the modern era the client sees to
+    its rounds itself. Raises MCPError where a round can't be gone through."""
+    for _ in range(MAX_ROUNDS):
+        came = await ask(client)
+        answer = answer_of(came)
+        if answer is None or answer.result is None or not answer.wants_input or is_modern(context):
+            return came
+        client = replace(client, given=await _given(context, answer.result))
+    raise MCPError(types.INTERNAL_ERROR, f"The server asked for more input {MAX_ROUNDS} times, which is the limit.")
+
+
+async def _given(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
+    """What the client says to a result that asks, in the words of the request to come."""
+    wanted = result.get("inputRequests")
+    wanted = wanted if isinstance(wanted, Mapping) else {}
+    if len(wanted) > MAX_AT_ONCE:
+        raise MCPError(
+            types.INTERNAL_ERROR, f"The server asked for {len(wanted)} things at once; {MAX_AT_ONCE} may be."
+        )
+    given: dict[str, Any] = {"inputResponses": {key: await said_by(context, one) for key, one in wanted.items()}}
+    return given if result.get("requestState") is None else {**given, "requestState": result["requestState"]}

@@ -22,9 +22,8 @@ from pydantic import ValidationError
 from bundle_router.core.catalog import Feature
 from bundle_router.core.tools.artifact_handles import PREFIX
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
-from bundle_router.serving.mcp.client import Context, client_of, set_level
+from bundle_router.serving.mcp.client import Context, client_of, in_rounds, set_level
 from bundle_router.serving.mcp.following import FollowedResources
-from bundle_router.serving.mcp.rounds import in_rounds
 
 Json = dict[str, Any]
 Asked = Callable[[Awaitable[Any]], Awaitable[Any]]

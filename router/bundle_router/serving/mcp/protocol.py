@@ -29,11 +29,10 @@ from mcp.shared.exceptions import MCPError
 from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError
-from bundle_router.serving.mcp.client import Context, client_of
+from bundle_router.serving.mcp.client import Context, client_of, in_rounds
 from bundle_router.serving.mcp.direct import Answers, DirectPath
 from bundle_router.serving.mcp.following import FollowedResources
 from bundle_router.serving.mcp.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
-from bundle_router.serving.mcp.rounds import in_rounds
 from bundle_router.serving.requests import again
 
 MAX_SESSIONS: Final = 64
