@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -141,8 +142,11 @@ def test_an_error_status_is_said_so(bench: Any, status: int, code: str) -> None:
 
 def test_a_hung_call_is_broken_off_and_its_server_is_told(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
-        assert (await bench.call(sessions, "hang", timeout_s=0.3, s=2)).outcome == "timeout"
+        gate = server.faults.gates["shut"] = threading.Event()
+        await bench.call(sessions, "echo", text="connected")
+        assert (await bench.call(sessions, "gate", timeout_s=1.0, text="shut")).outcome == "timeout"
         await bench.until(lambda: server.faults.cancelled)
+        gate.set()
         assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
 
     with bench.faults.serving() as server:

@@ -28,7 +28,7 @@ def test_a_retry_is_carried_out_again_where_a_trusted_server_or_the_operator_say
     with bench.faults.serving() as server:
         listed = bench.faults.tool("gate", annotations=annotations)
         server.faults.extra_tools.append(listed)
-        project.http(server.url, tools='tools = ["s.gate"]', trust=trust, more=more, timeout_s=0.3)
+        project.http(server.url, tools='tools = ["s.gate"]', trust=trust, more=more, timeout_s=1.5)
         bundles = project.config / "bundles.toml"
         bundles.write_text(bundles.read_text().replace('effects = ["read"]', 'effects = ["write"]'))
         project.pin()

@@ -211,6 +211,7 @@ def test_a_server_that_ends_at_once_is_started_twice_and_its_last_words_are_kept
 
 def test_a_tool_that_hangs_is_given_up_in_time_and_delays_nobody(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="started")
         hanging = asyncio.ensure_future(bench.call(sessions, "hang", timeout_s=2.0))
         for i in range(20):
             assert bench.said(await bench.call(sessions, "echo", text=str(i))) == str(i)

@@ -11,10 +11,8 @@ import pytest
 
 pytest.importorskip("mcp", reason="the tool servers need the 'mcp' extra")
 
-import httpcore2
 import httpx2
 from bundle_router.adapters.mcp.http import TcpPool
-from bundle_router.adapters.mcp.tcp import Stream
 
 T = TypeVar("T")
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -42,50 +40,6 @@ def against(serve: Serve, work: Callable[[httpx2.AsyncClient, str], Awaitable[T]
             return done
 
     return asyncio.run(main())
-
-
-class Noting(httpcore2.AsyncNetworkStream):
-    """Notes what it is given. In the same process the socket can't tell two packets from one."""
-
-    def __init__(self) -> None:
-        self.noted: list[bytes] = []
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - its interface
-        self.noted.append(bytes(buffer))
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - its interface
-        self.noted.append(b"<read>")
-        return OK
-
-    async def aclose(self) -> None:
-        self.noted.append(b"<closed>")
-
-
-def test_a_request_leaves_in_one_piece_before_its_answer_is_read() -> None:
-    async def main() -> list[bytes]:
-        noting = Noting()
-        connection = httpcore2.AsyncHTTP11Connection(httpcore2.Origin(b"http", b"x", 80), Stream(noting, None))
-        async with connection:
-            for _ in range(2):
-                answer = await connection.request("POST", "http://x/mcp", headers={"host": "x"}, content=b"the body")
-                assert answer.content == b"ok"
-        return noting.noted
-
-    first, read, *again = asyncio.run(main())
-    assert first.startswith(b"POST /mcp")
-    assert first.endswith(b"the body")
-    assert [read, *again] == [b"<read>", first, b"<read>", b"<closed>"]
-
-
-def test_what_was_given_up_is_not_sent_when_the_connection_is_closed() -> None:
-    async def main() -> list[bytes]:
-        noting = Noting()
-        stream = Stream(noting, None)
-        await stream.write(b"half a request")
-        await stream.aclose()
-        return noting.noted
-
-    assert asyncio.run(main()) == [b"<closed>"]
 
 
 def test_a_large_request_arrives_whole() -> None:
