@@ -1,15 +1,15 @@
-"""What the router adds to a call and to a list of an MCP server, beside what other gateways add, in one run.
+"""What the endpoint costs beside other gateways and beside the SDK's own server, in one run: a row for each promise.
 
     python tests/benchmarks/endpoint.py [--calls 128] [--rounds 5] [--tools 18] [--mode auto|legacy]
-        [--fastmcp PYTHON] [--mcp-proxy PROGRAM]
+        [--mcp-proxy PROGRAM] [--fastmcp PYTHON] [--before CHECKOUT] [--all]
 
 Everything is driven by the SDK's own client and ends at a server of the SDK's, whose tools echo. CPU is the kernel's
-own account of each process, in milliseconds a call: agent + gateway + server, so that what is added can be told from
-what an agent and a server cost anyway. For the library the gateway's process is the agent's. The ways take turns, round
-by round, and what is added is taken pair by pair: a machine that slows down slows all of them. Medians of the rounds.
+own account of the gateway's process, in milliseconds a call. The ways take turns, round by round, and a ratio is taken
+within a round: a machine that slows down slows all of them. Medians of the rounds, with their quartiles.
 
-`mcp-proxy` has stdio servers only, and is to be compared with `endpoint, stdio`; all else reaches one server over HTTP.
-A list through the endpoint holds the router's six tools besides; 18 is the median of real servers.
+`mcp-proxy` has stdio servers only; all else reaches one server over HTTP. A list through the endpoint holds six tools
+of the router besides; 18 is the median of real servers. `--before` names an older checkout of this repository, for the
+library's own call. `--all` prints what each way came to.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ import contextlib
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -32,56 +33,59 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.benchmarks.gateways import (
-    KEY,
-    Gateway,
-    Missing,
-    fastmcp,
-    mcp_proxy,
-    ours,
-    tool_server,
-)
+from tests.benchmarks.gateways import KEY, Gateway, Missing, fastmcp, library, mcp_proxy, minimal, ours, tool_server
 
-CALLERS: Final = (1, 16, 64)
-WARMING: Final = 16
+MANY: Final = 16
+WARMING: Final = 32
 SAID: Final = {"text": "hi"}
-PROCESSES: Final = 3
+ENDPOINT, OVER_STDIO = "endpoint", "endpoint, stdio"
+PROXY, MINIMAL, DIRECT = "mcp-proxy", "minimal", "the SDK's server"
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to the tools, and the processes it goes through: agent, gateway, server (0: none of its own)."""
+    """One way to the tools, and the process whose CPU counts: the gateway's, or the server's where there is none."""
 
     name: str
     go: Callable[[], Awaitable[Any]]
-    pids: tuple[int, int, int]
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Milliseconds a call: CPU of agent, gateway and server, and elapsed."""
+    """Milliseconds a call: CPU of the process, and elapsed."""
 
-    cpu: tuple[float, ...]
+    cpu: float
     elapsed: float
+
+
+Rounds = Mapping[str, Sequence[Sample]]
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What is to cost at most `goal` times as much as something else."""
+
+    what: str
+    ours: str
+    beside: str
+    goal: float
+    elapsed: bool = False
+
+
+CALLS: Final = (
+    Promise("call over HTTP", ENDPOINT, PROXY, 0.5),
+    Promise("call over HTTP", ENDPOINT, DIRECT, 1.3),
+    Promise("call over HTTP", ENDPOINT, MINIMAL, 0.5),
+    Promise("call over stdio", OVER_STDIO, PROXY, 0.5),
+)
+ALONE: Final = (Promise("call, one caller's wait", ENDPOINT, DIRECT, 1.5, elapsed=True),)
+LISTS: Final = (Promise("list", ENDPOINT, PROXY, 0.5), Promise("list", ENDPOINT, DIRECT, 1.3))
 
 
 def cpu_s(pid: int) -> float:
     """CPU that a process used so far, of all its threads."""
-    return time.clock_gettime((~pid << 3) | 2) if pid else 0.0  # the clock id of another process, as the kernel has it
-
-
-def beneath(pid: int) -> int:
-    """The process at the end of a chain of only children: the server of a gateway that starts it."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                stat = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-                parents[int(entry.name)] = int(stat[1])
-    lowest = pid
-    while children := [child for child, parent in parents.items() if parent == lowest]:
-        lowest = max(children)
-    return lowest if lowest != pid else 0
+    return time.clock_gettime((~pid << 3) | 2)  # the clock id of another process, as the kernel has it
 
 
 async def load(way: Way, callers: int, calls: int) -> Sample:
@@ -91,11 +95,10 @@ async def load(way: Way, callers: int, calls: int) -> Sample:
         for _ in range(each):
             await way.go()
 
-    before, clock = [cpu_s(pid) for pid in way.pids], time.perf_counter()
+    before, clock = cpu_s(way.pid), time.perf_counter()
     await asyncio.gather(*(one() for _ in range(callers)))
-    elapsed, done = time.perf_counter() - clock, each * callers
-    used = (cpu_s(pid) - was for pid, was in zip(way.pids, before, strict=True))
-    return Sample(tuple(s * 1000 / done for s in used), elapsed * 1000 / done)
+    done = each * callers / 1000
+    return Sample((cpu_s(way.pid) - before) / done, (time.perf_counter() - clock) / done)
 
 
 @asynccontextmanager
@@ -104,8 +107,8 @@ async def client(url: str, mode: Any) -> AsyncIterator[Any]:
     from mcp.client.client import Client
     from mcp.client.streamable_http import streamable_http_client
 
-    headers = {"authorization": f"Bearer {KEY}"}
     limits = httpx2.Limits(max_connections=256, max_keepalive_connections=256)
+    headers = {"authorization": f"Bearer {KEY}"}
     async with (
         httpx2.AsyncClient(headers=headers, limits=limits, timeout=httpx2.Timeout(60)) as http,
         Client(streamable_http_client(url, http_client=http), mode=mode) as connected,
@@ -113,31 +116,22 @@ async def client(url: str, mode: Any) -> AsyncIterator[Any]:
         yield connected
 
 
-async def measure(direct: Gateway, gateways: Sequence[Gateway], folder: Path, options: argparse.Namespace) -> None:
-    from bundle_router import Router, Step
-
-    own, server = os.getpid(), direct.pid
+async def measure(gateways: Sequence[Gateway], options: argparse.Namespace) -> None:
     calls: list[Way] = []
     lists: list[Way] = []
     async with contextlib.AsyncExitStack() as stack:
-        for gateway in (direct, *gateways):
+        for gateway in gateways:
             agent = await stack.enter_async_context(client(gateway.url, options.mode))
             call, names = _asked(agent, gateway.tool)
+            listed = [tool.name for tool in (await names()).tools]
+            assert gateway.tool in listed, f"{gateway.name} lists {listed}"
             _check(await call())
-            below = beneath(gateway.pid) if gateway.over_stdio else server
-            middle = 0 if gateway is direct else gateway.pid
-            calls.append(Way(gateway.name, call, (own, middle, below)))
-            lists.append(Way(gateway.name, names, (own, middle, below)))
-            print(f"{gateway.name}: {agent.session.protocol_version}", flush=True)
-        opening: Any = {"runs": folder / "runs", "workspace": folder, "development": "unpinned"}
-        router = await stack.enter_async_context(Router.open(folder / "http" / "config", **opening))
-        await router.route(Step(run_id="library", workflow="w", role="r", step="s"))
-        library = Way("library", lambda: router.call("library", "bench.echo", SAID), (own, 0, server))
-        _check(await library.go())
-        for what, ways in (("call", [*calls, library]), ("list", lists)):
-            for callers in CALLERS:
-                for line in table(what, callers, ways, await rounds(ways, callers, options)):
-                    print(line, flush=True)
+            calls.append(Way(gateway.name, call, gateway.pid))
+            lists.append(Way(gateway.name, names, gateway.pid))
+        for ways, callers, promises in ((calls, MANY, CALLS), (calls, 1, ALONE), (lists, MANY, LISTS)):
+            taken = await rounds(ways, callers, options)
+            for line in (*rows(promises, taken), *(parts(callers, taken) if options.all else ())):
+                print(line, flush=True)
 
 
 def _asked(agent: Any, tool: str) -> tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]:
@@ -146,35 +140,62 @@ def _asked(agent: Any, tool: str) -> tuple[Callable[[], Awaitable[Any]], Callabl
 
 def _check(answer: Any) -> None:
     """A refusal would be fast, and no figure."""
-    failed = answer.is_error if hasattr(answer, "is_error") else not getattr(answer, "ok", True)
-    assert not failed, answer
+    assert not getattr(answer, "is_error", False), answer
 
 
-async def rounds(ways: Sequence[Way], callers: int, options: argparse.Namespace) -> list[list[Sample]]:
+async def rounds(ways: Sequence[Way], callers: int, options: argparse.Namespace) -> Rounds:
     """For each way what its rounds came to."""
     for way in ways:
         await load(way, callers, WARMING)
-        _check(await way.go())
-    taken: list[list[Sample]] = [[] for _ in ways]
+    taken: dict[str, list[Sample]] = {way.name: [] for way in ways}
     for _ in range(options.rounds):
-        for way, samples in zip(ways, taken, strict=True):
-            samples.append(await load(way, callers, options.calls))
-    for way in ways:  # what began to fail meanwhile is no figure either
+        for way in ways:
+            taken[way.name].append(await load(way, callers, options.calls))
+    for way in ways:  # what began to fail meanwhile is no figure
         _check(await way.go())
     return taken
 
 
-def table(what: str, callers: int, ways: Sequence[Way], taken: Sequence[Sequence[Sample]]) -> Iterator[str]:
-    yield f"\n{what}, {callers} callers: CPU of agent + gateway + server = all; added to direct, times direct; elapsed"
-    direct = [sum(sample.cpu) for sample in taken[0]]
-    for way, samples in zip(ways, taken, strict=True):
-        parts = [statistics.median(sample.cpu[place] for sample in samples) for place in range(PROCESSES)]
-        whole = [sum(sample.cpu) for sample in samples]
-        added = statistics.median(mine - plain for mine, plain in zip(whole, direct, strict=True))
-        times = statistics.median(mine / plain for mine, plain in zip(whole, direct, strict=True))
-        shown = " + ".join(f"{ms:5.2f}" for ms in parts)
-        elapsed = statistics.median(sample.elapsed for sample in samples)
-        yield f"{way.name:18}{shown} = {statistics.median(whole):6.2f} {added:+7.2f} x{times:5.2f} {elapsed:8.2f}"
+def rows(promises: Sequence[Promise], taken: Rounds) -> Iterator[str]:
+    """A line for each promise whose peer is there."""
+    for promise in promises:
+        if promise.beside in taken:
+            pairs = zip(taken[promise.ours], taken[promise.beside], strict=True)
+            yield row(promise, [a.elapsed / b.elapsed if promise.elapsed else a.cpu / b.cpu for a, b in pairs])
+
+
+def row(promise: Promise, ratios: Sequence[float]) -> str:
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [*ratios] * 3
+    verdict = "met" if middle <= promise.goal else "missed"
+    beside = f"{promise.beside}'s" if not promise.beside.endswith("server") else promise.beside
+    return f"{promise.what:24} {middle:5.2f} ({low:.2f} to {high:.2f}) x {beside}; goal {promise.goal}: {verdict}"
+
+
+def parts(callers: int, taken: Rounds) -> Iterator[str]:
+    for name, samples in taken.items():
+        cpu, elapsed = (statistics.median(part) for part in zip(*((s.cpu, s.elapsed) for s in samples), strict=True))
+        yield f"    {name}, {callers} callers: {cpu:.2f} ms of CPU, {elapsed:.2f} ms elapsed a call"
+
+
+def library_rows(folder: Path, url: str, options: argparse.Namespace) -> Iterator[str]:
+    """The library's own call beside that of an older checkout."""
+    with contextlib.ExitStack() as stack:
+        now, before = (
+            stack.enter_context(library(folder / name, url, options.tools, checkout))
+            for name, checkout in (("now", str(Path(__file__).resolve().parents[2])), ("before", options.before))
+        )
+        ratios = []
+        for number in range(options.rounds + 1):
+            used = [_library_s(child, options.calls) for child in (now, before)]
+            ratios += [used[0] / used[1]] if number else []
+        yield row(Promise("the library's own call", "", "the older checkout", 0.35), ratios)
+
+
+def _library_s(child: subprocess.Popen[str], calls: int) -> float:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    print(MANY, max(1, calls // MANY), file=child.stdin, flush=True)
+    return float(child.stdout.readline().split()[0])
 
 
 def main() -> None:
@@ -183,28 +204,32 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tools", type=int, default=18)
     parser.add_argument("--mode", choices=("auto", "legacy"), default="auto")
-    parser.add_argument("--fastmcp", default=sys.executable, help="an interpreter that has fastmcp")
+    parser.add_argument("--fastmcp", help="an interpreter that has fastmcp")
     parser.add_argument("--mcp-proxy", default="mcp-proxy", help="the program")
+    parser.add_argument("--before", help="an older checkout")
+    parser.add_argument("--all", action="store_true", help="print what each way came to")
     options = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
     print(f"{machine}, Python {platform.python_version()}, mcp {version('mcp')}, load {os.getloadavg()[0]:.1f}")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server, url = stack.enter_context(tool_server(options.tools))
-        direct = Gateway("direct", url, "echo", server)
         gateways = [
+            Gateway(DIRECT, url, "echo", server),
             stack.enter_context(ours(folder / "http", url, options.tools)),
             stack.enter_context(ours(folder / "stdio", "stdio", options.tools)),
+            stack.enter_context(minimal(url)),
         ]
-        for name, peer in (
-            ("FastMCP's proxy", fastmcp(options.fastmcp, url)),
-            ("mcp-proxy", mcp_proxy(options.mcp_proxy, options.tools)),
-        ):
+        peers = [mcp_proxy(options.mcp_proxy, options.tools)]
+        for peer in (*peers, *([fastmcp(options.fastmcp, url)] if options.fastmcp else ())):
             try:
                 gateways.append(stack.enter_context(peer))
+                print(f"beside {gateways[-1].name} {gateways[-1].version}")
             except Missing as why:
-                print(f"without {name}: {why}")
-        asyncio.run(measure(direct, gateways, folder, options))
+                print(f"without {why}")
+        asyncio.run(measure(gateways, options))
+        for line in library_rows(folder, url, options) if options.before else ():
+            print(line)
 
 
 if __name__ == "__main__":

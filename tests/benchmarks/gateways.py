@@ -38,6 +38,52 @@ else:
     import uvicorn
     uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[2]), log_level="critical")
 """
+MINIMAL: Final = """
+import contextlib, sys
+import httpx2, uvicorn
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.lowlevel.server import Server
+
+@contextlib.asynccontextmanager
+async def lifespan(_server):
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
+    async with (
+        httpx2.AsyncClient(limits=limits, timeout=httpx2.Timeout(60)) as http,
+        Client(streamable_http_client(sys.argv[1], http_client=http)) as client,
+    ):
+        yield client
+
+async def tools(context, _params):
+    return await context.lifespan_context.session.list_tools()
+
+async def call(context, params):
+    return await context.lifespan_context.call_tool(params.name, params.arguments)
+
+server = Server("minimal", lifespan=lifespan, on_list_tools=tools, on_call_tool=call)
+uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[2]), log_level="critical")
+"""
+LIBRARY: Final = """
+import asyncio, sys, time
+from bundle_router import Router, Step
+
+async def main(folder):
+    loop = asyncio.get_running_loop()
+    places = {"runs": folder + "/library", "workspace": folder}
+    async with Router.open(folder + "/config", **places, development="unpinned") as router:
+        await router.route(Step(run_id="library", workflow="w", role="r", step="s"))
+        await router.tools("library")
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            callers, each = map(int, line.split())
+            async def caller():
+                for _ in range(each):
+                    assert (await router.call("library", "bench.echo", {"text": "hi"})).ok
+            before, clock = time.process_time(), time.perf_counter()
+            await asyncio.gather(*(caller() for _ in range(callers)))
+            print(time.process_time() - before, time.perf_counter() - clock, flush=True)
+
+asyncio.run(main(sys.argv[1]))
+"""
 FASTMCP: Final = """
 import sys
 from fastmcp.server import create_proxy
@@ -58,14 +104,13 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A running gateway: where it is, how it calls the tool, and its process. With `over_stdio` the server of tools is
-    a process of its own beneath it."""
+    """A running gateway: where it is, how it calls the tool, and its process."""
 
     name: str
     url: str
     tool: str
     pid: int
-    over_stdio: bool = False
+    version: str = ""
 
 
 def free_port() -> int:
@@ -76,14 +121,15 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def process(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs while the context lasts."""
+def process(*words: str, checkout: str = ROOT) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs while the context lasts, with the package of a checkout."""
     child = subprocess.Popen(
         words,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "KEY": KEY, "PYTHONPATH": f"{ROOT}/router"},
+        env={**os.environ, "KEY": KEY, "PYTHONPATH": f"{checkout}/router"},
     )
     try:
         yield child
@@ -125,7 +171,7 @@ def ours(folder: Path, upstream: str, tools: int) -> Iterator[Gateway]:
         assert child.stdout is not None
         url = json.loads(child.stdout.readline())["url"]
         name = "endpoint, stdio" if over_stdio else "endpoint"
-        yield Gateway(name, url, "bench__echo", child.pid, over_stdio)
+        yield Gateway(name, url, "bench__echo", child.pid)
 
 
 def write_config(folder: Path, server: str, tools: int) -> None:
@@ -139,15 +185,33 @@ def write_config(folder: Path, server: str, tools: int) -> None:
 
 
 @contextlib.contextmanager
+def library(folder: Path, upstream: str, tools: int, checkout: str = ROOT) -> Iterator[subprocess.Popen[str]]:
+    """A process that calls `bench.echo` by the library: told callers and calls each, it answers with seconds of CPU and
+    of the clock."""
+    write_config(folder, f'url = "{upstream}"', tools)
+    with process(sys.executable, "-c", LIBRARY, str(folder), checkout=checkout) as child:
+        yield child
+
+
+@contextlib.contextmanager
+def minimal(upstream: str) -> Iterator[Gateway]:
+    """What a gateway costs that is nothing but the SDK's client behind the SDK's server."""
+    port = free_port()
+    with process(sys.executable, "-c", MINIMAL, upstream, str(port)) as child:
+        await_port(port, child)
+        yield Gateway("minimal", f"http://127.0.0.1:{port}/mcp", "echo", child.pid)
+
+
+@contextlib.contextmanager
 def fastmcp(python: str, upstream: str) -> Iterator[Gateway]:
     """FastMCP's proxy, run by an interpreter that has it. Raises Missing."""
     found = _said(python, "-c", "import fastmcp, mcp_types; print(fastmcp.__version__)")
     if found is None:
-        raise Missing(f"{python} can't import fastmcp: name one that can with --fastmcp")
+        raise Missing(f"FastMCP: {python} can't import fastmcp: name one that can with --fastmcp")
     port = free_port()
     with process(python, "-c", FASTMCP, upstream, str(port)) as child:
         await_port(port, child)
-        yield Gateway(f"FastMCP {found}", f"http://127.0.0.1:{port}/mcp", "echo", child.pid)
+        yield Gateway("FastMCP", f"http://127.0.0.1:{port}/mcp", "echo", child.pid, found)
 
 
 @contextlib.contextmanager
@@ -155,13 +219,13 @@ def mcp_proxy(program: str, tools: int) -> Iterator[Gateway]:
     """`mcp-proxy`, which serves stdio servers over HTTP and nothing else. Raises Missing."""
     found = _said(program, "--version") if shutil.which(program) else None
     if found is None:
-        raise Missing(f"there is no program {program!r}: name it with --mcp-proxy")
+        raise Missing(f"mcp-proxy: there is no program {program!r}: name it with --mcp-proxy")
     port = free_port()
     beneath = ("--", sys.executable, "-c", SERVER, str(tools), "stdio")
     with process(program, "--port", str(port), "--pass-environment", "--log-level", "ERROR", *beneath) as child:
         await_port(port, child)
-        name = f"{found.replace('mcp-proxy', '').strip()}"
-        yield Gateway(f"mcp-proxy {name}", f"http://127.0.0.1:{port}/mcp", "echo", child.pid, over_stdio=True)
+        number = found.replace("mcp-proxy", "").strip()
+        yield Gateway("mcp-proxy", f"http://127.0.0.1:{port}/mcp", "echo", child.pid, number)
 
 
 def _said(*words: str) -> str | None:
