@@ -13,7 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from bundle_router.adapters.mcp import McpSessions
-from bundle_router.adapters.mcp.authorization import Authorization, is_safe_to_show
+from bundle_router.adapters.mcp.authorization import Authorization
+from bundle_router.adapters.mcp.receiver import is_safe_to_show
 from bundle_router.adapters.mcp.tokens import TokenFile, default_folder
 from bundle_router.ports import Scope
 

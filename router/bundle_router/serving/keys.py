@@ -22,8 +22,7 @@ from bundle_router.errors import RequestError
 
 MIN_KEY: Final = 32
 MAX_KEY: Final = 512
-MAX_FOUND: Final = 4_096
-"""Right tokens that are remembered, by their digests: they are asked for with every request."""
+MAX_FOUND: Final = 4_096  # right tokens that are remembered, by their digests
 _KEY: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """What a bearer token may consist of (RFC 6750, section 2.1)."""
 _MARK: Final = "brk_"

@@ -11,15 +11,13 @@ Rules:
 
 from __future__ import annotations
 
-import re
-import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
+from typing import Any
 
+from bundle_router.adapters.mcp.receiver import Person, command_for
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.catalog import Server
 from bundle_router.errors import needs_extra
@@ -27,26 +25,6 @@ from bundle_router.ports import Scope
 
 KeepSecret = Callable[[str, str], None]
 """Told the name and the value of every token, so that none is written to a record."""
-_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,;=%-]{1,8192}")
-"""Those of RFC 3986 without quotes, brackets and dollars."""
-
-
-class Person(Protocol):
-    """Whoever can open an address in a browser."""
-
-    @property
-    def redirect_uri(self) -> str:
-        """Where the browser is sent afterwards, such as `http://127.0.0.1:8123/callback`."""
-
-    async def show(self, url: str) -> None:
-        """Shows the address; it is untrusted text, to be opened by the person and by nothing else."""
-
-    async def answer(self) -> tuple[str, str | None, str | None]:
-        """`code`, `state` and `iss` of the redirect."""
-
-
-def _keep_nothing(_name: str, _value: str) -> None:
-    """For whoever writes no records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +34,7 @@ class Authorization:
 
     folder: Path
     person: Person | None = None
-    keep_secret: KeepSecret = _keep_nothing
+    keep_secret: KeepSecret = lambda _name, _value: None
 
     def flow(self, server: Server, scope: Scope) -> Any:
         """What the HTTP client authorizes its requests with; None for a server that has no such authorization."""
@@ -79,25 +57,3 @@ class Authorization:
     def kept(self, server: Server, scope: Scope) -> TokenFile:
         """Where the tokens of a server and principal are."""
         return TokenFile(self.folder, server.url or "", scope.principal)
-
-
-def is_safe_to_show(url: str) -> bool:
-    """Whether the address may be put before a person: https, or http on this machine, and of nothing that a terminal, a
-    shell or an eye could take for something else, wherever they paste it."""
-    if not _CHARACTERS.fullmatch(url):
-        return False
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    local = parts.hostname in ("localhost", "127.0.0.1", "::1")
-    return (
-        bool(parts.hostname)
-        and parts.username is None
-        and (parts.scheme == "https" or (parts.scheme == "http" and local))
-    )
-
-
-def command_for(server: str, principal: str) -> str:
-    """What a person types to authorize a server."""
-    return f"bundle-router login {server}" + (f" --principal {shlex.quote(principal)}" if principal else "")

@@ -38,8 +38,7 @@ class Response(Protocol):
 
     done: bool
     """Whether nothing more of the body is wanted."""
-    end: Callable[[ServerFault], None]
-    """Set when the request is sent: what ends it with a fault."""
+    end: Callable[[ServerFault], None]  # set when the request is sent: what ends it with a fault
 
     def head(self, status: int, headers: Headers) -> None: ...
 

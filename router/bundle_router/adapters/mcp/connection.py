@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp import sdk
-from bundle_router.adapters.mcp.exchange import EXCHANGE, RequestState
-from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
+from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
 from bundle_router.adapters.mcp.posting import Elsewhere, RequestCarrier
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.bounds import Bounds
@@ -207,7 +206,7 @@ class Connection:
                 async with asyncio.timeout(timeout_s):
                     return await session.post(method, params, schema, client)
             except TimeoutError:
-                raise _timed_out(timeout_s) from None
+                raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True) from None
             except Elsewhere:
                 session.posts = None  # the SDK follows redirects within the origin, here and from now on
         work = asyncio.get_running_loop().create_task(self._request(method, params, schema, client))
@@ -220,7 +219,7 @@ class Connection:
             raise
         if not done:
             work.cancel()
-            raise _timed_out(timeout_s)
+            raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True)
         if work.cancelled():
             raise ServerFault("closed", "the connection was closed during the call", sent=True)
         return work.result()
@@ -283,10 +282,6 @@ class Connection:
         if late:
             owner.cancel()
             await asyncio.wait((owner,), timeout=self._bounds.close_s)
-
-
-def _timed_out(timeout_s: float) -> ServerFault:
-    return ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True)
 
 
 def _identity(session: sdk.RawSession) -> Identity:

@@ -1,8 +1,23 @@
-"""What can be wrong with a server, or with the way to it. Kinds are the codes of calls that failed so."""
+"""What can be wrong with a server, or with the way to it (kinds are the codes of calls that failed so), and one request
+as the layers above and below the SDK share it: what went wrong, and how to break it off.
+
+The SDK carries the sender's context through to the task that does the sending, so `EXCHANGE` is seen by the HTTP
+transport when it carries out exactly that request (and when it reconnects for it).
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Awaitable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from bundle_router.core.tools.transport.pass_through import Client
+
+if TYPE_CHECKING:
+    import anyio
+
+T = TypeVar("T")
 
 FaultKind = Literal[
     "unreachable",  # nothing was sent
@@ -56,3 +71,46 @@ class RpcError(Exception):
         self.code = code
         self.message = message
         self.data = data
+
+
+class Aborted(Exception):
+    """The request was broken off from our side."""
+
+
+@dataclass(slots=True)
+class RequestState:
+    """What the transport found out about a request. `abort` ends whatever the transport is waiting for, for good.
+
+    It stands for one request (`taken` once that is under way): what is sent in its context after it, such as the notice
+    that it was cancelled, is not part of it. `many`: for a connection that is being made, which is several requests.
+    `client`: the agent's own, which hears of what the server says meanwhile.
+    """
+
+    fault: ServerFault | None = None
+    aborted: bool = False
+    taken: bool = False
+    many: bool = False
+    client: Client | None = None
+    _scope: anyio.CancelScope | None = None
+
+    async def guarded(self, work: Awaitable[T]) -> T:
+        """Awaits, unless and until the exchange is aborted. Raises Aborted."""
+        import anyio  # with the SDK, which is loaded by now
+
+        with anyio.CancelScope() as scope:
+            self._scope = scope
+            if self.aborted:
+                scope.cancel()
+            try:
+                return await work
+            finally:
+                self._scope = None
+        raise Aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+
+EXCHANGE: ContextVar[RequestState | None] = ContextVar("bundle_router_exchange", default=None)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bundle_router.adapters.mcp.exchange import EXCHANGE, RequestState
-from bundle_router.adapters.mcp.faults import RpcError, ServerFault
+from bundle_router.adapters.mcp.faults import EXCHANGE, RequestState, RpcError, ServerFault
 from bundle_router.adapters.mcp.pool import SessionPool
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds

@@ -22,8 +22,7 @@ from typing import Any, Final, Self
 import httpx2
 
 from bundle_router.adapters.mcp.channels import ChannelPool
-from bundle_router.adapters.mcp.exchange import EXCHANGE, Aborted, RequestState
-from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.faults import EXCHANGE, Aborted, RequestState, ServerFault
 from bundle_router.adapters.mcp.posting import ModernPosts
 
 CONNECT_S: Final = 10.0

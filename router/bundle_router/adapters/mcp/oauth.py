@@ -24,10 +24,9 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl, BaseModel, ValidationError
 
-from bundle_router.adapters.mcp.authorization import Person, command_for, is_safe_to_show
-from bundle_router.adapters.mcp.exchange import EXCHANGE
-from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.faults import EXCHANGE, ServerFault
 from bundle_router.adapters.mcp.http import AUTHORIZING, Request, Response, origin_of
+from bundle_router.adapters.mcp.receiver import Person, command_for, is_safe_to_show
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.catalog import Server
 

@@ -1,4 +1,5 @@
-"""Where a browser comes back to after a person authorized a server: one address on 127.0.0.1, open for that long.
+"""Whoever authorizes a server in a browser, what may be put before them, and where the browser comes back to: one
+address on 127.0.0.1, open for that long.
 
 Rules:
 1. Only a redirect that carries the `state` of the address that was shown ends the wait. Whatever else comes (another
@@ -10,10 +11,12 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
+import shlex
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from bundle_router.adapters.mcp.faults import ServerFault
@@ -30,10 +33,25 @@ _HEAD: Final = (
     "Content-Security-Policy: default-src 'none'\r\nReferrer-Policy: no-referrer\r\nCache-Control: no-store\r\n"
     "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
 )
+_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,;=%-]{1,8192}")
+"""Those of RFC 3986 without quotes, brackets and dollars."""
 _PAGE: Final = "<!doctype html><title>Bundle Router</title><p>{sentence}</p>"
 
 Redirect = tuple[str, str | None, str | None]
 """`code`, `state`, `iss`."""
+
+
+class Person(Protocol):
+    """Whoever can open an address in a browser."""
+
+    @property
+    def redirect_uri(self) -> str:
+        """Where the browser is sent afterwards, such as `http://127.0.0.1:8123/callback`."""
+
+    async def show(self, url: str) -> None:
+        """Shows the address; it is untrusted text, to be opened by the person and by nothing else."""
+
+    async def answer(self) -> Redirect: ...
 
 
 class Receiver:
@@ -130,3 +148,25 @@ def _bound(port: int) -> socket.socket:
         raise RequestError(f"port {port} of {HOST} can't be listened on: {why}", advice="choose another one") from None
     made.setblocking(False)
     return made
+
+
+def is_safe_to_show(url: str) -> bool:
+    """Whether the address may be put before a person: https, or http on this machine, and of nothing that a terminal, a
+    shell or an eye could take for something else, wherever they paste it."""
+    if not _CHARACTERS.fullmatch(url):
+        return False
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    return (
+        bool(parts.hostname)
+        and parts.username is None
+        and (parts.scheme == "https" or (parts.scheme == "http" and local))
+    )
+
+
+def command_for(server: str, principal: str) -> str:
+    """What a person types to authorize a server."""
+    return f"bundle-router login {server}" + (f" --principal {shlex.quote(principal)}" if principal else "")

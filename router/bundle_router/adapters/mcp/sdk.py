@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -33,7 +33,7 @@ from mcp.client.subscriptions import (
     ToolsListChanged,
     listen,
 )
-from mcp.shared.dispatcher import CallOptions
+from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
@@ -41,15 +41,11 @@ from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from bundle_router.adapters.mcp.exchange import EXCHANGE
-from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.adapters.mcp.hearing import hear_log, is_finer, progress_to
+from bundle_router.adapters.mcp.faults import EXCHANGE, ServerFault
 from bundle_router.adapters.mcp.posting import RequestCarrier
 from bundle_router.adapters.mcp.tracing import traced
-from bundle_router.adapters.workers import in_turn
 from bundle_router.core.catalog import Era
-from bundle_router.core.tools.shaping.json_text import LARGE, parse_finite
-from bundle_router.core.tools.transport.pass_through import Client, can_give
+from bundle_router.core.tools.transport.pass_through import LOG, PROGRESS, Client, NotificationHandler, can_give
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import Client as HttpClient
@@ -60,6 +56,7 @@ _UNREAD: Final = {
     types.INVALID_REQUEST: ("Unexpected content type",),
 }
 """What the SDK answers in the server's place where it can't read what came, and how that begins."""
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 Streams = tuple[Any, Any]
 """What the SDK's dispatcher reads from and writes to."""
 
@@ -238,14 +235,8 @@ class RawSession(ClientSession):
             ears.remove(updated)
             if not ears:
                 self._followed.pop(uri, None)
-                with anyio.move_on_after(_COURTESY_S, shield=True):
-                    await self._unsubscribe(uri)
-
-    async def _unsubscribe(self, uri: str) -> None:
-        try:
-            await self.dispatcher.send_raw_request("resources/unsubscribe", {"uri": uri}, {})
-        except MCPError:
-            return  # it is gone, or does not know it: either way it tells us no more
+                with anyio.move_on_after(_COURTESY_S, shield=True), suppress(MCPError):  # gone, it tells no more, too
+                    await self.dispatcher.send_raw_request("resources/unsubscribe", {"uri": uri}, {})
 
     async def follow_changes(self) -> None:
         """Calls `on_change` for every change a modern server announces, until the server ends that."""
@@ -293,24 +284,6 @@ def pipe() -> tuple[Any, Any, Any, Any]:
     return ours_out, theirs_in, theirs_out, ours_in
 
 
-async def read_line(line: bytes) -> SessionMessage | None:
-    """As `parse_line`; a long line is read where it holds up nobody."""
-    if len(line) < LARGE:
-        return parse_line(line)
-    return await in_turn("read", lambda: _long_message(line) or parse_line(line))
-
-
-def _long_message(line: bytes) -> SessionMessage | None:
-    """The message, where there is nothing in it to be replaced."""
-    if b"\\ud" in line or b"\\uD" in line:
-        return None
-    try:
-        value = parse_finite(line.decode("utf-8"))
-        return SessionMessage(types.jsonrpc_message_adapter.validate_python(value, by_name=False))
-    except (ValueError, RecursionError):
-        return None
-
-
 def parse_line(line: bytes) -> SessionMessage | None:
     """The message on a line, or None when it is none. Invalid UTF-8 and lone surrogates are replaced, not fatal."""
     try:
@@ -343,6 +316,29 @@ def is_chatter(message: SessionMessage) -> bool:
 def line_of(message: SessionMessage) -> bytes:
     """The message as one line."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace") + b"\n"
+
+
+def is_finer(level: str, than: str) -> bool:
+    """Whether a log of this level holds more than one of the other ("": none at all)."""
+    return level in LEVELS and (than not in LEVELS or LEVELS.index(level) < LEVELS.index(than))
+
+
+def hear_log(client: Client, line: Mapping[str, Any]) -> None:
+    """Hands over a log line that the client wants."""
+    level = line.get("level")
+    wanted = client.log_level in LEVELS and level in LEVELS and not is_finer(str(level), client.log_level)
+    if client.on_notification is not None and wanted:
+        client.on_notification(LOG, line)
+
+
+def progress_to(heard: NotificationHandler) -> ProgressFnT:
+    """Hands progress over without the token, which is the SDK's own."""
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        told = {"progress": progress, "total": total, "message": message}
+        heard(PROGRESS, {name: value for name, value in told.items() if value is not None})
+
+    return hear
 
 
 __all__ = ["MCPError", "SessionMessage"]

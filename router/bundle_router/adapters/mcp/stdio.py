@@ -16,6 +16,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -77,7 +78,7 @@ class LineRequests:
         """Return whether the line was the answer to one of these, perhaps to one that nobody waits for any more."""
         if self.number == FIRST_NUMBER:
             return False
-        message = await in_turn("read", lambda: _message(line)) if len(line) >= LARGE else _message(line)
+        message = await in_turn("read", partial(_message, line)) if len(line) >= LARGE else _message(line)
         number = message.get("id") if message is not None and "method" not in message else None
         if message is None or type(number) is not int or not FIRST_NUMBER <= number < self.number:
             return False
@@ -150,7 +151,8 @@ class Pipes:
             for line in found:
                 if await self.requests.take(line):
                     continue
-                message = await sdk.read_line(line)
+                large = len(line) >= LARGE
+                message = await in_turn("read", partial(sdk.parse_line, line)) if large else sdk.parse_line(line)
                 if message is None:
                     self._skip(line)
                 elif not sdk.is_chatter(message):

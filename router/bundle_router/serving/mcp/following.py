@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from bundle_router.core.tools.transport.pass_through import ServerReply
 
@@ -30,7 +30,7 @@ class _Followed:
 class FollowedResources:
     """`updated` is called on this loop with the URI of what changed. Belongs to one event loop."""
 
-    def __init__(self, begin: Begin, updated: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, begin: Begin, updated: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         self._begin = begin
         self._updated = updated
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,12 +88,9 @@ class FollowedResources:
 
     def _tell(self, uri: str) -> None:
         if uri in self._followed:
-            task = asyncio.create_task(self._told(uri), name="mcp-resource-updated")
+            task = asyncio.create_task(self._updated(uri), name="mcp-resource-updated")
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
-
-    async def _told(self, uri: str) -> None:
-        await self._updated(uri)
 
     async def close(self) -> None:
         """Ends everything that is followed."""
