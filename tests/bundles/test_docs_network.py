@@ -50,6 +50,7 @@ class Site:
 
     def __init__(self, authority: trustme.CA, certificate: trustme.LeafCert) -> None:
         self.client_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.client_tls.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)  # as Debian's Python has it
         authority.configure_trust(self.client_tls)
         self._server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         certificate.configure_cert(self._server_tls)

@@ -63,8 +63,11 @@ class Network:
         plain = self._connect(host, addresses, deadline)
         with ExitStack() as undo:
             undo.enter_context(plain)
-            # Ragged ends are errors: without close_notify a body that ends with the connection may have been cut.
-            wrapped = self.connector.tls.wrap_socket(
+            # Ragged ends are errors: without close_notify a body that ends with the connection may have been cut. Some
+            # Pythons (Debian's) have OpenSSL take them for ends.
+            tls = self.connector.tls
+            tls.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
+            wrapped = tls.wrap_socket(
                 plain, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=False
             )
             undo.enter_context(wrapped)  # `plain` is detached now: closing it no longer closes the connection
@@ -168,12 +171,4 @@ class SystemConnector:
         return context
 
     def connect(self, address: str, port: int, timeout_s: float) -> socket.socket:
-        family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
-        connection = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(timeout_s)
-            connection.connect((address, port))
-        except OSError:
-            connection.close()
-            raise
-        return connection
+        return socket.create_connection((str(ip_address(address)), port), timeout_s)  # a number: no name is looked up
