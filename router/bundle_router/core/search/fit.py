@@ -40,7 +40,7 @@ MIN_LABELS: Final = 20
 NOVELTIES: Final = (0.25, 0.5, 1.0)
 MOST_LOST: Final = 0.01
 """Of quality, where ids are new, with one standard error against it."""
-MAX_REPLAYED: Final = 1_200
+MAX_REPLAYED: Final = 600
 """Steps that are replayed to choose `trust`; the memory itself learns from all of them."""
 
 
@@ -134,8 +134,8 @@ def _fit_words(
     for trial in [t for t in reversed(trials) if best is not None and t.trust >= best.trust and t.pays]:
         held = _replay(replayed, rarity, trial.trust, _fold_of_ids)
         for novelty in NOVELTIES:
-            fair = [step.keeping(novelty) for step in ranked[trial.trust]]
-            got = [step.quality() for step in fair]
+            first, fair = novelty == NOVELTIES[0], [step.keeping(novelty) for step in ranked[trial.trust]]
+            got = replays[trial.trust] if first else [step.quality() for step in fair]
             if not Trial.of(trial.trust, got, difference(got, none, witnesses)).pays:
                 break
             new = difference([step.keeping(novelty).quality() for step in held], none, witnesses)
