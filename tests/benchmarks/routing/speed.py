@@ -1,9 +1,9 @@
-"""Prints what building, updating, saving, loading and searching an index costs, beside FastMCP's BM25 search.
+"""Prints what building, updating, saving, loading and searching an index costs, beside the searches of its peers.
 
     python tests/benchmarks/routing/speed.py [--data FOLDER] [--set NAME] [--sizes 3598,15000] [--queries 200]
 
 The catalog is one labelled set (mcp_mix, where it is there), copied under other server names until it has the wanted
-size. Times in ms, medians.
+size. "long": 1,000 characters of several of its queries. CPU time in ms, medians.
 """
 
 from __future__ import annotations
@@ -25,11 +25,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer  # noqa: E402  the path is set above
 from bundle_router.core.search.documents import make_corpus, tool_document  # noqa: E402
 from bundle_router.core.search.ranking import Search  # noqa: E402
+from bundle_router.core.search.request import Request  # noqa: E402
 from bundle_router.core.search.text import Analyzer  # noqa: E402
 
 from tests.benchmarks.routing import routing_data  # noqa: E402
 from tests.benchmarks.routing.routing_data import LabelledSet  # noqa: E402
-from tests.benchmarks.routing.routing_peers import fastmcp  # noqa: E402
+from tests.benchmarks.routing.routing_peers import PEERS  # noqa: E402
+
+LONG = 1_000
+"""Characters of a long request."""
+RIVALS = ("FastMCP BM25", "FTS5", "bm25s")
 
 
 def grown(data: LabelledSet, size: int) -> LabelledSet:
@@ -53,30 +58,31 @@ def grown(data: LabelledSet, size: int) -> LabelledSet:
 def median_ms(call: Callable[[str], object], texts: Sequence[str]) -> float:
     times = []
     for text in texts:
-        started = time.perf_counter()
+        started = time.process_time()
         call(text)
-        times.append((time.perf_counter() - started) * 1e3)
+        times.append((time.process_time() - started) * 1e3)
     return statistics.median(times)
 
 
 def once_ms(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
+    started = time.process_time()
     call()
-    return (time.perf_counter() - started) * 1e3
+    return (time.process_time() - started) * 1e3
 
 
 def report(data: LabelledSet, queries: int) -> None:
     analyzer = Analyzer(english_stemmer())
-    started = time.perf_counter()
+    started = time.process_time()
     corpus = make_corpus(data.bundles, data.tools, analyzer)
-    analysed = time.perf_counter()
+    analysed = time.process_time()
     index = LexicalIndex.build(corpus.documents, revision="1")
-    built = time.perf_counter()
+    built = time.process_time()
     search = Search(index, corpus, analyzer)
     changed = [tool for tool in data.tools if tool.server == data.tools[0].server]
     bundles, tools = frozenset(corpus.members), frozenset(corpus.servers)
     requests = {query.text: query.request for query in data.queries[:: max(1, len(data.queries) // queries)]}
     texts = list(requests)
+    long = [". ".join(texts[at : at + 30])[:LONG] for at in range(0, len(texts), max(1, len(texts) // 20))]
     some = frozenset(sorted(bundles)[::10])
     with tempfile.TemporaryDirectory() as folder:
         rows = {
@@ -88,15 +94,19 @@ def report(data: LabelledSet, queries: int) -> None:
             "index saved": once_ms(lambda: index.save(Path(folder))),
             "index loaded": once_ms(lambda: LexicalIndex.load(Path(folder), revision="1")),
             "rank_bundles, all permitted": median_ms(lambda t: search.rank_bundles(requests[t], bundles), texts),
+            "rank_bundles, all permitted, long": median_ms(lambda t: search.rank_bundles(Request(t), bundles), long),
             "rank_bundles, a tenth permitted": median_ms(lambda t: search.rank_bundles(requests[t], some), texts),
             "rank_tools, all permitted": median_ms(lambda t: search.rank_tools(requests[t], tools), texts),
         }
-    try:
-        rank = fastmcp(data)
+    for name in RIVALS:
+        try:
+            rank = PEERS[name](data)
+        except ImportError as error:
+            print(f"{name} is left out: {error}")
+            continue
         rank(texts[0])  # builds its index
-        rows["FastMCP's BM25 search"] = median_ms(rank, texts[:: max(1, len(texts) // 40)])
-    except ImportError as error:
-        print(f"FastMCP is left out: {error}")
+        rows[name] = median_ms(rank, texts[:: max(1, len(texts) // 40)])
+        rows[f"{name}, long"] = median_ms(rank, long[:5])
     print(f"\n{len(data.tools)} tools, {len(data.bundles)} bundles, {len(texts)} queries")
     for name, value in rows.items():
         print(f"  {name:36}{value:>10.2f}")
