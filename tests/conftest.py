@@ -21,7 +21,8 @@ os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(sys.prefix, "hypo
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     # No compiled module in the checkout, as whoever set it wants, and yet not each of them compiled by each process.
-    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "pycache"))
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(Path(sys.prefix, "pycache"))
+    sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(optionalhook=True)
