@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.models.canonical import digest_of
-from bundle_router.core.records.chain import FILES, genesis, parse, seal
-from bundle_router.core.records.header import opening_digest, sealed
+from bundle_router.core.records.chain import FILES, genesis, opening_digest, parse, seal, sealed
 from bundle_router.core.records.read_model import RunQuery
 from bundle_router.core.tools.shaping import visible
 from bundle_router.serving.pages.application import pages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bundle_router.core.records.header import faults, is_early, is_edited, opening_digest, sealed, workspace_of
+from bundle_router.core.records.chain import faults, is_early, is_edited, opening_digest, sealed, workspace_of
 
 HEADER: dict[str, Any] = {"run_id": "r", "opened": "then", "workspace": "/a"}
 OPENING = "what it says of the opening of the run is not what the first record says"

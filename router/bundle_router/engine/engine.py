@@ -34,7 +34,7 @@ from bundle_router.engine.arguments import (
     without_payloads,
 )
 from bundle_router.engine.calls import KeyTaken, admit, once, perform, within_tree
-from bundle_router.engine.discovery import ServerDiscovery
+from bundle_router.engine.discovery import MachineFacts, ServerDiscovery
 from bundle_router.engine.flow import (
     CallPorts,
     EnginePorts,
@@ -45,13 +45,13 @@ from bundle_router.engine.flow import (
     in_thread,
     on_store,
 )
-from bundle_router.engine.machine_facts import MachineFacts
 from bundle_router.engine.meta_calls import answer, refuse_missed
-from bundle_router.engine.open_runs import FIRST_STEP, OpenRun, RunEnd, RunTable, recorded_decision
+from bundle_router.engine.open_runs import OpenRun, RunEnd, recorded_decision
 from bundle_router.engine.programs import bundles_in_code, execute
 from bundle_router.engine.relay import RelayedRequest, passed_through
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable
 from bundle_router.engine.route import Messages, accepted, prepare, route
+from bundle_router.engine.run_table import FIRST_STEP, RunTable
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import Servers
 from bundle_router.errors import RequestError, UnknownArtifact, UnknownRun, expect

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.records import header
+from bundle_router.core.records.chain import is_early
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import Replayed, catalog_from, replay
 from bundle_router.errors import CorruptRun
@@ -88,10 +88,10 @@ class RunReplays:
     def whole_run(self, run_id: str, done: Callable[[int], None]) -> Iterator[ReplayOutcome]:
         """Yield what became of a run's decisions, once: a run that is broken anywhere contributes nothing."""
         outcome, last = ReplayOutcome(Behaviour(self.examples)), -1
-        is_early = self._other is None and header.is_early(self._runs.header(run_id))
+        early = self._other is None and is_early(self._runs.header(run_id))
         for number, record in enumerate(self._runs.decisions(run_id)):
             try:
-                self._add(record, outcome, is_early=is_early)
+                self._add(record, outcome, is_early=early)
             except (KeyError, TypeError, ValidationError) as error:
                 raise CorruptRun(
                     f"record {record.seq} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"

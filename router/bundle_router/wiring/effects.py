@@ -34,10 +34,12 @@ def open_store(
 
     Raises RequestError for a place that nothing here speaks, and for a key of `[records]` that is not set.
     """
+    kept = _open_directory(runs, catalog, clock, redactor) if store is None else _open_database(store, clock, redactor)
+    if catalog.settings.records.heads is None and catalog.settings.records.key is None:
+        return kept  # without loading what keeps heads
     from bundle_router.adapters.archive import kept_heads
     from bundle_router.adapters.archive.head_files import HeadKeepingStore
 
-    kept = _open_directory(runs, catalog, clock, redactor) if store is None else _open_database(store, clock, redactor)
     heads = kept_heads(catalog.settings.records, runs)
     return kept if heads is None else cast("RunStore", HeadKeepingStore(kept, heads))
 

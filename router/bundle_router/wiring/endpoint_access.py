@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bundle_router.adapters.mcp.quiet import LogListener
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Facts
 from bundle_router.core.tools.exposure import Toolset
@@ -129,6 +128,8 @@ class EndpointAccess:
 
     def log_listener(self, report: Callable[[str, int], None]) -> Callable[[], None]:
         """Return what takes the SDK's log of a task, and of those it begins, and tells where warnings were said."""
+        from bundle_router.adapters.mcp.quiet import LogListener
+
         return LogListener(report).listen
 
     def keep_secret(self, name: str, value: str) -> None:

@@ -15,9 +15,8 @@ from bundle_router.core.models import RUN_ID
 from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.core.models.canonical import digest_of, encode
 from bundle_router.core.records.call_records import Record, read_record
-from bundle_router.core.records.chain import BadLine, Break, Head, check, link, parse
+from bundle_router.core.records.chain import BadLine, Break, Head, check, faults, link, parse
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.header import faults
 from bundle_router.core.records.heads import faults_of_head, missing_runs
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.receipt import make_receipt

@@ -13,8 +13,17 @@ import psycopg
 from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
 from bundle_router.adapters.postgres.connections import PAUSE_S, Unconfirmed, is_away, translated
 from bundle_router.adapters.postgres.sessions import WriterSession
-from bundle_router.core.records.chain import BadLine, File, encode_clean, genesis, seal_text, unseal, with_opening
-from bundle_router.core.records.header import opening_digest, sealed
+from bundle_router.core.records.chain import (
+    BadLine,
+    File,
+    encode_clean,
+    genesis,
+    opening_digest,
+    seal_text,
+    sealed,
+    unseal,
+    with_opening,
+)
 from bundle_router.errors import CorruptRun, KeyConflict, RunBusy, StorageError
 from bundle_router.ports import Appended, Clock, Healed, Redactor, Writer
 

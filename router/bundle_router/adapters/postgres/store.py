@@ -17,8 +17,7 @@ from bundle_router.adapters.postgres.run_rows import PostgresRunLog
 from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.models import RUN_ID
-from bundle_router.core.records.chain import genesis
-from bundle_router.core.records.header import SCHEMA, sealed
+from bundle_router.core.records.chain import RUN_SCHEMA, genesis, sealed
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import Clock, Redactor
@@ -103,7 +102,7 @@ class PostgresRunStore:
         revision = header["catalog_revision"]
         opened = self._clock.now()
         begun = {
-            "schema": SCHEMA,
+            "schema": RUN_SCHEMA,
             "run_id": run_id,
             **header,
             "nonce": header.get("nonce") or secrets.token_hex(16),

@@ -25,8 +25,7 @@ from typing import Any, Final
 
 from bundle_router.adapters.file_owners import holders
 from bundle_router.adapters.run_log.storage import Storage, failed, from_os, translated
-from bundle_router.core.records.chain import FILES
-from bundle_router.core.records.header import SCHEMA, is_edited, sealed
+from bundle_router.core.records.chain import FILES, RUN_SCHEMA, is_edited, sealed
 from bundle_router.errors import CorruptRun, RunBusy, StorageError
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -215,9 +214,9 @@ def read_header(storage: Storage, dir_fd: int, path: Path) -> dict[str, Any] | N
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CorruptRun(f"{where} is not JSON", advice="restore it, or use a new run id") from error
-    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+    if not isinstance(header, dict) or header.get("schema") != RUN_SCHEMA:
         stated = header.get("schema") if isinstance(header, dict) else None
-        advice = f"this version writes {SCHEMA}; use a new run id"
+        advice = f"this version writes {RUN_SCHEMA}; use a new run id"
         raise CorruptRun(f"{where} has schema {stated!r}", advice=advice)
     if header.get("run_id") != run_id:
         advice = "the directory was renamed or copied: give it its old name, or use a new run id"
@@ -305,8 +304,7 @@ class RunFolder:
     # --- the lock ---------------------------------------------------------------------------------------------------
 
     def open_lock(self, folder: int) -> None:
-        """Open the lock file, made where there is none (in runs of earlier versions); it has to be this one from now
-        on."""
+        """Open the lock file, made where an early run has none; it has to be this one from now on."""
         self._lock = open_file(self._storage, folder, LOCK, os.O_RDWR)
         self._lock_identity = identity(self._storage.fstat(self._lock))
 

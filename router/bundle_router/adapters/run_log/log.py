@@ -26,10 +26,9 @@ from bundle_router.adapters.run_log.directory import (
     write_header,
 )
 from bundle_router.adapters.run_log.segment import GroupCommit, RunChain, Segment
-from bundle_router.adapters.run_log.storage import SPARE, Storage, translated
+from bundle_router.adapters.run_log.storage import SPARE, Storage, from_os, translated
 from bundle_router.core.catalog import Durability
-from bundle_router.core.records.chain import FILES, File, encode_clean, with_opening
-from bundle_router.core.records.header import opening_digest
+from bundle_router.core.records.chain import FILES, File, encode_clean, opening_digest, with_opening
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.ports import Appended, ArtifactStore, Clock, Healed, Record, Redactor, Writer
 
@@ -171,8 +170,10 @@ class DiskRunLog:
         text = encode_clean(record, self._setting.redactor)
         until_s = time.monotonic() + wait_s
         try:
-            with translated("write to", self.path):
+            try:
                 return self._append(file, text, only_at, until_s)
+            except OSError as error:  # what `translated` does, at less than its price: every decision passes here
+                raise from_os("write to", self.path, error) from error
         except StorageError as error:
             if error.kind != "out_of_files" or not self._writing:
                 raise

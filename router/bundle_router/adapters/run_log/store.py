@@ -31,8 +31,7 @@ from bundle_router.adapters.run_log.storage import POSIX, Storage, from_os, tran
 from bundle_router.adapters.run_log.writers import WriterTokens, refuse_without_locks
 from bundle_router.core.catalog import Durability
 from bundle_router.core.models import RUN_ID
-from bundle_router.core.records.chain import FILES
-from bundle_router.core.records.header import SCHEMA
+from bundle_router.core.records.chain import FILES, RUN_SCHEMA
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
 
@@ -130,7 +129,7 @@ class DiskRunStore:
         if not size:
             return None
         lists: dict[str, Any] = {"catalogs": [], "healed": [], "reopened": []}
-        header = {"schema": SCHEMA, "run_id": path.name, **lists, "restored": self._setting.clock.now()}
+        header = {"schema": RUN_SCHEMA, "run_id": path.name, **lists, "restored": self._setting.clock.now()}
         for record in DiskRunLog(self._setting, path, header, found).news():
             if record.get("type") == "route.decided" and "step" in record:
                 header["catalog_revision"] = record["catalog_revision"]
@@ -190,7 +189,7 @@ class DiskRunStore:
         path, durable, storage = self._runs / run_id, self._setting.durable, self._storage
         beside = f"{CREATING}{self._tokens.token}-{next(self._numbers)}"
         begun = {
-            "schema": SCHEMA,
+            "schema": RUN_SCHEMA,
             "run_id": run_id,
             **header,
             "opened": self._setting.clock.now(),

@@ -17,8 +17,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from bundle_router.core.models.canonical import digest_of
-from bundle_router.core.records.chain import BadLine, genesis, unseal
-from bundle_router.core.records.header import opening_digest
+from bundle_router.core.records.chain import BadLine, genesis, opening_digest, unseal
 from bundle_router.core.records.replayed import catalog_from, replay
 
 RECEIPT_SCHEMA: Final = "bundle-router.receipt/1"
