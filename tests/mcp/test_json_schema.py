@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
@@ -22,6 +24,7 @@ from bundle_router.adapters.json_schema import (
     OutOfSteps,
     SchemaChecker,
     Unchecked,
+    verdicts,
 )
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.admission import admit
@@ -434,6 +437,21 @@ def test_long_values_are_equal_as_short_ones_are(many: int) -> None:
         (["a", "b"] * many, ['a", "b'] * many, False),
     ]:
         assert (JsonSchema({"const": value}).problems(other, CHECK_STEPS) == []) is fits_it
+
+
+def test_a_long_value_is_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[int] = []
+
+    def recorded(value: Any, **how: Any) -> str:
+        parts.append(len(text := json.dumps(value, **how)))
+        return text
+
+    monkeypatch.setattr(verdicts, "json", SimpleNamespace(dumps=recorded))
+    rows = {"list": [{"a": i, "b": "x"} for i in range(5_000)], "names": {f"n{i}": i for i in range(5_000)}}
+    for value in rows.values():
+        assert JsonSchema({"const": value}).problems(json.loads(json.dumps(value)), CHECK_STEPS) == []
+    assert sum(parts) > 100_000
+    assert max(parts) < 100, "the encoder holds the interpreter until it is through"
 
 
 BOMBS = ["^(([a-z])+.)+[A-Z]([a-z])+$", "^(a|a?)+$", "^([a-zA-Z0-9]|[a-z])+$", "^(\\w|\\d)*!$", "^(.|[a-z])*x$"]
