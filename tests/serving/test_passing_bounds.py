@@ -115,6 +115,26 @@ def test_a_server_that_never_ends_its_list_has_the_time_of_one_call_for_all_page
     relayed(tmp_path, work, limits="call_timeout_s = 1", plain=endless)
 
 
+def test_what_is_no_json_number_is_null_in_what_is_passed_on(site: Any, tmp_path: Path) -> None:
+    odd = {"n": float("nan"), "list": [float("inf"), 1]}
+    row = {"uri": "plain://", "name": "n", "_meta": odd}
+    read = {"contents": [{"uri": "plain://", "text": "t", "_meta": odd}]}
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            (listed,) = (await connected.list_resources()).model_dump(by_alias=True)["resources"]
+            (given,) = (await connected.read_resource("plain://")).model_dump(by_alias=True)["contents"]
+            for meta in (listed["_meta"], given["_meta"]):
+                assert (meta.get("n"), meta["list"]) == (None, [None, 1])
+        assert "NaN" not in json.dumps(relay.records())
+
+    relayed(
+        tmp_path,
+        work,
+        plain=Entry(prefix=True, answers={"resources_list": {"resources": [row]}, "resources_read": read}),
+    )
+
+
 def test_a_list_that_is_too_large_to_be_passed_on_is_not_read_to_its_end(site: Any, tmp_path: Path) -> None:
     def page(params: dict[str, Any]) -> dict[str, Any]:
         at = int(params.get("cursor", 0))
