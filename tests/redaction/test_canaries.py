@@ -232,6 +232,8 @@ EXACT: list[tuple[str, str]] = [
     (f"data {encoded(f'x {TOKEN}y')} end", f"data eC{PAT}eQ== end"),
     (f"v {base64.urlsafe_b64encode(f'~~{TOKEN} ~~~'.encode()).decode().rstrip('=')} w", f"v fn{PAT}IH5-fg w"),
     (f"files/v1/{encoded(f'{TOKEN} ')} x", f"files/v1/{PAT}A= x"),
+    (f"x{encoded(f'{TOKEN} a')}Z end", f"x{PAT}BhZ end"),
+    (f"files/v1/{encoded('password: hunter2!')} x", "files/v1/cGFzc3dvcmQ6I[redacted:password-assignment] x"),
     (encoded(TOKEN, 2), f"{PAT}PT0="),
     (encoded(TOKEN, 3), f"{PAT}UFQwPQ=="),
     (encoded(TOKEN, 4), encoded(TOKEN, 4)),
