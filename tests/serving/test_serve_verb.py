@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -236,3 +237,25 @@ def test_people_sign_in_with_a_token_and_edit_the_config_if_it_is_good_for_that(
         assert compared["preview"]["privileges"]["rows"] == []
         assert person.get("/runs").status_code == 200
     assert process.stop(signal.SIGTERM)[0] == 0
+
+
+def test_a_server_that_is_silent_at_first_is_missing_in_words_and_not_in_silence(begin: Any, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    silent = ["-c", "import sys; sys.stdin.read()"]
+    entry = {"transport": "stdio", "command": sys.executable, "args": silent, "trust": "trusted"}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in entry.items()]
+    files = {
+        "servers": "\n".join(("[servers.s]", *lines)),
+        "bundles": '[bundles."s.all"]\ndescription = "All."\neffects = ["read"]\ntools = ["s.echo"]',
+        "routes": '[[routes]]\nname = "all"\nbundles = ["s.all"]',
+        "policy": '[[policies]]\nname = "all"\nallow = ["*"]',
+    }
+    for name, text in files.items():
+        (config / f"{name}.toml").write_text(f"{text}\n", encoding="utf-8")
+    places = ("--config", str(config), "--workspace", str(tmp_path))
+    process = begin("--mcp-only", "--run", "r-1", *STEP, *places, "--development", "--unpinned", "--json")
+    assert json.loads(process.line())["run_id"] == "r-1"
+    process.stop(signal.SIGTERM)
+    shown = run(tmp_path, "runs", "show", "r-1").stdout
+    assert "server_unavailable: server 's': it is still being asked for its tools" in shown

@@ -100,9 +100,8 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
     from bundle_router.serving import AccessTokens, ServiceAddress, serve, serve_mcp
 
     begin = serve_mcp if arguments.mcp_only else serve
-    names = tuple(arguments.name)
     tls = (arguments.tls_cert, arguments.tls_key)
-    address = ServiceAddress(arguments.host, arguments.port, names, *tls, arguments.without_tls)
+    address = ServiceAddress(arguments.host, arguments.port, tuple(arguments.name), *tls, arguments.without_tls)
     tokens = AccessTokens(arguments.tokens) if arguments.tokens else None
     address.refuse_open(has_tokens=tokens is not None)
     from bundle_router.adapters.mcp.loop import share_running_loop
@@ -155,7 +154,12 @@ async def _begun(router: Router, step: Step | None, run_id: str | None) -> str |
     if step is not None:
         if wants_warm_up(router, step):
             await router.warm_up()
-        return (await router.route(step)).run_id
+        await router.route(step)
+        away = router.endpoint.away()
+        await router.tools(step.run_id)  # asks those that have to be asked before they can be shown
+        if router.endpoint.away() != away:
+            await router.route(step)  # the decision says who is missing: the list stays as it is now
+        return step.run_id
     if run_id is not None:
         await router.endpoint.decision_id(run_id)
     return run_id
@@ -168,8 +172,7 @@ def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | N
     url = endpoint.url(run_id or "RUN")
     if arguments.json:
         print_json({"url": url, "port": endpoint.port, "run_id": run_id, "pid": os.getpid()})
-    elif arguments.mcp_only:
-        say(f"serving {url} until interrupted")
     else:
-        say(f"serving {endpoint.base}/ for people, {endpoint.base}/v1 and {url} until interrupted")
+        people = "" if arguments.mcp_only else f"{endpoint.base}/ for people, {endpoint.base}/v1 and "
+        say(f"serving {people}{url} until interrupted")
     sys.stdout.flush()

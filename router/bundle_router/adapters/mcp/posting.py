@@ -45,8 +45,7 @@ class RequestCarrier(Protocol):
     ) -> dict[str, Any]:
         """Return the result as it came. Raises ServerFault, RpcError, Elsewhere."""
 
-    def close(self) -> None:
-        """End the requests under way."""
+    def close(self) -> None: ...  # ends the requests under way
 
 
 class Elsewhere(Exception):
