@@ -3,7 +3,8 @@
     python tests/benchmarks/endpoint.py [--calls 128] [--rounds 5] [--tools 18] [--mode auto|legacy]
         [--mcp-proxy PROGRAM] [--fastmcp PYTHON] [--before CHECKOUT] [--all]
 
-Everything is driven by the SDK's own client and ends at a server of the SDK's, whose tools echo. CPU is the kernel's
+Everything is driven by the SDK's own client and ends at tools that echo: over HTTP at a server of the SDK's, over stdio
+at one of bare lines. CPU is the kernel's
 own account of the gateway's process, in milliseconds a call. The ways take turns, round by round, and a ratio is taken
 within a round: a machine that slows down slows all of them. Medians of the rounds, with their quartiles.
 

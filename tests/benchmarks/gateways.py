@@ -32,11 +32,8 @@ def echo(text: str) -> str:
 server.add_tool(echo)
 for number in range(1, int(sys.argv[1])):
     server.add_tool(echo, name=f"echo_{number}")
-if sys.argv[2] == "stdio":
-    server.run("stdio")
-else:
-    import uvicorn
-    uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[2]), log_level="critical")
+import uvicorn
+uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[2]), log_level="critical")
 """
 MINIMAL: Final = """
 import contextlib, sys
@@ -83,6 +80,29 @@ async def main(folder):
             print(time.process_time() - before, time.perf_counter() - clock, flush=True)
 
 asyncio.run(main(sys.argv[1]))
+"""
+STDIO_SERVER: Final = """
+import json, sys
+schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+names = ["echo", *(f"echo_{number}" for number in range(1, int(sys.argv[1])))]
+output = {"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]}
+told = {"description": "Says what it was told.", "inputSchema": schema, "outputSchema": output}
+tools = [{"name": name, **told} for name in names]
+info = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "bench", "version": "1"}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, params = asked["method"], asked.get("params") or {}
+    if "id" not in asked:
+        continue
+    said = {"jsonrpc": "2.0", "id": asked["id"]}
+    if method == "tools/call":
+        text = params["arguments"]["text"]
+        said["result"] = {"content": [{"type": "text", "text": text}], "structuredContent": {"result": text}}
+    elif method in ("initialize", "tools/list", "ping"):
+        said["result"] = {"initialize": info, "tools/list": {"tools": tools}, "ping": {}}[method]
+    else:
+        said["error"] = {"code": -32601, "message": "Method not found"}
+    print(json.dumps(said), flush=True)
 """
 FASTMCP: Final = """
 import sys
@@ -161,7 +181,7 @@ def tool_server(tools: int) -> Iterator[tuple[int, str]]:
 def ours(folder: Path, upstream: str, tools: int) -> Iterator[Gateway]:
     """`bundle-router serve`. `upstream` is an address, or `stdio`."""
     over_stdio = upstream == "stdio"
-    command = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(['-c', SERVER, str(tools), 'stdio'])}"
+    command = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(['-c', STDIO_SERVER, str(tools)])}"
     written = f'transport = "stdio"\n{command}' if over_stdio else f'url = "{upstream}"'
     write_config(folder, written, tools)
     step = ("--run", "served", "--workflow", "w", "--role", "r", "--step", "s", "--development")
@@ -221,7 +241,7 @@ def mcp_proxy(program: str, tools: int) -> Iterator[Gateway]:
     if found is None:
         raise Missing(f"mcp-proxy: there is no program {program!r}: name it with --mcp-proxy")
     port = free_port()
-    beneath = ("--", sys.executable, "-c", SERVER, str(tools), "stdio")
+    beneath = ("--", sys.executable, "-c", STDIO_SERVER, str(tools))
     with process(program, "--port", str(port), "--pass-environment", "--log-level", "ERROR", *beneath) as child:
         await_port(port, child)
         number = found.replace("mcp-proxy", "").strip()
