@@ -108,9 +108,8 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
 
     share_running_loop()
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with open_router(arguments) as router:
         run_id = await _begun(router, step, arguments.run)
         with _pages(arguments, router) as pages:

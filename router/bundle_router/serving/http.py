@@ -79,7 +79,7 @@ class ScopedMount:
 
 
 def application(routes: Sequence[BaseRoute], admission: Admission, requests: Requests) -> Asgi:
-    """Return the application over these routes, asked in order. The first, a mount whose answers are its own, is asked
+    """Return the application over these routes, asked in order. The first mount, whose answers are its own, is asked
     without Starlette, whose middleware and router cost as much as the gate."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
@@ -96,8 +96,7 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
     app = Starlette(routes=list(routes), exception_handlers={HTTPException: refused})
     app.router.redirect_slashes = False
     app.router.default = Refusing(NOTHING)
-    first = routes[0]
-    assert isinstance(first, Mount)  # noqa: S101 - runs over MCP come first
+    first = next(route for route in routes if isinstance(route, Mount))
 
     async def dispatched(scope: Message, receive: Receive, send: Send) -> None:
         await (first.app if scope["path"].startswith(f"{first.path}/") else app)(scope, receive, send)
