@@ -53,8 +53,8 @@ def bounds_for(limits: CallLimits) -> Bounds:
         max_message_bytes=limits.max_result_bytes,
         per_server=each,
         in_total=4 * each,
-        queue_per_server=4 * each,
-        queue_in_total=16 * each,
+        queue_per_server=max(4 * each, 1_024),  # as many as an endpoint has under way at once
+        queue_in_total=max(16 * each, 2_048),
     )
 
 
