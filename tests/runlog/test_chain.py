@@ -28,6 +28,7 @@ from bundle_router.core.records.chain import (
     seal,
     seal_text,
     unseal,
+    with_opening,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -310,3 +311,7 @@ def test_what_is_broken_is_told_by_the_record_before_it_and_the_line_it_is_on() 
 
 def test_the_files_of_a_run_have_the_names_they_have() -> None:
     assert FILES == {"routing": "routing.jsonl", "calls": "tool-calls.jsonl"}
+
+
+def test_the_first_record_takes_the_digest_of_the_opening_along() -> None:
+    assert json.loads(with_opening('{"a":1}', "sha256:0")) == {"a": 1, "run_json": "sha256:0"}
