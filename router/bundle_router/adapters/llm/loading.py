@@ -46,9 +46,11 @@ class Libraries:
 
     def handler(self, session: ClientSession) -> Any:
         """litellm's own HTTP client over a session of ours. New connections that it opens go by the same session."""
-        http = self.litellm.llms.custom_httpx
-        transport = http.aiohttp_transport.LiteLLMAiohttpTransport(client=session, owns_session=False)
-        return http.http_handler.AsyncHTTPHandler(transport=transport, follow_redirects=False)
+        from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
+        from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+
+        transport = LiteLLMAiohttpTransport(client=session, owns_session=False)
+        return AsyncHTTPHandler(transport=transport, follow_redirects=False)
 
 
 def installed() -> bool:
