@@ -7,18 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import Block, Failure, Outcome, RecentStep, Reply
+from bundle_router.core.models import RecentStep, Reply
 from bundle_router.core.models.artifacts import Stored as Stored
-from bundle_router.core.records.chain import File
+from bundle_router.core.records.chain import Appended, File, Healed, Record, Writer
 from bundle_router.core.search.index import Document, Hit, Index, Near, Vectors
-from bundle_router.core.tools.admission import Admitted
+from bundle_router.core.search.meaning import Embedding
+from bundle_router.core.tools.stubs import Program, ProgramEnd
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
+from bundle_router.core.tools.transport.tool_servers import (
+    EVERYONE,
+    NOWHERE,
+    CallPlace,
+    Listing,
+    RawResult,
+    Scope,
+    ServerStatus,
+)
 
 T = TypeVar("T")
 
@@ -86,38 +95,6 @@ class ArtifactStore(Protocol):
 
     def get(self, sha256: str) -> bytes:
         """Return the bytes, checked against the digest. Raises KeyError if absent, CorruptRun if they do not match."""
-
-
-@dataclass(frozen=True, slots=True)
-class Healed:
-    """A torn end (a record that was never acknowledged) that was cut off `file` when a run was opened: `bytes` of it,
-    kept in `saved` beside it."""
-
-    file: str
-    saved: str
-    bytes: int
-
-
-Record = Mapping[str, Any]
-"""A record of a run as it was read, with its `seq`, `prev` and `hash`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What an append came to. `news` are records of others that stand before the own one and that the caller was not
-    given yet. `seq` and `hash` are the own record's; `seq` is None where nothing was written, as the run had moved."""
-
-    news: tuple[Record, ...]
-    seq: int | None
-    hash: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """Somebody else who has a run open: the pid where it is a process of this machine (else 0), and words for it."""
-
-    pid: int
-    name: str
 
 
 class RunLog(Protocol):
@@ -232,29 +209,6 @@ class Selector(Protocol):
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A program of an agent, with the functions it may call: their names, and stubs to check it against. It may compute
-    for so many seconds, use so much memory, make so many calls and print so many characters."""
-
-    text: str
-    stubs: str
-    names: tuple[str, ...]
-    seconds: float
-    memory_bytes: int
-    calls: int
-    output_chars: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramEnd:
-    """What came of a program: what it printed, and after it why it did not end well. `code` is a short word."""
-
-    text: str
-    outcome: Outcome = "ok"
-    code: str = ""
-
-
 CallFunction = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 """Calls a program's function by name, with its arguments. What it raises is raised in the program."""
 
@@ -306,17 +260,6 @@ class ModelClient(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """What an embedder made of some texts: a vector for each, in their order; or why there are none. `detail` is for
-    the operator, in the adapter's own words, and holds nothing that was embedded."""
-
-    vectors: tuple[tuple[float, ...], ...] = ()
-    failure: Failure | None = None
-    detail: str = ""
-    retry_after_s: float | None = None
-
-
 class Embedder(Protocol):
     """Turns texts into vectors, the same text always into the same but for the last bits. Used from many threads."""
 
@@ -344,46 +287,6 @@ class AnswerStore(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RawResult:
-    """What a tool gave before shaping. `outcome` is `ok` or what went wrong; `code` is the tool's own word for it.
-    `answer` is the server's own, where it was asked for a client that is to have it. `queued_ms` is how long the call
-    waited here for its turn."""
-
-    blocks: tuple[Block, ...]
-    outcome: Outcome = "ok"
-    code: str = ""
-    answer: ServerReply | None = None
-    queued_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """For whom a server is used. Runs share no process and no session that a server keeps; principals share nothing.
-    `client`: the agent's own, where the server's answers are passed on to it as they come."""
-
-    run_id: str = ""
-    principal: str = ""
-    client: Client | None = None
-
-
-EVERYONE = Scope()
-
-
-@dataclass(frozen=True, slots=True)
-class CallPlace:
-    """Where a local tool may work: `workspace` is the root it is confined to (an absolute path), `within` the folder
-    beneath it that the step may work in. `files` are absolute paths of files that are handed over with the arguments:
-    the tool may read them although they lie elsewhere."""
-
-    workspace: str = ""
-    within: str = "."
-    files: tuple[str, ...] = ()
-
-
-NOWHERE = CallPlace()
-
-
 class Sessions(Protocol):
     """Calls to tool servers. One adapter per transport family; the engine picks by the server's transport."""
 
@@ -404,54 +307,6 @@ class Sessions(Protocol):
         result, never raised."""
 
     async def close(self) -> None: ...
-
-
-NOTHING_ADMITTED: Final = Admitted("", ())
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A server's tool definitions as they came: untrusted, bounded in number and size, each with a `name` of its own
-    and an `inputSchema` that is an object. `rejected` says which were not taken and why; `cut` why there may be more.
-
-    `admitted` is what admission made of it. `stale`: past its lifetime, or the server said that it `changed`; a new one
-    is being read. `error`: why the last attempt to read it came to nothing. `listed_ns` is on the monotonic clock.
-    """
-
-    server: str
-    tools: tuple[Mapping[str, Any], ...]
-    instructions: str = ""
-    name: str = ""
-    version: str = ""
-    protocol: str = ""
-    rejected: tuple[tuple[str, str], ...] = ()
-    cut: str = ""
-    listed_ns: int = 0
-    stale: bool = False
-    changed: bool = False
-    error: str = ""
-    admitted: Admitted = NOTHING_ADMITTED
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """A server as it stands now. `circuit` is `closed`, `open` (left alone for `retry_in_s`) or `half_open`; `reason`
-    says why it can't be used, empty when it can. `command` is what was, or would be, started for a stdio server.
-    `again_s`: after this many seconds `reason` may be another with nothing having happened here."""
-
-    server: str
-    transport: str
-    connections: int = 0
-    pids: tuple[int, ...] = ()
-    running: int = 0
-    waiting: int = 0
-    circuit: str = "closed"
-    retry_in_s: float = 0.0
-    tools: int | None = None
-    reason: str = ""
-    last_error: str = ""
-    command: tuple[str, ...] = ()
-    again_s: float | None = None
 
 
 class ToolServers(Sessions, Protocol):

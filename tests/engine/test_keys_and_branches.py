@@ -17,9 +17,9 @@ from bundle_router import Router, Step
 from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Route, Server, Settings
 from bundle_router.core.models import StepPolicy, Text
 from bundle_router.core.records.chain import check
+from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.engine.calls import UNKNOWN_TEXT
 from bundle_router.errors import KeyConflict, RequestError, StorageError, WrongContext
-from bundle_router.ports import RawResult
 from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
 
 Made = Callable[[Mapping[str, Any]], Any]
@@ -335,8 +335,8 @@ def test_a_list_is_handed_out_again_only_where_it_changed() -> None:
 
 
 def test_the_whole_result_is_had_on_request_and_results_say_whether_to_try_again() -> None:
+    from bundle_router.core.tools.transport.tool_servers import RawResult
     from bundle_router.engine.results import Result
-    from bundle_router.ports import RawResult
 
     busy = RawResult((), "busy", "busy")
     with worker(MemoryRuns(), {"s.look": "x" * 50_000, "s.once": busy}) as router:

@@ -18,7 +18,7 @@ from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import replay
 from bundle_router.core.tools.meta_tools import NAMES, READERS
 from bundle_router.core.tools.meta_tools.plain import relevant
-from bundle_router.ports import RawResult
+from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.review.explanation import explain
 from bundle_router.review.learning.recorded_steps import past_steps
 from bundle_router.testing import FakeRouter, fake_router, small_catalog

@@ -29,7 +29,7 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.models import Text
 from bundle_router.core.models.breaker import BreakerTerms
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.ports import Scope
+from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.testing import FakeClock, FakeDiagnostics
 
 RUNS: Final = st.integers(0, 4).map(lambda number: f"r-{number}")

@@ -16,12 +16,11 @@ import pytest
 from bundle_router.adapters.embeddings import VectorStore, vectors_for
 from bundle_router.core.models import RecentStep
 from bundle_router.core.search.corpus import texts_of
-from bundle_router.core.search.meaning import Passage, passage, passages_of
+from bundle_router.core.search.meaning import Embedding, Passage, passage, passages_of
 from bundle_router.core.search.memory import Label, Memory, bounded, learn, make_examples, past_texts
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection, key_of
 from bundle_router.core.search.request import Request
-from bundle_router.ports import Embedding
 from bundle_router.review.learning.fitting import fit
 from bundle_router.review.learning.labels import label_steps
 from bundle_router.wiring import make_search

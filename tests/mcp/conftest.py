@@ -19,7 +19,7 @@ from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
 from bundle_router.core.models import Text
 from bundle_router.core.tools.pins import approve
-from bundle_router.ports import EVERYONE, RawResult
+from bundle_router.core.tools.transport.tool_servers import EVERYONE, RawResult
 from bundle_router.testing import FakeClock, FakeDiagnostics
 
 from tests.mcp.own_processes import forget, own_processes

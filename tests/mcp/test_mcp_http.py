@@ -10,7 +10,7 @@ import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.ports import Scope
+from bundle_router.core.tools.transport.tool_servers import Scope
 
 
 @pytest.mark.parametrize("events", [False, True])

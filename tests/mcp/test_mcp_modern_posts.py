@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.adapters.mcp.http import OneOrigin
-from bundle_router.ports import RawResult
+from bundle_router.core.tools.transport.tool_servers import RawResult
 
 DISCOVERED = {
     "supportedVersions": ["2026-07-28"],

@@ -15,7 +15,7 @@ import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.ports import Scope
+from bundle_router.core.tools.transport.tool_servers import Scope
 
 from tests.mcp.own_processes import own_processes
 

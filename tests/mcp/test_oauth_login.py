@@ -21,7 +21,7 @@ from bundle_router.adapters.mcp import McpSessions, open_mcp_sessions
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.receiver import Receiver
 from bundle_router.adapters.mcp.tokens import TokenFile
-from bundle_router.ports import EVERYONE
+from bundle_router.core.tools.transport.tool_servers import EVERYONE
 from bundle_router.testing import FakeClock
 
 from tests.command_line import watch

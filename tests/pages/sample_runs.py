@@ -21,7 +21,7 @@ from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route
 from bundle_router.core.models import Answer, Media, Text
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.records.chain import FILES, genesis, parse, seal, sealed
-from bundle_router.ports import RawResult
+from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
 
 TOOLS = {

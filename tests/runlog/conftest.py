@@ -12,7 +12,8 @@ from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.run_log import POSIX, DiskRunLog, DiskRunStore, Storage
 from bundle_router.core.catalog import Durability
 from bundle_router.core.models.canonical import digest, encode
-from bundle_router.ports import ArtifactStore, Record, Redactor
+from bundle_router.core.records.chain import Record
+from bundle_router.ports import ArtifactStore, Redactor
 
 CATALOG = encode({"schema": "bundle-router.catalog/1", "bundles": []})
 REVISION = digest(CATALOG)

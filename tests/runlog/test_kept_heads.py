@@ -13,10 +13,9 @@ from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive, FolderHeads, prune
 from bundle_router.adapters.archive.head_files import HeadKeepingStore
 from bundle_router.cli import main
-from bundle_router.core.records.chain import FILES, genesis, parse, seal, unseal
+from bundle_router.core.records.chain import FILES, Appended, genesis, parse, seal, unseal
 from bundle_router.core.records.heads import KeptHead, faults_of_head, missing_runs
 from bundle_router.errors import CorruptRun, StorageError
-from bundle_router.ports import Appended
 
 KEY = b"the operator's"
 

@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from bundle_router.core.tools.stubs import Program, ProgramEnd
 from bundle_router.errors import needs_extra
-from bundle_router.ports import CallFunction, Program, ProgramEnd
+from bundle_router.ports import CallFunction
 
 WORKERS: Final = 4
 """Programs that run at once; others wait for their turn."""

@@ -36,6 +36,7 @@ from bundle_router.core.tools.meta_tools import Resolved, resolve, takes_nothing
 from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import Shaped, shape
 from bundle_router.core.tools.transport.pass_through import Client, fits, narrowed, passes
+from bundle_router.core.tools.transport.tool_servers import CallPlace, RawResult, Scope
 from bundle_router.engine.arguments import CheckedArguments
 from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
 from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun
@@ -57,7 +58,6 @@ from bundle_router.engine.results import (
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import KeyConflict, RouterError
-from bundle_router.ports import CallPlace, RawResult, Scope
 
 MAX_NAMED: Final = 20
 """Tools that a refusal names."""

@@ -22,9 +22,10 @@ from bundle_router.core.models import Facts
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.meta_tools import resolve
 from bundle_router.core.tools.pins import Pins
+from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.engine.surface import RunState, exposed_now
 from bundle_router.engine.upstreams import Availability, Servers
-from bundle_router.ports import Capabilities, Redactor, Scope
+from bundle_router.ports import Capabilities, Redactor
 
 StateNow = Callable[[], RunState]
 """The run as it stands when it is called."""

@@ -19,10 +19,11 @@ from typing import Any, Final, TypeVar
 from bundle_router.core.models import Activation, Grant
 from bundle_router.core.models.folders import TOP, is_beneath
 from bundle_router.core.records.call_records import CallFinished, RequestPassed
+from bundle_router.core.records.chain import Writer
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.fold import DecidedStep, RunFold
 from bundle_router.errors import RequestError, RouterError, RunBusy
-from bundle_router.ports import ArtifactStore, RunLog, Writer
+from bundle_router.ports import ArtifactStore, RunLog
 
 MOVED_AT_MOST: Final = 50
 """How often something is decided again because others wrote first, before it is given up."""

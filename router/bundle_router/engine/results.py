@@ -19,13 +19,13 @@ from bundle_router.core.records.call_records import CallFinished, ShapedSize
 from bundle_router.core.tools.meta_tools import READERS
 from bundle_router.core.tools.shaping import Blob, Part, Shaped, is_small, shape
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
+from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.engine.arguments import MAX_NAME, Arguments, shortened
 from bundle_router.engine.flow import EnginePorts
 from bundle_router.engine.open_runs import OpenRun
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import CorruptRun, StorageError
-from bundle_router.ports import Scope
 
 MAX_CODE: Final = 100
 Joined = tuple[tuple[str, str], ...]

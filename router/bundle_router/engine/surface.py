@@ -37,9 +37,10 @@ from bundle_router.core.tools.exposure import (
 )
 from bundle_router.core.tools.exposure.provider_forms import NATIVE, with_deferred
 from bundle_router.core.tools.meta_tools import VisibleTools, guidance, meta_definitions, meta_names, meta_tokens
+from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.engine.open_runs import AncestorLimits
 from bundle_router.errors import RequestError
-from bundle_router.ports import Scope, ToolSearch
+from bundle_router.ports import ToolSearch
 
 KEPT: Final = 256
 """Decisions whose ranking is remembered."""

@@ -27,8 +27,9 @@ from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.pins import Pins, PinSetting, Usable, compare, drifted_among, narrowed, usable, with_cards
+from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
 from bundle_router.errors import ToolFailure
-from bundle_router.ports import Clock, Diagnostics, Listing, Scope, ServerStatus, ToolServers
+from bundle_router.ports import Clock, Diagnostics, ToolServers
 
 DISCOVERY_S: Final = 5.0
 """How long showing tools waits for servers that are asked for the first time. What comes later is shown next time."""

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.models.artifacts import Stored
-from bundle_router.core.records.chain import FILES, File, genesis, parse, seal
+from bundle_router.core.records.chain import FILES, Appended, File, Healed, Record, Writer, genesis, parse, seal
 from bundle_router.errors import CorruptRun, RequestError, StorageError
-from bundle_router.ports import Appended, Healed, Record, Redactor, Writer
+from bundle_router.ports import Redactor
 
 
 class MemoryArtifacts:

@@ -43,7 +43,7 @@ def log_in(
     from bundle_router.adapters.mcp.receiver import Receiver
     from bundle_router.adapters.system import SystemClock
     from bundle_router.core.tools.transport.bounds import bounds_for
-    from bundle_router.ports import Scope
+    from bundle_router.core.tools.transport.tool_servers import Scope
 
     redactor = open_redactor(catalog)
     person = Receiver(show, port)
@@ -77,6 +77,6 @@ def log_in(
 def log_out(server: Server, principal: str) -> bool:
     """Forgets the tokens of a server; False where there were none."""
     from bundle_router.adapters.mcp.authorization import Authorization
-    from bundle_router.ports import Scope
+    from bundle_router.core.tools.transport.tool_servers import Scope
 
     return Authorization(token_folder()).kept(server, Scope(principal=principal)).remove()

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.core.models import RUN_ID
-from bundle_router.core.records.chain import File, genesis
+from bundle_router.core.records.chain import Appended, File, genesis
 from bundle_router.core.records.heads import KeptHead
 from bundle_router.errors import CorruptRun, storage_error
-from bundle_router.ports import Appended
 
 HEADS: Final = ".heads"
 """The folder of heads in a runs directory, unless the config names another."""

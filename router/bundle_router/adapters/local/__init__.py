@@ -46,8 +46,9 @@ from bundle_router.core.models import (
 )
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.local_cards import card
+from bundle_router.core.tools.transport.tool_servers import EVERYONE, NOWHERE, CallPlace, RawResult, Scope
 from bundle_router.errors import RequestError, ToolFailure
-from bundle_router.ports import EVERYONE, NOWHERE, CallPlace, Diagnostics, RawResult, Scope
+from bundle_router.ports import Diagnostics
 
 NEVER_BEGUN: Final = RawResult((), "busy", "busy")
 

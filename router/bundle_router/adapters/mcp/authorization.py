@@ -20,8 +20,8 @@ from typing import Any
 from bundle_router.adapters.mcp.receiver import Person, command_for
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.catalog import Server
+from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.errors import needs_extra
-from bundle_router.ports import Scope
 
 KeepSecret = Callable[[str, str], None]
 """Told the name and the value of every token, so that none is written to a record."""

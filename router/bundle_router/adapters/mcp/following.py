@@ -15,7 +15,7 @@ from bundle_router.adapters.mcp.faults import EXCHANGE, RequestState, RpcError, 
 from bundle_router.adapters.mcp.pool import SessionPool
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.ports import Scope
+from bundle_router.core.tools.transport.tool_servers import Scope
 
 AGAIN_S = 30.0
 Updated = Callable[[], None]

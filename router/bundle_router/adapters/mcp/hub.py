@@ -41,7 +41,8 @@ from bundle_router.core.models.breaker import End
 from bundle_router.core.tools.admission import Admitted, VolatileError, admit
 from bundle_router.core.tools.shaping import is_small
 from bundle_router.core.tools.transport.pass_through import ServerReply
-from bundle_router.ports import Clock, Diagnostics, Listing, RawResult, Scope
+from bundle_router.core.tools.transport.tool_servers import Listing, RawResult, Scope
+from bundle_router.ports import Clock, Diagnostics
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import TcpPool

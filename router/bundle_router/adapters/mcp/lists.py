@@ -18,7 +18,8 @@ from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.transport.bounds import Bounds, lifetime_s
 from bundle_router.core.tools.transport.definitions import Pages
 from bundle_router.core.tools.transport.freshness import Freshness
-from bundle_router.ports import Clock, Diagnostics, Listing, Scope
+from bundle_router.core.tools.transport.tool_servers import Listing, Scope
+from bundle_router.ports import Clock, Diagnostics
 
 Key = tuple[str, str]
 """Server, principal."""

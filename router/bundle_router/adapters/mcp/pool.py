@@ -23,7 +23,8 @@ from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.leases import HeldConnection, Leases
-from bundle_router.ports import Clock, Scope
+from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.ports import Clock
 
 Key = tuple[str, str, str, str]
 """Server, principal, run, and what the run's client gives in the middle of its requests (as JSON); or server, nobody,

@@ -9,7 +9,7 @@ from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.core.models import Outcome, Text
 from bundle_router.core.tools.transport.blocks import blocks_of, take_out_nan
 from bundle_router.core.tools.transport.pass_through import Client, ServerError, ServerReply, unanswerable
-from bundle_router.ports import RawResult
+from bundle_router.core.tools.transport.tool_servers import RawResult
 
 _CODES: Final = {-32602: "invalid_params", -32601: "not_found"}
 MAX_MESSAGE: Final = 2_000

@@ -26,19 +26,17 @@ from bundle_router.adapters.mcp.processes import leftovers
 from bundle_router.adapters.mcp.quiet import LogListener
 from bundle_router.adapters.mcp.results import MAX_MESSAGE
 from bundle_router.core.catalog import Server
-from bundle_router.errors import RequestError, ToolFailure, needs_extra
-from bundle_router.ports import (
+from bundle_router.core.tools.transport.tool_servers import (
     EVERYONE,
     NOWHERE,
     CallPlace,
-    Clock,
-    Diagnostics,
     Listing,
     RawResult,
     Scope,
-    ServerReply,
     ServerStatus,
 )
+from bundle_router.errors import RequestError, ToolFailure, needs_extra
+from bundle_router.ports import Clock, Diagnostics, ServerReply
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.hub import Hub

@@ -14,8 +14,11 @@ from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
 from bundle_router.adapters.postgres.connections import PAUSE_S, Unconfirmed, is_away, translated
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.records.chain import (
+    Appended,
     BadLine,
     File,
+    Healed,
+    Writer,
     encode_clean,
     genesis,
     opening_digest,
@@ -25,7 +28,7 @@ from bundle_router.core.records.chain import (
     with_opening,
 )
 from bundle_router.errors import CorruptRun, KeyConflict, RunBusy, StorageError
-from bundle_router.ports import Appended, Clock, Healed, Redactor, Writer
+from bundle_router.ports import Clock, Redactor
 
 Record = Mapping[str, Any]
 BATCH: Final = 1000

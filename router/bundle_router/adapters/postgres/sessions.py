@@ -16,7 +16,7 @@ import psycopg
 
 from bundle_router.adapters.postgres.artifact_rows import lock_of
 from bundle_router.adapters.postgres.connections import BoundedConnection, Pool, translated
-from bundle_router.ports import Writer
+from bundle_router.core.records.chain import Writer
 
 POLL_S: Final = 0.1
 """Between two looks while waiting, should an announcement be lost."""

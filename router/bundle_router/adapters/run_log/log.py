@@ -28,9 +28,19 @@ from bundle_router.adapters.run_log.directory import (
 from bundle_router.adapters.run_log.segment import GroupCommit, RunChain, Segment
 from bundle_router.adapters.run_log.storage import SPARE, Storage, from_os, translated
 from bundle_router.core.catalog import Durability
-from bundle_router.core.records.chain import FILES, File, encode_clean, opening_digest, with_opening
+from bundle_router.core.records.chain import (
+    FILES,
+    Appended,
+    File,
+    Healed,
+    Record,
+    Writer,
+    encode_clean,
+    opening_digest,
+    with_opening,
+)
 from bundle_router.errors import CorruptRun, StorageError
-from bundle_router.ports import Appended, ArtifactStore, Clock, Healed, Record, Redactor, Writer
+from bundle_router.ports import ArtifactStore, Clock, Redactor
 
 WAIT_S: Final = 5.0
 """How long an append waits for the run's lock, which others hold for microseconds."""

@@ -24,9 +24,18 @@ from typing import Any, Final
 
 from bundle_router.adapters.run_log.directory import RunFolder, identity, open_file, write_all
 from bundle_router.adapters.run_log.storage import Storage, failed, from_os, translated
-from bundle_router.core.records.chain import BadLine, boundary, check, genesis, lines_forward, link, parse, seal_text
+from bundle_router.core.records.chain import (
+    BadLine,
+    Healed,
+    boundary,
+    check,
+    genesis,
+    lines_forward,
+    link,
+    parse,
+    seal_text,
+)
 from bundle_router.errors import CorruptRun, StorageError
-from bundle_router.ports import Healed
 
 _BLOCK: Final = 1024 * 1024
 _STRIDE: Final = 64

@@ -52,6 +52,38 @@ class BadLine(ValueError):
     """The bytes are not a sealed record. The message says why, without quoting them."""
 
 
+Record = Mapping[str, Any]
+"""A record of a run as it was read, with its `seq`, `prev` and `hash`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """A torn end (a record that was never acknowledged) that was cut off `file` when a run was opened: `bytes` of it,
+    kept in `saved` beside it."""
+
+    file: str
+    saved: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append came to. `news` are records of others that stand before the own one and that the caller was not
+    given yet. `seq` and `hash` are the own record's; `seq` is None where nothing was written, as the run had moved."""
+
+    news: tuple[Record, ...]
+    seq: int | None
+    hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Somebody else who has a run open: the pid where it is a process of this machine (else 0), and words for it."""
+
+    pid: int
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """A line that was checked against its own hash."""

@@ -13,9 +13,11 @@ import builtins
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.catalog import Card
+from bundle_router.core.models import Outcome
 
 MAX_PROGRAM: Final = 64_000
 """Characters of a program."""
@@ -101,3 +103,26 @@ def called_and_undefined(program: str, named: Iterable[str]) -> Sequence[str]:
         elif isinstance(node, ast.alias):
             known.add((node.asname or node.name).partition(".")[0])
     return [name for name in called if name not in known][:MAX_MISSED]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program of an agent, with the functions it may call: their names, and stubs to check it against. It may compute
+    for so many seconds, use so much memory, make so many calls and print so many characters."""
+
+    text: str
+    stubs: str
+    names: tuple[str, ...]
+    seconds: float
+    memory_bytes: int
+    calls: int
+    output_chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnd:
+    """What came of a program: what it printed, and after it why it did not end well. `code` is a short word."""
+
+    text: str
+    outcome: Outcome = "ok"
+    code: str = ""

@@ -21,7 +21,8 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.models import Failure, Hearing
 from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
 from bundle_router.core.search.index import Vectors
-from bundle_router.ports import Clock, Diagnostics, Embedder, Embedding
+from bundle_router.core.search.meaning import Embedding
+from bundle_router.ports import Clock, Diagnostics, Embedder
 
 KEPT_GOALS: Final = 512
 KEPT_REVISIONS: Final = 2
