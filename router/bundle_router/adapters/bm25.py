@@ -92,7 +92,8 @@ class LexicalIndex:
     def updated(
         self, *, add: Iterable[Document] = (), remove: Iterable[tuple[Collection, str]] = (), revision: str
     ) -> LexicalIndex:
-        """A new index with some documents replaced, for when one server changed. No other text is analysed again."""
+        """Return a new index with some documents replaced, for when one server changed. No other text is analysed
+        again."""
         documents = {(doc.collection, doc.id): doc for doc in self._source.documents}
         for key in remove:
             documents.pop(key, None)
@@ -149,7 +150,8 @@ class LexicalIndex:
 
     @classmethod
     def load(cls, folder: Path, *, revision: str) -> LexicalIndex | None:
-        """The saved index, memory-mapped; None when there is none, or it is of another revision, format or setting."""
+        """Return the saved index, memory-mapped; None when there is none, or it is of another revision, format or
+        setting."""
         try:
             meta = json.loads((folder / "index.json").read_text(encoding="utf-8"))
             wanted = {"format": FORMAT, "revision": revision, "k1": K1, "b": B}
@@ -188,12 +190,12 @@ class _Source:
 
 
 def _shortened(word: str) -> set[str]:
-    """The word, and the word without any one letter."""
+    """Return the word, and the word without any one letter."""
     return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
 
 
 def _one_apart(one: str, other: str) -> bool:
-    """Whether one letter was added, dropped or replaced, or two neighbours swapped."""
+    """Return whether one letter was added, dropped or replaced, or two neighbours swapped."""
     if len(one) != len(other):
         long, short = sorted((one, other), key=len, reverse=True)
         return len(long) - len(short) == 1 and short in _shortened(long)
@@ -204,8 +206,8 @@ def _one_apart(one: str, other: str) -> bool:
 
 
 def _best(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """Places of the best `k` scores above zero. Rows stand in id order, so that a stable sort settles ties by id, also
-    at the cut."""
+    """Return places of the best `k` scores above zero. Rows stand in id order, so that a stable sort settles ties by
+    id, also at the cut."""
     import numpy as np
 
     chosen = np.flatnonzero(scores)
@@ -313,7 +315,7 @@ class _Matrix:
         return list(map(Hit, ids, total[best].tolist(), matched[best].tolist()))
 
     def _mask(self, within: frozenset[str]) -> NDArray[np.int64]:
-        """Rows of the permitted documents, in id order. Kept for the sets seen last: steps ask with the same few."""
+        """Return rows of the permitted documents, in id order. Kept for the sets seen last."""
         import numpy as np
 
         known = self._masks.get(within)

@@ -54,8 +54,8 @@ class Arguments:
 
 
 def read_arguments(redactor: Redactor, given: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
-    """The arguments as an object and as the record's text, secrets taken out by name and by shape. An object as JSON
-    text is taken too: that is how some providers hand it over."""
+    """Return the arguments as an object and as the record's text, secrets taken out by name and by shape. An object as
+    JSON text is taken too: that is how some providers hand it over."""
     if isinstance(given, str):
         if len(given) > max_bytes:
             return _too_large(redactor, given, max_bytes)
@@ -115,8 +115,8 @@ class _Unusable(Exception):
 async def with_artifacts(
     ports: EnginePorts, state: RunState, artifact: Artifact, name: str, given: Arguments
 ) -> AsyncIterator[Arguments]:
-    """The arguments with bytes and paths in place of handles, where the schema of the tool that is meant wants such.
-    What is recorded stays as it was."""
+    """Give the arguments with bytes and paths in place of handles, where the schema of the tool that is meant wants
+    such. What is recorded stays as it was."""
     if given.wrong is not None or PREFIX not in given.text:
         yield given
         return
@@ -137,8 +137,8 @@ async def with_artifacts(
 
 
 async def without_payloads(ports: EnginePorts, given: Arguments) -> Arguments:
-    """The arguments with artifacts of the run in place of bytes (base64, `data:` URIs) in what is recorded of them. The
-    tool gets them as they came. They are stored when the call begins: one that is refused leaves none."""
+    """Return the arguments with artifacts of the run in place of bytes (base64, `data:` URIs) in what is recorded of
+    them. The tool gets them as they came. They are stored when the call begins: one that is refused leaves none."""
     if given.wrong is not None or len(given.text) < LONG:
         return given
     if len(given.text) < INLINE_CHARS:
@@ -173,7 +173,7 @@ class ArtifactFiller:
             raise _Unusable("storage", f"name {uri}, which can't be read.") from None
 
     def fill(self, handle: Handle, data: bytes) -> str:
-        """What stands in the handle's place."""
+        """Return what stands in the handle's place."""
         mime_type = self.ports.describe(data).mime_type
         if handle.want != "path":
             return encoded(data, handle.want, mime_type)

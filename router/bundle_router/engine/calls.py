@@ -107,7 +107,7 @@ async def once(
 
 
 def is_bound(call: KeyedCall | None, *, idempotent: bool, is_alive: Callable[[str], bool]) -> bool:
-    """Whether a key's last attempt stands for the call: it is not to be made again."""
+    """Return whether a key's last attempt stands for the call: it is not to be made again."""
     if call is None:
         return False
     if call.finished is None:
@@ -270,7 +270,7 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
 
 
 def _listening(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: Client | None) -> Client | None:
-    """The client, as far as the tool's server may know it; None where its results are not passed on."""
+    """Return the client, as far as the tool's server may know it; None where its results are not passed on."""
     if client is None or tool not in exposed:
         return None
     server = catalog.servers[tool.partition(".")[0]]
@@ -278,7 +278,7 @@ def _listening(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: 
 
 
 def _with_called(run: OpenRun, call: AdmittedCall) -> Joined:
-    """What joins the array with a deferred tool that is called: it, and its bundle's companions."""
+    """Return what joins the array with a deferred tool that is called: it, and its bundle's companions."""
     catalog = call.state.catalog
     bundle = as_presented(catalog.bundles[call.bundle], call.state.modes.get(call.bundle))
     if not waits(catalog, bundle, call.tool):
@@ -354,7 +354,7 @@ async def _recorded(at: CallPorts, call: AdmittedCall) -> CallOutcome:
 
 
 async def _reused(at: CallPorts, call: AdmittedCall) -> CallOutcome:
-    """What the tool gave, shaped; or what it gave to the same call before, where the operator permits that."""
+    """Return what the tool gave, shaped; or what it gave to the same call before, where the operator permits that."""
     results, state, catalog = at.ports.results, call.state, call.state.catalog
 
     async def work() -> CallOutcome:

@@ -39,7 +39,7 @@ class ServerDiscovery:
         self._servers = servers
 
     def needs_discovery(self, state: RunState) -> bool:
-        """Whether `discover` would ask anybody."""
+        """Return whether `discover` would ask anybody."""
         servers = self._servers
         return servers is not None and servers.is_discoverable(self._held(state), state.scope)
 
@@ -87,11 +87,12 @@ class ServerDiscovery:
         return self._servers is not None and self._servers.were_contacted
 
     def _held(self, state: RunState) -> set[str]:
-        """The servers that the decision holds tools of."""
+        """Return the servers that the decision holds tools of."""
         return {server for bundle in _shown(self._catalog, state) for server in bundle.servers}
 
     def _servers_of(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
-        """The servers elsewhere of the tools that the name means: as things are known, and as a new list may say."""
+        """Return the servers elsewhere of the tools that the name means: as things are known, and as a new list may
+        say."""
         surface, servers = state.surface, self._catalog.servers
         exact = servers.get(surface.canonical.get(name, name).partition(".")[0])
         if exact is not None and not exact.traits.is_remote:
@@ -104,8 +105,8 @@ class ServerDiscovery:
         return {server for server in found if servers[server].traits.is_remote}
 
     def _hidden(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
-        """The servers that have yet to be asked what a glob of the decision covers, where the name may be among that
-        and would be permitted: who calls without having been shown tools has nobody else to ask them."""
+        """Return the servers that have yet to be asked what a glob of the decision covers, where the name may be among
+        that and would be permitted: who calls without having been shown tools has nobody else to ask them."""
         surface = state.surface
         if name in surface.catalog.cards or name in surface.canonical:
             return set()
@@ -125,7 +126,7 @@ class ServerDiscovery:
 
 
 def _hopeful(servers: Servers, state: RunState) -> Facts:
-    """The facts, if asking every server anew came out well."""
+    """Return the facts, if asking every server anew came out well."""
     now = servers.availability(state.step.principal)
     return replace(state.facts, unavailable=now.closed, drifted=now.unpinned)
 

@@ -90,7 +90,8 @@ class Engine:
         return self._machine.facts(principal)
 
     def _surface_for(self, principal: str) -> Surface:
-        """The view for whom a run is: more than the router's own where servers that need no pins have answered."""
+        """Return the view for whom a run is: more than the router's own where servers that need no pins have
+        answered."""
         catalog = self._machine.availability(principal).catalog
         if catalog is self.catalog:
             return self._surface
@@ -136,8 +137,8 @@ class Engine:
     # --- the run as it stands now ----------------------------------------------------------------------------------
 
     def state(self, run_id: str, decision_id: str | None = None) -> RunState:
-        """The run as it stands now, to be judged under a decision of it (None: the newest). Blocks for as long as
-        reading takes. Raises UnknownRun, and RequestError for a decision that is none of this run's."""
+        """Return the run as it stands now, to be judged under a decision of it (None: the newest). Blocks for as long
+        as reading takes. Raises UnknownRun, and RequestError for a decision that is none of this run's."""
         run = self.runs.reading(run_id)
         if run is None:
             raise _no_decision(run_id)
@@ -191,7 +192,7 @@ class Engine:
         return _toolset(self.state(run_id, decision_id), how)
 
     def needs_discovery(self, run_id: str) -> bool:
-        """Whether the run's tools can't be shown before servers were asked for them."""
+        """Return whether the run's tools can't be shown before servers were asked for them."""
         return self._discovery.needs_discovery(self.state(run_id))
 
     # --- flow 2: a tool is called ----------------------------------------------------------------------------------
@@ -234,7 +235,7 @@ class Engine:
         return await execute(at, self.ports.programs, state, request, call, self.runs.tree_spent(run))
 
     async def _held(self, run_id: str) -> OpenRun:
-        """The open run, which stays so until it is released, whoever closes it meanwhile."""
+        """Return the open run, which stays so until it is released, whoever closes it meanwhile."""
         run = self.runs.held(run_id)
         if run is not None:
             return run
@@ -280,7 +281,7 @@ class Engine:
                 return found
 
     async def _answer(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
-        """What a meta-tool other than `call_tool` gives."""
+        """Return what a meta-tool other than `call_tool` gives."""
         await self._discovery.discover(await self.state_async(run.id, decision_id))
         state = await self.state_async(run.id, decision_id)
         request = replace(request, joins=request.joins and not state.decided.fixed_list)

@@ -41,12 +41,12 @@ PATIENT_S: Final = 5.0
 
 
 def no_patterns(pattern: str) -> Finder:
-    """Where there is no engine for regular expressions."""
+    """Stand in where there is no engine for regular expressions."""
     raise ValueError(f"regular expressions such as {pattern[:50]!r} are not searched for here")
 
 
 def no_queries(expression: str, value: Any) -> Any:
-    """Where there is no engine for queries."""
+    """Stand in where there is no engine for queries."""
     raise ValueError(f"queries such as {expression[:50]!r} are not answered here")
 
 

@@ -181,7 +181,7 @@ def record_missed(at: CallPorts, request: CallRequest, state: RunState, missed: 
 
 
 def _answer(question: MetaQuestion, wanted: Wanted) -> MetaReply:
-    """What there is to say. Blocks: search may have to make its index, artifacts are read from disk."""
+    """Return what there is to say. Blocks: search may have to make its index, artifacts are read from disk."""
     if isinstance(wanted, Malformed):
         return MetaReply(wanted.text, "invalid_arguments", "invalid_arguments")
     if isinstance(wanted, ReadArtifact | SearchArtifact):
@@ -197,7 +197,7 @@ def _answer(question: MetaQuestion, wanted: Wanted) -> MetaReply:
 
 
 def _with_joining(visible: VisibleTools, answered: MetaAnswer, refused: Sequence[MissedTool] = ()) -> MetaReply:
-    """An answer, with what may join the array: each tool for its bundle, and the bundle's companions with it."""
+    """Return an answer, with what may join the array: each tool for its bundle, and the bundle's companions with it."""
     homes = {row.name: row.bundle for row in visible.placement.deferred}
     groups: dict[str, dict[str, None]] = {}
     for tool in answered.tools:
@@ -270,7 +270,8 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
 
 
 def _stored(uri: str, data: bytes, facts: MediaFacts) -> Stored:
-    """What is known of an artifact that is there already; what a tool said of it stands in the record of its call."""
+    """Return what is known of an artifact that is there already; what a tool said of it stands in the record of its
+    call."""
     sha256 = uri.rpartition(":")[2]
     stored = Stored(uri, sha256, facts.mime_type, len(data), role="media")
     return replace(stored, width=facts.width, height=facts.height, duration_s=facts.duration_s)

@@ -122,7 +122,7 @@ class OpenRun:
         return f"{self.log.id_prefix}.{self.log.next_seq}"
 
     def signed_at(self, decision_id: str) -> frozenset[str]:
-        """The tools whose signatures the agent was given here under a decision."""
+        """Return the tools whose signatures the agent was given here under a decision."""
         return self.signed[1] if self.signed[0] == decision_id else frozenset()
 
     def note_signed(self, decision_id: str, tools: Sequence[str]) -> None:
@@ -189,11 +189,11 @@ class AncestorLimits:
     activation: Activation = NOTHING_ACTIVE
 
     def permits_folder(self, folder: str) -> bool:
-        """Whether every ancestor may work in the folder."""
+        """Return whether every ancestor may work in the folder."""
         return all(is_beneath(folder, limit) for limit in self.folders)
 
     def innermost_folder(self) -> str:
-        """The folder for a step that names none. Raises RequestError when no folder is open to all."""
+        """Return the folder for a step that names none. Raises RequestError when no folder is open to all."""
         inner = max(self.folders, key=len, default=TOP)
         if self.permits_folder(inner):
             return inner

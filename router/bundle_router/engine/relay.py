@@ -110,7 +110,7 @@ class RelayedRequest:
         return passed_through(self.state)
 
     async def carry_out(self, method: str, params: Mapping[str, Any]) -> ServerReply:
-        """The answer that the client is to have."""
+        """Return the answer that the client is to have."""
         feature = FEATURES.get(method)
         servers = self._passed.of(feature) if feature is not None and self.servers is not None else ()
         if not servers:
@@ -146,7 +146,7 @@ class RelayedRequest:
     # --- lists -----------------------------------------------------------------------------------------------------
 
     async def _joined(self, servers: Sequence[Server], method: str) -> ServerReply:
-        """The servers' lists as one."""
+        """Return the servers' lists as one."""
         rows: list[Row] = []
         for server, listed in zip(servers, await self._lists(servers, method), strict=True):
             rows += _named(servers, server, listed) if method == "prompts/list" else listed
@@ -157,7 +157,7 @@ class RelayedRequest:
         return await asyncio.gather(*(self._rows(server, method) for server in servers))
 
     async def _rows(self, server: Server, method: str) -> list[Row]:
-        """What one server lists, page by page, without what has nothing to be known by."""
+        """Return what one server lists, page by page, without what has nothing to be known by."""
         key, id_ = _LISTS[method]
         rows: list[Row] = []
         params: dict[str, Any] = {}
@@ -178,7 +178,7 @@ class RelayedRequest:
     async def _addressed(
         self, servers: Sequence[Server], method: str, params: Mapping[str, Any]
     ) -> tuple[Server, dict[str, Any]] | ServerError:
-        """The server that is meant, and the params in its own words."""
+        """Return the server that is meant, and the params in its own words."""
         if method == "prompts/get":
             return _prompt(servers, params)
         named = params.get("ref") if method == "completion/complete" else params
@@ -209,7 +209,7 @@ class RelayedRequest:
     async def _asked(
         self, server: Server, params: Mapping[str, Any], method: str, until_s: float | None = None
     ) -> ServerReply:
-        """The server's answer, which may take as long as a call, or until a time on the loop's clock."""
+        """Return the server's answer, which may take as long as a call, or until a time on the loop's clock."""
         assert self.servers is not None  # noqa: S101 - `carry_out` saw to it
         limit_s = self._limit_s(server) if until_s is None else until_s - asyncio.get_running_loop().time()
         scope = replace(self.state.scope, client=narrowed(self.client, server))
@@ -242,13 +242,13 @@ class RelayedRequest:
         return _Request(server.name, method, arguments, self.at.ports.clock.monotonic_ns())
 
     async def _shaped(self, answer: ServerReply) -> tuple[Shaped, tuple[Stored, ...]]:
-        """The answer as the record holds it."""
+        """Return the answer as the record holds it."""
         max_chars = self.state.catalog.settings.limits.max_result_chars
         shaped = await shape_blocks(self.at.ports, max_chars, blocks_of(_as_result(answer), MAX_BLOCKS))
         return shaped, await store(self.at.run, shaped.blobs)
 
     async def _over_budget(self, request: _Request) -> str | None:
-        """Why no budget is left for a request, which is recorded; None where there is."""
+        """Return why no budget is left for a request, which is recorded; None where there is."""
         with self.at.run.lock:
             refusal = over_budget(self.at.run, self.state, request.name, request.arguments, self.tree)
         if refusal is None:
@@ -305,7 +305,8 @@ class _Request:
 
 
 def _as_result(answer: ServerReply) -> Mapping[str, Any]:
-    """The answer in the shape of a tool's result, for the record: what was read, or said in a prompt, as blocks."""
+    """Return the answer in the shape of a tool's result, for the record: what was read, or said in a prompt, as
+    blocks."""
     result = answer.result
     if result is None:
         return {"content": [{"type": "text", "text": answer.text}]}
@@ -318,7 +319,8 @@ def _as_result(answer: ServerReply) -> Mapping[str, Any]:
 
 
 def _prompt(servers: Sequence[Server], named: Mapping[str, Any]) -> tuple[Server, dict[str, Any]] | ServerError:
-    """The server of a prompt, and what names it there. The longest server's name counts, then the one without."""
+    """Return the server of a prompt, and what names it there. The longest server's name counts, then the one
+    without."""
     name = str(named.get("name"))
     for server in sorted((one for one in servers if one.prefix), key=lambda one: -len(one.name)):
         own = name.removeprefix(f"{server.name}__")
@@ -329,7 +331,7 @@ def _prompt(servers: Sequence[Server], named: Mapping[str, Any]) -> tuple[Server
 
 
 def _named(servers: Sequence[Server], server: Server, listed: Iterable[Row]) -> list[Row]:
-    """A server's prompts under the names that lead back to it; none whose name would lead to another's."""
+    """Return a server's prompts under the names that lead back to it; none whose name would lead to another's."""
     prefix = f"{server.name}__" if server.prefix else ""
     rows = [{**row, "name": f"{prefix}{row['name']}"} for row in listed]
     return [row for row in rows if not isinstance(to := _prompt(servers, row), ServerError) and to[0] is server]

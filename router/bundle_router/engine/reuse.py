@@ -78,7 +78,7 @@ class ResultReuse:
         self._lock = threading.Lock()
 
     async def get_or_call(self, catalog: Catalog, asked: ReusableCall, call_id: str, work: Work) -> CallOutcome:
-        """What `work` comes to, or what the same call came to before."""
+        """Return what `work` comes to, or what the same call came to before."""
         reuse = reuse_of(catalog, asked.tool)
         if reuse is None:
             return await self.call_fresh(catalog, asked.tool, work)
@@ -96,7 +96,7 @@ class ResultReuse:
         return CallOutcome("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()
 
     async def call_fresh(self, catalog: Catalog, tool: str, work: Work) -> CallOutcome:
-        """What `work` comes to, in no case what was kept. What it may change is stale."""
+        """Return what `work` comes to, in no case what was kept. What it may change is stale."""
         if is_read_only(catalog, tool):
             return await work()
         with self._changing(place_of(catalog, tool)):

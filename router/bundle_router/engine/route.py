@@ -200,7 +200,8 @@ def _decided(
 
 
 def _activation(run: OpenRun, request: RouteRequest) -> Activation:
-    """What the step's branch has active: its own, that of the decision it begins at, or what a first step inherits."""
+    """Return what the step's branch has active: its own, that of the decision it begins at, or what a first step
+    inherits."""
     step = request.step
     if request.derived is not None:
         return request.derived
@@ -217,7 +218,8 @@ def _activation(run: OpenRun, request: RouteRequest) -> Activation:
 
 
 def _begins_at(run: OpenRun, step: Step) -> DecidedStep | None:
-    """The decision of this run that the step names for its branch to begin at; None where it names none of this run."""
+    """Return the decision of this run that the step names for its branch to begin at; None where it names none of this
+    run."""
     id_ = step.parent_decision_id
     if not id_:
         return None
@@ -229,7 +231,7 @@ def _begins_at(run: OpenRun, step: Step) -> DecidedStep | None:
 
 
 def _known(run: OpenRun, request: RouteRequest) -> Decision | None:
-    """The decision that carries the step's key; None where none does. Raises KeyConflict."""
+    """Return the decision that carries the step's key; None where none does. Raises KeyConflict."""
     key = request.step.key
     seq = run.fold.keyed_decision(key) if key else None
     if seq is None:
@@ -249,7 +251,8 @@ def _known(run: OpenRun, request: RouteRequest) -> Decision | None:
 
 
 def _contents(asked: Step, step: Step) -> dict[str, Any]:
-    """What is compared of two steps of one key: all that the engine said; a parent or folder where it named one."""
+    """Return what is compared of two steps of one key: all that the engine said; a parent or folder where it named
+    one."""
     contents = {name: getattr(step, name) for name in Step.model_fields if name not in _NOT_COMPARED}
     contents["labels"] = dict(contents["labels"])
     if asked.workspace is not None:
@@ -262,7 +265,7 @@ def _contents(asked: Step, step: Step) -> dict[str, Any]:
 def _record(
     ports: EnginePorts, run: OpenRun, request: RouteRequest, facts: Facts, decision: Decision, reply: Reply | None
 ) -> DecisionRecord:
-    """The record of a decision, with the place and ids it will have. The caller holds the run's lock."""
+    """Return the record of a decision, with the place and ids it will have. The caller holds the run's lock."""
     step, catalog = request.step, request.catalog
     now_ns = ports.clock.monotonic_ns()
     workspace = run.log.header.get("workspace")

@@ -62,11 +62,11 @@ class RunTable:
     # --- opening ---------------------------------------------------------------------------------------------------
 
     def get(self, run_id: str) -> OpenRun | None:
-        """The run, if it is known here."""
+        """Return the run, if it is known here."""
         return self._runs.get(run_id)
 
     def held(self, run_id: str) -> OpenRun | None:
-        """The run, held, if it is known here: who has it releases it."""
+        """Return the run, held, if it is known here: who has it releases it."""
         run = self._runs.get(run_id)
         return run if run is not None and run.hold() else None
 
@@ -81,7 +81,7 @@ class RunTable:
                 return run
 
     def reading(self, run_id: str) -> OpenRun | None:
-        """The run, read on, to be looked at; None where there is none. Blocks for as long as reading takes."""
+        """Return the run, read on, to be looked at; None where there is none. Blocks for as long as reading takes."""
         run = self._runs.get(run_id) or self._found(run_id)
         if run is None:
             return None
@@ -108,7 +108,7 @@ class RunTable:
         return self._begun(run_id, step)
 
     def _found(self, run_id: str) -> OpenRun | None:
-        """A run that the store has, opened; None where it has none."""
+        """Return a run that the store has, opened; None where it has none."""
         expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
         with self._stripes[hash(run_id) % _STRIPES]:
             self._refuse_closed()
@@ -205,7 +205,7 @@ class RunTable:
             raise troubles[0]
 
     def uses(self, run_id: str) -> bool:
-        """Whether a step or a call of the run was made here, and it was not let go of since."""
+        """Return whether a step or a call of the run was made here, and it was not let go of since."""
         run = self._runs.get(run_id)
         return run is not None and run.used
 
@@ -220,7 +220,7 @@ class RunTable:
     # --- artifacts -------------------------------------------------------------------------------------------------
 
     def artifact(self, run_id: str, sha256: str) -> bytes:
-        """The bytes of an artifact of the run, or else of the nearest of its ancestors that has it.
+        """Return the bytes of an artifact of the run, or else of the nearest of its ancestors that has it.
 
         Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun, StorageError.
         """
@@ -249,7 +249,7 @@ class RunTable:
             )
 
     def limits(self, parent_id: str | None, decision_id: str | None) -> AncestorLimits:
-        """What the ancestors leave a run whose step names (or does not name) a decision of its parent.
+        """Return what the ancestors leave a run whose step names (or does not name) a decision of its parent.
 
         Raises UnknownRun for an ancestor that can't be looked up, and RequestError while the policy of one is not
         understood: another config may be in force by now, and a denial that means nothing under it would be lost.
@@ -277,7 +277,8 @@ class RunTable:
         return AncestorLimits(tuple(grants), tuple(folders), activation or NOTHING_ACTIVE)
 
     def _decided_of(self, run_id: str, decision_id: str | None) -> tuple[OpenRun, DecidedStep]:
-        """An ancestor, read on, and the decision of it that is meant: the one that is named, else its present one."""
+        """Return an ancestor, read on, and the decision of it that is meant: the one that is named, else its present
+        one."""
         run = self.reading(run_id)
         if run is None:
             raise _no_decision(run_id)
@@ -306,7 +307,7 @@ class RunTable:
         return folder
 
     def folder(self, step: Step, limits: AncestorLimits) -> str:
-        """The folder the step's local tools are confined to, beneath the workspace. It can only be narrowed.
+        """Return the folder the step's local tools are confined to, beneath the workspace. It can only be narrowed.
 
         As it is on disk now: what it names is opened beneath the workspace, without following links, at every call.
         """
@@ -328,7 +329,7 @@ class RunTable:
     # --- the tree --------------------------------------------------------------------------------------------------
 
     def tree_spent(self, run: OpenRun) -> Spent | None:
-        """What the tree of runs has come to that a run belongs to; None where no tree is bounded."""
+        """Return what the tree of runs has come to that a run belongs to; None where no tree is bounded."""
         if not budgets.bounds_tree(self._catalog.settings.limits):
             return None
         root = self._root_of(run.id)

@@ -95,7 +95,7 @@ class RunState:
         return folder if folder is not None and self.limits.permits_folder(folder) else None
 
     def exposed(self) -> dict[str, str]:
-        """The tools that may be called now, each with the bundle that holds it."""
+        """Return the tools that may be called now, each with the bundle that holds it."""
         return exposed_now(self, self.facts, self.catalog)
 
     def refuse_stale(self) -> None:
@@ -111,7 +111,7 @@ class RunState:
 
 
 def superseded_text(state: RunState) -> str:
-    """Words for a decision that was named and is not open any more."""
+    """Return words for a decision that was named and is not open any more."""
     branch = f"branch {state.decided.branch!r}" if state.decided.branch else "its branch"
     return f"decision {state.superseded!r} of run {state.run_id!r} is not open any more: {branch} has decided again"
 
@@ -158,7 +158,7 @@ def why_not(state: RunState, tool: str) -> tuple[Code, str]:
 
 
 def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
-    """Why a tool that no bundle is known to hold is not there: its server may have had no chance to list it."""
+    """Return why a tool that no bundle is known to hold is not there: its server may have had no chance to list it."""
     name = tool if "." in tool else tool.removeprefix("mcp__").replace("__", ".", 1)
     plan = plan_for(state.catalog, state.step, state.facts.grants)
     for bundle in state.catalog.bundles.values():
@@ -199,8 +199,8 @@ class Surface:
         self._ranked: OrderedDict[tuple[str, frozenset[str]], Sequence[str]] = OrderedDict()
 
     def rank(self, query: str, permitted: frozenset[str], k: int, *, answering: bool = False) -> Sequence[str]:
-        """Permitted tools, best first for a query; `answering` an agent, without noise. Blocks: the first time for as
-        long as the index takes."""
+        """Return permitted tools, best first for a query; `answering` an agent, without noise. Blocks while an index is
+        made."""
         if self._search is not None:
             found = self._search.rank_tools(self.catalog, query, permitted, k, answering=answering)
             if found is not None:
@@ -211,12 +211,12 @@ class Surface:
         return relevant(self.catalog, query, ranked) if answering else ranked
 
     def may_search(self, bundle_ids: Sequence[str]) -> bool:
-        """Whether showing these bundles may have to wait for search."""
+        """Return whether showing these bundles may have to wait for search."""
         shown = (self.catalog.bundle(id_) for id_ in bundle_ids)
         return any(bundle is not None and bundle.max_tokens is not None for bundle in shown)
 
     def visible_tools(self, state: RunState, *, joins: bool = True) -> VisibleTools:
-        """Where the tools of the decision are. Blocks where search has to be asked (rule 3)."""
+        """Return where the tools of the decision are. Blocks where search has to be asked (rule 3)."""
         exposed = state.exposed()
         verdicts = plan_for(self.catalog, state.step, state.facts.grants).verdicts
         held = [
@@ -274,14 +274,14 @@ class Surface:
         )
 
     def _definitions(self, placement: Placement, form: Format) -> Iterator[DeferredTool]:
-        """What is deferred, each with the definition it would have in the array, where that is known."""
+        """Yield what is deferred, each with the definition it would have in the array, where that is known."""
         for row in placement.deferred:
             card = self.catalog.cards.get(row.name)
             made = listing([card], self.exposed, form)[0] if card is not None else None
             yield DeferredTool(row.name, self.exposed[row.name], row.bundle, row.tokens, made)
 
     def _skills(self, state: RunState, places: Mapping[str, str]) -> Iterator[SkillText]:
-        """The instructions of shown bundles of which something may be called now, in the decision's order."""
+        """Yield the instructions of shown bundles of which something may be called now, in the decision's order."""
         given: set[str] = set()
         for chosen in state.decided.decision.bundles:
             bundle = self.catalog.bundle(chosen.id) if chosen.mode is None else None
@@ -294,7 +294,7 @@ class Surface:
                     yield SkillText(part.id, skill.name, skill.description, tools, skill.text)
 
     def _deferred(self, placement: Placement) -> list[tuple[str, str, list[Any]]]:
-        """What a provider defers, bundle by bundle, as far as its definitions are known."""
+        """Return what a provider defers, bundle by bundle, as far as its definitions are known."""
         by_bundle: dict[str, list[Any]] = {}
         for row in placement.deferred:
             if row.name in self.catalog.cards:

@@ -174,7 +174,7 @@ class Servers:
         return _KnownAvailability(availability, changes, until_ns)
 
     def _known(self, name: str, scope: Scope) -> Listing | None:
-        """What the server listed last, if that can be held against its pins."""
+        """Return what the server listed last, if that can be held against its pins."""
         listing = self._sessions.known(name, scope=scope)
         return None if listing is None or listing.listed_ns < self._approved_ns.get(name, 0) else listing
 
@@ -184,7 +184,7 @@ class Servers:
 
     @staticmethod
     def _closed(server: Server, status: ServerStatus | None, now: int) -> tuple[str, int]:
-        """Why the server can't be used whatever is tried, and until when that holds."""
+        """Return why the server can't be used whatever is tried, and until when."""
         if status is None:
             return f"nothing here speaks {server.transport}", _NEVER
         if status.circuit == "open":
@@ -194,7 +194,7 @@ class Servers:
     def _empty(
         self, server: Server, listing: Listing | None, found: Usable, principal: str, now: int
     ) -> tuple[str, int]:
-        """Why nothing of the server can be shown, as far as is known, and until when that holds."""
+        """Return why nothing of the server can be shown, as far as is known, and until when."""
         failed = self._failed.get((server.name, principal))
         since = listing is not None and listing.listed_ns > failed.at_ns if failed is not None else False
         if failed is not None and now < failed.until_ns and not since:
@@ -207,7 +207,7 @@ class Servers:
         return f"it lists no tool that can be used ({count} refused)" if count else "it lists no tools", _NEVER
 
     def _is_wanted(self, server: Server, cards: Iterable[str]) -> bool:
-        """Whether any of the tools is in a bundle: else its globs would make a shown bundle of nothing."""
+        """Return whether any of the tools is in a bundle: else its globs would make a shown bundle of nothing."""
         globs = self._globs.get(server.name, ())
         return any(name in self._named or any(matches(glob, name) for glob in globs) for name in cards)
 
@@ -263,7 +263,7 @@ class Servers:
             )
 
     def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
-        """Whether `discover` would ask anybody, if only for what is in the cache."""
+        """Return whether `discover` would ask anybody, if only for what is in the cache."""
         return next(self._discoverable(names, scope), None) is not None
 
     def _discoverable(self, names: Iterable[str], scope: Scope) -> Iterator[Server]:
@@ -285,7 +285,8 @@ class Servers:
         return self._sessions.changes > 0
 
     async def _list(self, server: Server, scope: Scope, timeout_s: float, *, fresh: bool) -> Listing | None:
-        """The list, or None when there was none to be had in time (then it is read on, for whoever asks next)."""
+        """Return the list, or None when there was none to be had in time (then it is read on, for whoever asks
+        next)."""
         key = (server.name, scope.principal)
         try:
             await self._sessions.prepare()
@@ -343,7 +344,7 @@ class Servers:
 
 
 def _same(one: Availability, other: Availability) -> bool:
-    """Whether they say the same. Catalogs are compared by their cards: all else in them is the same."""
+    """Return whether they say the same. Catalogs are compared by their cards: all else in them is the same."""
     if (one.unavailable, one.drifted, one.closed) != (other.unavailable, other.drifted, other.closed):
         return False
     return one.catalog is other.catalog or one.catalog.cards == other.catalog.cards

@@ -54,7 +54,7 @@ class EngineVersions:
         return self._first[self._engines[0]]
 
     def of(self, run_id: str) -> Engine:
-        """The engine that the run is with, if it is open; else the newest."""
+        """Return the engine that the run is with, if it is open; else the newest."""
         self._look_at_pins()
         if len(self._engines) > 1:
             for engine in self._engines[1:]:

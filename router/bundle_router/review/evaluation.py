@@ -54,7 +54,7 @@ def recall(ranked: Sequence[str], gold: Collection[str], k: int) -> float:
 
 
 def ndcg(ranked: Sequence[str], gold: Collection[str], k: int = 10) -> float:
-    """Normalised discounted cumulative gain of the first `k`, every needed id being worth the same."""
+    """Return normalised discounted cumulative gain of the first `k`, every needed id being worth the same."""
     wanted = set(gold)
     ideal = sum(1.0 / math.log2(rank + 2) for rank in range(min(k, len(wanted))))
     found = sum(1.0 / math.log2(rank + 2) for rank, id_ in enumerate(ranked[:k]) if id_ in wanted)
@@ -62,13 +62,13 @@ def ndcg(ranked: Sequence[str], gold: Collection[str], k: int = 10) -> float:
 
 
 def reciprocal_rank(ranked: Sequence[str], gold: Collection[str]) -> float:
-    """One over the rank of the first needed id; 0 where none is ranked."""
+    """Return one over the rank of the first needed id; 0 where none is ranked."""
     wanted = set(gold)
     return next((1.0 / rank for rank, id_ in enumerate(ranked, start=1) if id_ in wanted), 0.0)
 
 
 def auroc(truths: Sequence[bool], scores: Sequence[float]) -> float | None:
-    """The chance that a true one scores above a false one, ties counting half. None where all are alike."""
+    """Return the chance that a true one scores above a false one, ties counting half. None where all are alike."""
     true = sum(truths)
     false = len(truths) - true
     if not true or not false:
@@ -85,8 +85,8 @@ def auroc(truths: Sequence[bool], scores: Sequence[float]) -> float | None:
 
 
 def error_at(share: float, right: Sequence[bool], confidence: Sequence[float]) -> float | None:
-    """The share of wrong ones among the most confident `share` of all. Ties at the border count by their mean, so that
-    the order of rows does not matter. None where that is no row."""
+    """Return the share of wrong ones among the most confident `share` of all. Ties at the border count by their mean,
+    so that the order of rows does not matter. None where that is no row."""
     number = round(share * len(right))
     if number == 0:
         return None
@@ -146,7 +146,8 @@ class LabelledRow(Frozen):
 
 
 def read_labelled(text: str) -> tuple[LabelledRow, ...]:
-    """The rows of a labelled set (JSON Lines; blank lines don't count). Raises ValueError that names the line."""
+    """Return the rows of a labelled set (JSON Lines; blank lines don't count). Raises ValueError that names the
+    line."""
     rows: list[LabelledRow] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -164,7 +165,7 @@ def read_labelled(text: str) -> tuple[LabelledRow, ...]:
 
 
 def unknown_ids(rows: Iterable[LabelledRow], catalog: Catalog) -> tuple[str, ...]:
-    """Bundles that rows need and the catalog does not have: no config of these names can be measured with them."""
+    """Return bundles that rows need and the catalog does not have: no such config can be measured."""
     return tuple(sorted({id_ for row in rows for id_ in row.bundles if catalog.bundle(id_) is None}))
 
 
@@ -239,7 +240,7 @@ def _settled(
 
 
 def _within(judged: Judgement, question: Question) -> Judgement:
-    """What of a judgement the question's own candidates leave."""
+    """Return what of a judgement the question's own candidates leave."""
     candidates = frozenset(question.candidates)
     return Judgement(judged.use, tuple(id_ for id_ in judged.ids if id_ in candidates))
 
@@ -286,7 +287,7 @@ def measure(
     ks: Sequence[int] = (1, 3, 5),
     shares: Sequence[float] = (0.5, 0.8),
 ) -> Measures:
-    """The figures of a set from its rows' results and times."""
+    """Return the figures of a set from its rows' results and times."""
     needing = [item for item in ranked if item.row.bundles]
     with_tools = [item for item in needing if item.row.tools]
     unasked = [item for item in ranked if item.settled in ("enough", "union")]

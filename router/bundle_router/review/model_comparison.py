@@ -71,7 +71,8 @@ class ModelFigures:
 
 
 def catalog_for(row: LabelledRow, catalog: Catalog) -> Catalog:
-    """The catalog under which a row is routed. One that has no place is under no route, and may use every bundle."""
+    """Return the catalog under which a row is routed. One that has no place is under no route, and may use every
+    bundle."""
     return catalog if row.is_placed else replace(catalog, routes=(), policies=(Policy("eval", allow=("*",)),))
 
 
@@ -91,7 +92,7 @@ def routed(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float) ->
 
 
 def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
-    """The figures of one model over the rows that were routed with it."""
+    """Return the figures of one model over the rows that were routed with it."""
     asked = [row for row in rows if row.asked]
     fresh = [row for row in asked if not row.cached]
     kinds = [row.failure for row in asked if row.failure is not None]
@@ -118,7 +119,8 @@ def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
 
 
 def share(rows: Sequence[RoutedRow], holds: Callable[[RoutedRow], bool]) -> Estimate:
-    """The share of the rows for which it holds, with Wilson's interval for as many witnesses as there are groups."""
+    """Return the share of the rows for which it holds, with Wilson's interval for as many witnesses as there are
+    groups."""
     if not rows:
         return Estimate()
     p, n = sum(map(holds, rows)) / len(rows), len({*_groups(rows)})
@@ -128,7 +130,7 @@ def share(rows: Sequence[RoutedRow], holds: Callable[[RoutedRow], bool]) -> Esti
 
 
 def average(rows: Sequence[RoutedRow], value: Callable[[RoutedRow], float]) -> Estimate:
-    """The mean over the rows, with an interval by how far whole groups lie from it."""
+    """Return the mean over the rows, with an interval by how far whole groups lie from it."""
     if not rows:
         return Estimate()
     mean = math.fsum(map(value, rows)) / len(rows)
@@ -140,7 +142,7 @@ def average(rows: Sequence[RoutedRow], value: Callable[[RoutedRow], float]) -> E
 
 
 def middle(values: Iterable[float]) -> Estimate:
-    """The median, with the interval that its order gives."""
+    """Return the median, with the interval that its order gives."""
     ordered = sorted(values)
     if not ordered:
         return Estimate()

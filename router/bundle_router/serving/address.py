@@ -113,5 +113,5 @@ def _in_url(host: str) -> str:
 
 
 def _reached(host: str) -> str:
-    """Where this machine itself reaches what listens on the address."""
+    """Return where this machine itself reaches what listens on the address."""
     return {"0.0.0.0": LOOPBACK, "::": "[::1]"}.get(host, _in_url(host))  # noqa: S104 - compared, not bound

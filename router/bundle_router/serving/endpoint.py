@@ -49,13 +49,13 @@ class Endpoint:
         return f"Endpoint(port={self.port})"
 
     def url(self, run_id: str, decision: str | None = None) -> str:
-        """Where a run is served: as its default branch stands, or under this decision of it while that is open (for
-        the agents of branches, each at its own)."""
+        """Return where a run is served: as its default branch stands, or under this decision of it while that is open
+        (for the agents of branches, each at its own)."""
         return f"{self.base}{path_of(run_id, decision)}"
 
     def token(self, run_id: str, decision: str | None = None) -> str:
-        """The bearer token that opens this run and no other: what to hand to its agent. With a decision, the one that
-        opens the run under that decision alone."""
+        """Return the bearer token that opens this run and no other: what to hand to its agent. With a decision, the one
+        that opens the run under that decision alone."""
         return self._keys.of_run(run_id, decision)
 
 
@@ -102,7 +102,7 @@ async def opened_keys(key: str | None, tokens: AccessTokens | None) -> Keys:
 
 @contextlib.asynccontextmanager
 async def served_runs(access: EndpointAccess) -> AsyncIterator[ServedRuns]:
-    """The runs as MCP servers, every session of which is ended at the end."""
+    """Give the runs as MCP servers, every session of which is ended at the end."""
     from bundle_router.wiring import package_version
 
     runs = ServedRuns(access, package_version())
@@ -120,8 +120,8 @@ Begin = Callable[[Sequence["BaseRoute"], Admission], None]
 async def answering(
     access: EndpointAccess, requests: Requests, runs: ServedRuns, *, keys: Keys, address: ServiceAddress, head_s: float
 ) -> AsyncIterator[tuple[Endpoint, Begin]]:
-    """A socket that is listened on, and what begins to answer there. At the end it is answered no more: what is under
-    way gets `GRACE_S`, then it is cancelled. Raises RequestError."""
+    """Give a socket that is listened on, and what begins to answer there. At the end it is answered no more: what is
+    under way gets `GRACE_S`, then it is cancelled. Raises RequestError."""
     from bundle_router.serving.listener import Listener
 
     address.refuse_open(has_tokens=bool(keys.named))

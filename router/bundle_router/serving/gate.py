@@ -107,7 +107,7 @@ def is_json(headers: Headers) -> bool:
 
 
 def _stranger(headers: Headers, own: OwnNames) -> Refusal | None:
-    """A request that was not made to this address, or was made by a page of another."""
+    """Return a request that was not made to this address, or was made by a page of another."""
     hosts = values_of(headers, b"host")
     if len(hosts) != 1 or hosts[0] not in own.hosts:
         return Refusal(421, "wrong_host", f"This endpoint answers to the Host {own.words} only.")

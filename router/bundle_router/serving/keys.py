@@ -58,12 +58,12 @@ NOBODY: Final = Caller("nobody", frozenset())
 
 
 def new_key() -> str:
-    """A random token of 256 bits."""
+    """Return a random token of 256 bits."""
     return _MARK + secrets.token_urlsafe(32)
 
 
 def key_from_env(name: str) -> str:
-    """The token that an environment variable holds. Raises RequestError, which never repeats it."""
+    """Return the token that an environment variable holds. Raises RequestError, which never repeats it."""
     value = os.environ.get(name, "")
     if not value:
         raise RequestError(f"the environment variable {name!r} is not set", advice="set it to the endpoint's token")
@@ -100,7 +100,7 @@ class Keys:
         return self._key.decode()
 
     def of_run(self, run_id: str, decision: str | None = None) -> str:
-        """The token that opens this run, or the run as served under this decision, and no other."""
+        """Return the token that opens this run, or the run as served under this decision, and no other."""
         named = _PURPOSE + run_id.encode() + (b"\0" + decision.encode() if decision else b"")
         mac = hmac.new(self._key, named, hashlib.sha256).digest()
         return _MARK + base64.urlsafe_b64encode(mac).rstrip(b"=").decode()

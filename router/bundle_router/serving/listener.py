@@ -194,6 +194,6 @@ class Listener:
 
 
 def _stream_watchers() -> set[asyncio.Task[Any]]:
-    """The tasks with which `sse-starlette`, below the SDK, asks twice a second whether a server is about to exit: one
-    for each event loop, begun with the first stream and never ended."""
+    """Return the tasks with which `sse-starlette`, below the SDK, asks twice a second whether a server is about to
+    exit: one for each event loop, begun with the first stream and never ended."""
     return {task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "_shutdown_watcher"}

@@ -52,7 +52,7 @@ def probe_routes(
 
 
 async def _store_trouble(router: Router) -> str:
-    """Why no run can be kept now; empty where it can."""
+    """Return why no run can be kept now; empty where it can."""
     try:
         await asyncio.wait_for(router.endpoint.check_store(), CHECK_S)
     except TimeoutError:
@@ -63,7 +63,7 @@ async def _store_trouble(router: Router) -> str:
 
 
 def _about(router: Router, problems: Sequence[str]) -> dict[str, Any]:
-    """What is in force, and what of it can't be used now."""
+    """Return what is in force, and what of it can't be used now."""
     catalog, away = router.catalog, router.endpoint.away()
     servers = [
         {"name": name, "available": name not in away, "why": away.get(name, "")}

@@ -90,7 +90,7 @@ class Requests:
             del self._tasks[task]
 
     async def _body(self, receive: Receive) -> bytes | Refusal | None:
-        """The whole body; None when the client went away."""
+        """Return the whole body; None when the client went away."""
         body = bytearray()
         try:
             async with asyncio.timeout(self._bounds.body_s):

@@ -46,8 +46,8 @@ class ModelFiles:
 
 
 def find_model(source: str) -> ModelFiles:
-    """The model in a folder (an absolute path) or in an installed package of that name. Reads all of it once, for the
-    revision: half a second for 100 MB. Raises UnusableModel."""
+    """Return the model in a folder (an absolute path) or in an installed package of that name. Reads all of it once,
+    for the revision: half a second for 100 MB. Raises UnusableModel."""
     folder = _folder_of(source)
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -103,7 +103,7 @@ def _revision(folder: Path, weights: Path) -> str:
 
 
 def read_tensors(file: Path) -> dict[str, Any]:
-    """The 32-bit tensors of a safetensors file, as numpy arrays. Raises UnusableModel."""
+    """Return the 32-bit tensors of a safetensors file, as numpy arrays. Raises UnusableModel."""
     import numpy as np
 
     data = np.memmap(file, dtype=np.uint8, mode="r") if file.stat().st_size > 8 else np.zeros(8, np.uint8)

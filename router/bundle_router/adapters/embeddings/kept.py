@@ -38,7 +38,7 @@ class VectorStore:
         self._file = folder / f"{name}.sqlite" if folder is not None else None
 
     def load(self, texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
-        """What is known of the texts."""
+        """Return what is known of the texts."""
         by_digest = {_digest(text): text for text in texts}
         if self._file is None or not is_ours(self._file.parent) or not self._file.is_file():
             return {}

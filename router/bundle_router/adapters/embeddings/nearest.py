@@ -77,7 +77,7 @@ class _Matrix:
         return [Near(self.ids[row], value) for row, value in zip(where.tolist(), values, strict=True)]
 
     def _mask(self, within: frozenset[str]) -> NDArray[np.int64]:
-        """Rows of the permitted documents, in id order. Kept for the sets seen last: steps ask with the same few."""
+        """Return rows of the permitted documents, in id order. Kept for the sets seen last."""
         import numpy as np
 
         with self._lock:

@@ -32,7 +32,7 @@ MAX_BATCH_PIECES: Final = 512
 
 class _Network(Protocol):
     def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The last layer: a vector for each word piece of each row."""
+        """Return the last layer: a vector for each word piece of each row."""
 
 
 class LocalEmbedder:
@@ -106,7 +106,7 @@ class _Model:
         self._network: _Network = _Onnx(files) if files.weights.suffix == ".onnx" else _Bert(files)
 
     def batches(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """Positions of the texts to embed together, shortest first."""
+        """Yield positions of the texts to embed together, shortest first."""
         part: list[int] = []
         for position in sorted(range(len(texts)), key=lambda i: (len(texts[i]), i)):
             # A word piece is at least one character: characters bound pieces from above.
@@ -139,7 +139,7 @@ class _Model:
 
 
 def _valid(text: str) -> str:
-    """The text without lone surrogates, which no tokenizer takes."""
+    """Return the text without lone surrogates, which no tokenizer takes."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

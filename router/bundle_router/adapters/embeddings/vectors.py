@@ -39,8 +39,8 @@ def vectors_in_stages(
 def vectors_for(
     passages: Sequence[Passage], embedder: Embedder, store: VectorStore, made: dict[str, Vector] | None = None
 ) -> DenseVectors | Embedding:
-    """The vectors of a catalog. Blocks for as long as `embed_texts` does, and fails with it: all or none, so that no
-    bundle ranks low for want of a vector."""
+    """Return the vectors of a catalog. Blocks for as long as `embed_texts` does, and fails with it: all or none, so
+    that no bundle ranks low for want of a vector."""
     known = embed_texts([passage.text for passage in passages], embedder, store, made)
     if isinstance(known, Embedding):
         return known
@@ -54,9 +54,9 @@ def vectors_for(
 def embed_texts(
     texts: Iterable[str], embedder: Embedder, store: VectorStore, made: dict[str, Vector] | None = None
 ) -> dict[str, Vector] | Embedding:
-    """The vector of every text; `made` are those that were made before, and gets these. Blocks while what is not kept
-    is embedded: minutes for thousands of texts on a small machine. An `Embedding` with a failure where that fails; what
-    was embedded until then is kept."""
+    """Return the vector of every text; `made` are those that were made before, and gets these. Blocks while what is not
+    kept is embedded: minutes for thousands of texts on a small machine. An `Embedding` with a failure where that fails;
+    what was embedded until then is kept."""
     wanted = list(dict.fromkeys(texts))
     known = store.load([text for text in wanted if text not in (made or {})]) | (made or {})
     if known and fault_in(tuple(known.values()), len(known)):

@@ -37,7 +37,8 @@ class Authorization:
     keep_secret: KeepSecret = lambda _name, _value: None
 
     def flow(self, server: Server, scope: Scope) -> Any:
-        """What the HTTP client authorizes its requests with; None for a server that has no such authorization."""
+        """Return what the HTTP client authorizes its requests with; None for a server that has no such
+        authorization."""
         if server.auth is None:
             return None
         with needs_extra("logging in to a tool server", "mcp"):
@@ -48,12 +49,12 @@ class Authorization:
         )
 
     def missing(self, server: Server, scope: Scope) -> str:
-        """Why the server can't be used before a person authorizes it, and how they do; empty when it can."""
+        """Return why the server can't be used before a person authorizes it, and how they do; empty when it can."""
         if server.auth is None or self.person is not None:
             return ""
         why = self.kept(server, scope).unusable(time.time())
         return f"{why} ({command_for(server.name, scope.principal)})" if why else ""
 
     def kept(self, server: Server, scope: Scope) -> TokenFile:
-        """Where the tokens of a server and principal are."""
+        """Return where the tokens of a server and principal are."""
         return TokenFile(self.folder, server.url or "", scope.principal)

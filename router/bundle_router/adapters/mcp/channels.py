@@ -185,7 +185,7 @@ class ChannelPool:
                 channel.close()
 
     def _kept(self, now: float) -> Channel | None:
-        """The channel that was used last, if it still stands. The others are the older ones."""
+        """Return the channel that was used last, if it still stands. The others are the older ones."""
         while self._idle:
             channel = self._idle.pop()
             if channel.is_open and now - channel.used_at < KEEP_S:

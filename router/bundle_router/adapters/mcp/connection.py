@@ -47,7 +47,7 @@ class Wire(Protocol):
         """The server's process; 0 where it has none here."""
 
     def posts(self, *, is_modern: bool) -> RequestCarrier | None:
-        """What carries requests beside the SDK, if anything does."""
+        """Return what carries requests beside the SDK, if anything does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Connection:
         schema: Mapping[str, Any] | None = None,
         client: Client | None = None,
     ) -> dict[str, Any]:
-        """The result, unread. Raises ServerFault (`timeout` among them), RpcError."""
+        """Return the result, unread. Raises ServerFault (`timeout` among them), RpcError."""
         session = self._session
         if session is not None and session.posts_for(client) is not None and self.alive:
             try:
@@ -295,7 +295,7 @@ def _identity(session: sdk.RawSession) -> Identity:
 
 
 def _connect_fault(error: BaseException, exchange: RequestState) -> ServerFault:
-    """What ended a connection, in one line and without the server's text."""
+    """Return what ended a connection, in one line and without the server's text."""
     if exchange.fault is not None:
         return exchange.fault
     while isinstance(error, BaseExceptionGroup):

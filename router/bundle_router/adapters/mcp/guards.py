@@ -37,7 +37,7 @@ class Guards:
 
     @asynccontextmanager
     async def place(self, server: str, deadline: float) -> AsyncIterator[None]:
-        """One of the places, held until the end of the block. Raises Busy."""
+        """Give one of the places, held until the end of the block. Raises Busy."""
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
         verdict = self._gate.enter(server, waiter)
@@ -77,7 +77,7 @@ class Guards:
         return ticket
 
     def settle(self, server: str, ticket: Ticket, end: End | None, retry_after_s: float | None = None) -> bool:
-        """What became of it (None: nobody waited for the end). True when this has just opened the breaker."""
+        """Return what became of it (None: nobody waited for the end). True when this has just opened the breaker."""
         before = self.breaker(server)
         if end is None:
             after = before.release(ticket)
@@ -90,5 +90,5 @@ class Guards:
         return self._breakers.get(server) or Breaker(self._terms)
 
     def counts(self, server: str) -> tuple[int, int]:
-        """How many calls run and wait."""
+        """Return how many calls run and wait."""
         return self._gate.count(server)

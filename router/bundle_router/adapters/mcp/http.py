@@ -93,8 +93,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         return self._bounded(request, response, exchange)
 
     def _may_leave_for(self, url: httpx2.URL) -> bool:
-        """Where an authorization flow goes is the server's word: https, and never this machine unless the server is on
-        it itself."""
+        """Return whether a flow may go there, on the server's word: https, and this machine only from this machine."""
         return _is_here(self._url.host) if _is_here(url.host) else url.scheme == "https"
 
     def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState) -> httpx2.Response:
@@ -112,7 +111,8 @@ class OneOrigin(httpx2.AsyncBaseTransport):
     async def _refused(
         self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState
     ) -> httpx2.Response:
-        """An error status: the server's own JSON-RPC error if that is what it sent, else one that says what it was."""
+        """Return an error status: the server's own JSON-RPC error if that is what it sent, else one that says what it
+        was."""
         status = response.status_code
         body = await _head_of(response, exchange)
         if status == 404 and "mcp-session-id" in request.headers:
@@ -125,7 +125,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         return _answer(status, f"HTTP {status}", kept)
 
     def posts(self, pool: TcpPool) -> ModernPosts | None:
-        """The requests that need no more than this address; None where it holds credentials of its own."""
+        """Return the requests that need no more than this address; None where it holds credentials of its own."""
         url = self._url
         if url.userinfo:
             return None
@@ -141,7 +141,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
 
 
 def _exchange_of(request: httpx2.Request) -> RequestState:
-    """The exchange the request belongs to: that of its context, if it is the request of it."""
+    """Return the exchange the request belongs to: that of its context, if it is the request of it."""
     exchange = EXCHANGE.get()
     if exchange is None or (request.method == "POST" and exchange.taken and not exchange.many):
         return RequestState()
@@ -212,7 +212,7 @@ Response = httpx2.Response
 
 
 def origin_of(url: httpx2.URL | str) -> tuple[str, str, int | None]:
-    """What a credential is tied to. A port that is the scheme's own counts as none."""
+    """Return what a credential is tied to. A port that is the scheme's own counts as none."""
     url = httpx2.URL(url)
     return url.scheme, url.host, url.port
 
@@ -229,7 +229,7 @@ class TcpPool(httpx2.AsyncHTTPTransport):
         self._channels: ChannelPool | None = None
 
     def channels(self, url: httpx2.URL) -> ChannelPool:
-        """The connections beside these for requests that the SDK need not carry."""
+        """Return the connections beside these for requests that the SDK need not carry."""
         if self._channels is None:
             secure = url.scheme == "https"
             port = url.port or (443 if secure else 80)
@@ -244,7 +244,8 @@ class TcpPool(httpx2.AsyncHTTPTransport):
 
 
 def open_client(transport: OneOrigin, auth: Any = None) -> httpx2.AsyncClient:
-    """A client over a transport, with nothing from the environment. The caller closes it; the pool stays open."""
+    """Return a client over a transport, with nothing from the environment. The caller closes it; the pool stays
+    open."""
     return httpx2.AsyncClient(
         transport=transport,
         auth=auth,
@@ -255,7 +256,7 @@ def open_client(transport: OneOrigin, auth: Any = None) -> httpx2.AsyncClient:
 
 
 def _is_here(host: str) -> bool:
-    """Whether the host is this machine, as far as its name says."""
+    """Return whether the host is this machine, as far as its name says."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -278,7 +279,7 @@ def _decoder(encoding: str) -> Any:
 
 
 async def _head_of(response: httpx2.Response, exchange: RequestState) -> bytes:
-    """The start of an error's body, and nothing when it can't be read."""
+    """Return the start of an error's body, and nothing when it can't be read."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     body = Body(response, MAX_ERROR_BYTES, encoding, RequestState())
     parts: list[bytes] = []
@@ -303,7 +304,7 @@ def _is_rpc_error(body: bytes) -> bool:
 
 
 def _answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> httpx2.Response:
-    """What the SDK takes for the server's answer to the one request it was sent for."""
+    """Return what the SDK takes for the server's answer to the one request it was sent for."""
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": message}}
     return httpx2.Response(status, headers={**(headers or {}), "content-type": "application/json"}, json=error)
 

@@ -111,7 +111,7 @@ class Hub:
     async def ask(
         self, server: Server, method: str, params: Mapping[str, Any], scope: Scope, timeout_s: float
     ) -> ServerReply:
-        """A request other than a call, with the same care. Never raises what a server did."""
+        """Return a request other than a call, with the same care. Never raises what a server did."""
 
         async def work(deadline: float) -> ServerReply:
             return passed(name, await self._twice(server, method, dict(params), scope, deadline), scope.client)
@@ -126,7 +126,7 @@ class Hub:
     async def _placed(
         self, server: Server, name: str, work: Callable[[float], Awaitable[T]], timeout_s: float
     ) -> T | RawResult:
-        """What comes of the work, which is given its deadline, or why nothing did. Raises RpcError."""
+        """Return what comes of the work, which is given its deadline, or why nothing did. Raises RpcError."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             async with self.guards.place(server.name, deadline):
@@ -243,7 +243,7 @@ class Hub:
     # --- connections -------------------------------------------------------------------------------------------------
 
     def _connection(self, server: Server, scope: Scope) -> Connection:
-        """An unopened connection. Raises ServerFault for what is refused before anything is contacted."""
+        """Return an unopened connection. Raises ServerFault for what is refused before anything is contacted."""
         refused_for = wires.refusal(server, development=self._setting.development)
         if refused_for is not None:
             raise refused_for
@@ -318,7 +318,7 @@ def _admitted(server: Server, listing: Listing) -> Admitted:
 
 
 def _end_of(fault: ServerFault) -> End:
-    """What a fault says of the server's health. What was never permitted says nothing."""
+    """Return what a fault says of the server's health. What was never permitted says nothing."""
     if fault.kind in OUR_OWN:
         return "blameless"
     return "grave" if fault.kind == "rate_limited" else "failed"

@@ -73,7 +73,8 @@ class Lists:
         return entry.listing
 
     async def get(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
-        """The listing; a stale one while a new one is read. Raises what reading raises when there is none to give."""
+        """Return the listing; a stale one while a new one is read. Raises what reading raises when there is none to
+        give."""
         entry = self._entries.setdefault((server.name, scope.principal), CachedList())
         now = self._clock.monotonic_ns()
         state = entry.freshness.state(now)
@@ -126,7 +127,8 @@ class Lists:
         return entry.listing
 
     async def _admitted(self, server: Server, listing: Listing, before: Listing | None) -> Admitted:
-        """What admission makes of the list: off the loop, since a large one takes long; and once for the same list."""
+        """Return what admission makes of the list: off the loop, since a large one takes long; and once for the same
+        list."""
         if before is not None and (before.tools, before.instructions) == (listing.tools, listing.instructions):
             return before.admitted
         admitted = await asyncio.to_thread(self._admit, server, listing)
@@ -151,7 +153,7 @@ class Lists:
 
 
 async def read_pages(connection: Connection, server: str, bounds: Bounds) -> tuple[Listing, float | None]:
-    """All the pages of a list within `bounds.list_s`. Raises ServerFault, also where the server refuses to list."""
+    """Return all the pages of a list within `bounds.list_s`. Raises ServerFault, for a refusal too."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + bounds.list_s
     pages = Pages(bounds)

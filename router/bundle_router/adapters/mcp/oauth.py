@@ -191,7 +191,7 @@ class Provider(OAuthClientProvider):
         return self.context.current_tokens.access_token if self.context.current_tokens is not None else None
 
     def _has_another(self, sent: str | None) -> bool:
-        """Whether there is, or may be, another token than the one that was refused."""
+        """Return whether there is, or may be, another token than the one that was refused."""
         tokens = self.context.current_tokens
         if tokens is None or sent is None:
             return False
@@ -201,7 +201,7 @@ class Provider(OAuthClientProvider):
         return True
 
     def _why(self) -> str:
-        """Why there is no token that the server takes, and what helps."""
+        """Return why there is no token that the server takes, and what helps."""
         if not self._kept.unusable(time.time()) and self._wants_refresh:
             return "its token ran out and could not be renewed now"
         return f"it wants to be authorized ({command_for(self._server.name, self._kept.principal)})"
@@ -209,7 +209,7 @@ class Provider(OAuthClientProvider):
     # --- a person ----------------------------------------------------------------------------------------------------
 
     async def _ask(self, request: Request, refused: Response) -> AsyncGenerator[Request, Response]:
-        """The SDK's whole flow, from the refusal on. A new registration each time: the redirect has a new address."""
+        """Yield the SDK's whole flow, from the refusal on. Registers anew: the redirect is new."""
         self.context.clear_tokens()
         self.context.client_info = self._registered() if self._server.client_id is not None else None
         self._asking = True
@@ -264,7 +264,8 @@ class Provider(OAuthClientProvider):
 
 
 def _aside(request: Request) -> Request:
-    """The request, marked as the flow's own: it goes where the server says, and that it fails is an answer too."""
+    """Return the request, marked as the flow's own: it goes where the server says, and that it fails is an answer
+    too."""
     request.extensions[AUTHORIZING] = True
     return request
 

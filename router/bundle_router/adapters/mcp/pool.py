@@ -50,7 +50,7 @@ class SessionPool:
 
     @asynccontextmanager
     async def lease(self, server: Server, scope: Scope, deadline: float) -> AsyncIterator[Connection]:
-        """A live connection, held until the end of the block. `deadline` is on the loop's clock. Raises ServerFault."""
+        """Give a live connection, for the block. `deadline` is on the loop's clock. Raises ServerFault."""
         held, connection = await self._acquire(server, scope, deadline)
         try:
             yield connection
@@ -166,7 +166,7 @@ class SessionPool:
             await asyncio.gather(*done, return_exceptions=True)
 
     def open_connections(self, server: str) -> list[Connection]:
-        """The live ones, for people to look at."""
+        """Return the live ones, for people to look at."""
         found = [self._connection_of(held) for held in self._leases.all() if held.key[0] == server]
         return [connection for connection in found if connection is not None and connection.alive]
 

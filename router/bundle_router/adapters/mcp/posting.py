@@ -200,7 +200,8 @@ class _Answer:
         return settled(message, self._number)
 
     def _refused(self) -> dict[str, Any]:
-        """An error status: the server's own JSON-RPC error if that is what it sent, else what the status says."""
+        """Return an error status: the server's own JSON-RPC error if that is what it sent, else what the status
+        says."""
         message = read_object(bytes(self._held)) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
             return settled({**message, "id": None}, None)
@@ -232,7 +233,8 @@ def settled(message: dict[str, Any], number: int | None) -> dict[str, Any]:
 
 
 def read_object(body: bytes) -> dict[str, Any] | None:
-    """The JSON object that the bytes are, or None. Lone surrogates are replaced; Python's parser bounds the depth."""
+    """Return the JSON object that the bytes are, or None. Lone surrogates are replaced; Python's parser bounds the
+    depth."""
     try:
         value = json.loads(body, parse_constant=no_number) if len(body) < LARGE else parse_finite(body.decode("utf-8"))
         if b"\\ud" in body or b"\\uD" in body:

@@ -270,12 +270,12 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[Bin
 
 
 def _not_started(error: OSError | RuntimeError) -> ServerFault:
-    """Where the system has no process, thread (a RuntimeError of Python's) or descriptor left."""
+    """Return the fault of a system that has no process, thread or descriptor left."""
     return ServerFault("not_started", f"it can't be started: {getattr(error, 'strerror', None) or error}")
 
 
 def _program(command: ServerCommand) -> str:
-    """The program's absolute path. A name is looked for in the path, anything else from the server's folder."""
+    """Return the program's absolute path. A name is looked for in the path, anything else from the server's folder."""
     name = command.argv[0]
     found = shutil.which(
         str(Path(command.cwd, name)) if os.sep in name else name, path=command.env.get("PATH", command.path)
@@ -286,7 +286,7 @@ def _program(command: ServerCommand) -> str:
 
 
 def environment(command: ServerCommand, home: str) -> dict[str, str]:
-    """All of it."""
+    """Return the whole environment."""
     base = {"PATH": command.path, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
     return {**base, **command.env, MARK: f"{os.getpid()}-{_started(os.getpid())} {command.server}"}
 

@@ -107,7 +107,7 @@ class Receiver:
             writer.close()
 
     def _take(self, head: str) -> tuple[str, str]:
-        """The status and sentence for a request; resolves the redirect if it is the one that is waited for."""
+        """Return the status and sentence for a request; resolves the redirect if it is the one that is waited for."""
         lines = head.split("\r\n")
         method, _, rest = lines[0].partition(" ")
         hosts = [line[5:].strip() for line in lines[1:] if line[:5].lower() == "host:"]
@@ -151,8 +151,8 @@ def _bound(port: int) -> socket.socket:
 
 
 def is_safe_to_show(url: str) -> bool:
-    """Whether the address may be put before a person: https, or http on this machine, and of nothing that a terminal, a
-    shell or an eye could take for something else, wherever they paste it."""
+    """Return whether the address may be put before a person: https, or http on this machine, and of nothing that a
+    terminal, a shell or an eye could take for something else, wherever they paste it."""
     if not _CHARACTERS.fullmatch(url):
         return False
     try:
@@ -168,5 +168,5 @@ def is_safe_to_show(url: str) -> bool:
 
 
 def command_for(server: str, principal: str) -> str:
-    """What a person types to authorize a server."""
+    """Return what a person types to authorize a server."""
     return f"bundle-router login {server}" + (f" --principal {shlex.quote(principal)}" if principal else "")

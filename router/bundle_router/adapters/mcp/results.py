@@ -17,7 +17,7 @@ MAX_MESSAGE: Final = 2_000
 
 
 def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client | None) -> RawResult:
-    """A result, or a request for input: of the client where there is one, and else of nobody here."""
+    """Return a result, or a request for input: of the client where there is one, and else of nobody here."""
     take_out_nan(raw)
     answer = ServerReply(raw) if client is not None else None
     if raw.get("resultType") == "input_required":
@@ -35,7 +35,7 @@ def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client 
 
 
 def passed(name: str, raw: Mapping[str, Any], client: Client | None) -> ServerReply:
-    """The answer to a request other than a call."""
+    """Return the answer to a request other than a call."""
     take_out_nan(raw)
     answer = ServerReply(raw)
     wanted = unanswerable(raw, client or Client(may_be_asked=False)) if answer.wants_input else ""
@@ -49,7 +49,7 @@ def _no_input(name: str, wanted: str) -> str:
 
 
 def _wanted(raw: Mapping[str, Any]) -> str:
-    """What a server asks of a client, by method; its words are not repeated."""
+    """Return what a server asks of a client, by method; its words are not repeated."""
     requests = raw.get("inputRequests")
     methods = (
         (one.get("method") for one in requests.values() if isinstance(one, Mapping))
@@ -60,7 +60,7 @@ def _wanted(raw: Mapping[str, Any]) -> str:
 
 
 def refused(name: str, error: RpcError, client: Client | None) -> RawResult:
-    """The server answered with an error instead of a result: its own words, as it may say what to do better."""
+    """Return the server answered with an error instead of a result: its own words, as it may say what to do better."""
     said = own_error(error)
     code = _CODES.get(error.code, "rpc_error")
     answer = ServerReply(error=said) if client is not None else None
@@ -69,25 +69,25 @@ def refused(name: str, error: RpcError, client: Client | None) -> RawResult:
 
 
 def own_error(error: RpcError) -> ServerError:
-    """A server's error, its message bounded."""
+    """Return a server's error, its message bounded."""
     message = error.message if len(error.message) <= MAX_MESSAGE else error.message[:MAX_MESSAGE] + " […]"
     return ServerError(error.code, message, error.data)
 
 
 def unanswered(raw: RawResult) -> ServerReply:
-    """Why there is no answer to a request other than a call."""
+    """Return why there is no answer to a request other than a call."""
     text = " ".join(block.text for block in raw.blocks if isinstance(block, Text))
     return ServerReply(outcome=raw.outcome, code=raw.code, text=text)
 
 
 def told_no(error: RpcError) -> ServerReply:
-    """A server's error, as the answer to a request other than a call."""
+    """Return a server's error, as the answer to a request other than a call."""
     said = own_error(error)
     return ServerReply(error=said, outcome="tool_error", code=_CODES.get(error.code, "rpc_error"), text=said.message)
 
 
 def faulted(name: str, fault: ServerFault, timeout_s: float) -> RawResult:
-    """The server, or the way to it, failed."""
+    """Return the server, or the way to it, failed."""
     if fault.kind == "timeout":
         text = f"{name} took longer than {timeout_s:g} s and was stopped."
         return RawResult((Text(text),), "timeout", "timeout")

@@ -62,7 +62,7 @@ Streams = tuple[Any, Any]
 
 
 def is_unread(error: MCPError) -> bool:
-    """Whether the error is not the server's own, but says that its answer was no message."""
+    """Return whether the error is not the server's own, but says that its answer was no message."""
     return error.message.startswith(_UNREAD.get(error.code, ("\0",)))
 
 
@@ -157,8 +157,8 @@ class RawSession(ClientSession):
             self._asking.remove(client)
 
     def posts_for(self, client: Client | None) -> RequestCarrier | None:
-        """What carries the client's requests beside the SDK; None where that would not hear what the client wants, or
-        what it is asked."""
+        """Return what carries the client's requests beside the SDK; None where that would not hear what the client
+        wants, or what it is asked."""
         hears = client is not None and (client.progress or client.log_level or (client.ask and not self.is_modern))
         return None if hears else self.posts
 
@@ -267,7 +267,7 @@ def open_http(url: str, client: HttpClient, max_event_bytes: int) -> AbstractAsy
 
 @asynccontextmanager
 async def open_sse(url: str, make_client: Callable[[], HttpClient]) -> AsyncIterator[Streams]:
-    """The transport MCP has given up, for servers that have nothing else. It closes the client it is made."""
+    """Give the transport that MCP has given up, for servers that have nothing else. It closes the client it is made."""
 
     def factory(headers: Any = None, timeout: Any = None, auth: Any = None) -> HttpClient:
         del headers, timeout, auth  # the client brings its own
@@ -285,7 +285,8 @@ def pipe() -> tuple[Any, Any, Any, Any]:
 
 
 def parse_line(line: bytes) -> SessionMessage | None:
-    """The message on a line, or None when it is none. Invalid UTF-8 and lone surrogates are replaced, not fatal."""
+    """Return the message on a line, or None when it is none. Invalid UTF-8 and lone surrogates are replaced, not
+    fatal."""
     try:
         return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValidationError:
@@ -302,7 +303,7 @@ def parse_line(line: bytes) -> SessionMessage | None:
 
 
 def is_chatter(message: SessionMessage) -> bool:
-    """A notification nobody here listens to, such as a log line: dropped before it costs a task."""
+    """Return a notification nobody here listens to, such as a log line: dropped before it costs a task."""
     inner = message.message
     return isinstance(inner, types.JSONRPCNotification) and inner.method in (
         "notifications/message",
@@ -314,12 +315,12 @@ def is_chatter(message: SessionMessage) -> bool:
 
 
 def line_of(message: SessionMessage) -> bytes:
-    """The message as one line."""
+    """Return the message as one line."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace") + b"\n"
 
 
 def is_finer(level: str, than: str) -> bool:
-    """Whether a log of this level holds more than one of the other ("": none at all)."""
+    """Return whether a log of this level holds more than one of the other ("": none at all)."""
     return level in LEVELS and (than not in LEVELS or LEVELS.index(level) < LEVELS.index(than))
 
 

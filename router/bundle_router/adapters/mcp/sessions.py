@@ -242,7 +242,7 @@ class McpSessions:
         return entry
 
     def _made(self) -> Hub:
-        """The hub, made on first use, on its loop: the import of the SDK takes a second."""
+        """Return the hub, made on first use, on its loop: the import of the SDK takes a second."""
         with self._making:
             if self._hub is None:
                 with needs_extra("reaching tool servers", "mcp"):

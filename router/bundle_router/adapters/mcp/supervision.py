@@ -53,7 +53,7 @@ def main(router: int, import_root: str) -> None:
 
 
 def _watch_children() -> int:
-    """A descriptor that becomes readable when a child ends."""
+    """Return a descriptor that becomes readable when a child ends."""
     readable, writable = os.pipe()
     for descriptor in (readable, writable):
         os.set_blocking(descriptor, False)
@@ -269,7 +269,8 @@ class Supervision:
             server.control.close()
 
     def _left(self, *, all_ended: bool) -> dict[int, list[int]]:
-        """The processes left of each server, nearest first, by its number. Kills those of servers that are gone."""
+        """Return the processes left of each server, nearest first, by its number. Kills those of servers that are
+        gone."""
         of_pid = {server.pid: server.number for server in self._servers.values() if server.pid and not server.ended}
         if sys.platform != "linux":
             return {number: [pid] for pid, number in of_pid.items()}
@@ -306,7 +307,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _top() -> int:
-    """The mark that those of the servers begin below: the one this process was given itself, if it was."""
+    """Return the mark that those of the servers begin below: the one this process was given itself, if it was."""
     import resource
 
     own = resource.getrlimit(RLIMIT_LOCKS)[1]
@@ -323,7 +324,7 @@ def _mark(number: int) -> None:
 
 
 def _marked(pid: int) -> int | None:
-    """The number of the server whose mark the process carries, None where there is none."""
+    """Return the number of the server whose mark the process carries, None where there is none."""
     try:
         with open(f"/proc/{pid}/limits", encoding="ascii") as limits:  # noqa: PTH123  # pathlib costs 5 ms here
             mark = next(line.split()[-2] for line in limits if line.startswith("Max file locks"))
@@ -333,7 +334,7 @@ def _marked(pid: int) -> int | None:
 
 
 def _children_of_this_process() -> set[int]:
-    """Its direct children, or -1 where the kernel does not say."""
+    """Return its direct children, or -1 where the kernel does not say."""
     pid = os.getpid()
     try:
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:  # noqa: PTH123  # as above
@@ -343,7 +344,7 @@ def _children_of_this_process() -> set[int]:
 
 
 def processes_by_parent() -> dict[int, list[int]]:
-    """Every process by its parent, as /proc shows them now. Empty where there is no /proc."""
+    """Return every process by its parent, as /proc shows them now. Empty where there is no /proc."""
     children: dict[int, list[int]] = {}
     try:
         names = [name for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # as above
@@ -367,7 +368,7 @@ def _below(root: int, children: dict[int, list[int]]) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Every process below `root`, nearest first, as /proc shows them now. Empty where there is no /proc."""
+    """Return every process below `root`, nearest first, as /proc shows them now. Empty where there is no /proc."""
     return _below(root, processes_by_parent())
 
 

@@ -61,8 +61,8 @@ class TokenFile:
         return about.st_ino, about.st_mtime_ns
 
     def unusable(self, now: float) -> str:
-        """Why there is no token to send and none to be had without a person; empty when there may be. `now` in seconds
-        since 1970."""
+        """Return why there is no token to send and none to be had without a person; empty when there may be. `now` in
+        seconds since 1970."""
         found = self._all()
         tokens = found.get("tokens")
         if not isinstance(tokens, dict):
@@ -100,7 +100,7 @@ class TokenFile:
         return True
 
     def read(self, name: str) -> Any:
-        """The value, or None when there is none, or none that can be trusted."""
+        """Return the value, or None when there is none, or none that can be trusted."""
         return self._all().get(name)
 
     def write(self, **values: Any) -> None:

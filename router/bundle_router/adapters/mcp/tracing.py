@@ -27,7 +27,7 @@ def trace_only(context: Context) -> Context:
 
 @contextmanager
 def traced(method: str, number: int, params: dict[str, Any]) -> Iterator[None]:
-    """The span of a request that the SDK would make, with the trace put into `params["_meta"]` as the SDK does."""
+    """Give the span of a request that the SDK would make, with the trace put into `params["_meta"]` as the SDK does."""
     from mcp.shared._otel import inject_trace_context, otel_span  # not exported; mcp is pinned below 3
     from opentelemetry.trace import ProxyTracerProvider, SpanKind, get_current_span, get_tracer_provider
 

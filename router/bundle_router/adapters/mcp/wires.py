@@ -43,7 +43,7 @@ class ConnectionSetting:
 
 
 def refusal(server: Server, *, development: bool) -> ServerFault | None:
-    """Why the server may not be connected to, whatever its state."""
+    """Return why the server may not be connected to, whatever its state."""
     if not server.enabled:
         return ServerFault("not_permitted", "it is switched off")
     if server.traits.starts_process and not development:
@@ -72,7 +72,7 @@ def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
 
 
 def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
-    """The headers of an HTTP server. Raises ServerFault."""
+    """Return the headers of an HTTP server. Raises ServerFault."""
     headers = {name: value.strip() for name, value in _resolved(server.headers, environ).items()}
     for name, value in headers.items():
         if not value.isascii() or not value.isprintable():

@@ -62,7 +62,7 @@ class SecretRedactor:
             self._rules, self._kept = rules, kept
 
     def redact(self, text: str) -> str:
-        """The text without its secrets; the same object when there is none."""
+        """Return the text without its secrets; the same object when there is none."""
         data = text.encode("utf-8", "surrogatepass")
         if not self._rules.suspicious(data):
             return text
@@ -70,7 +70,7 @@ class SecretRedactor:
         return text if redacted == data else redacted.decode("utf-8", "surrogatepass")
 
     def is_clean(self, text: str) -> bool:
-        """Whether neither the text nor, if it is JSON, the value it encodes holds a secret. True only when sure.
+        """Return whether neither the text nor, if it is JSON, the value it encodes holds a secret. True only when sure.
 
         Meant for a record that was just encoded: one pass, and no walk over its values, for nearly all of them.
         """
@@ -84,7 +84,7 @@ class SecretRedactor:
         return sorted({label.decode() for label in after if after.count(label) > before.count(label)})
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
-        """Each text redacted, in one pass for all of them when all are clean: then the same sequence comes back."""
+        """Return each text redacted, in one pass when all are clean: the same sequence then."""
         # Two newlines: they end whatever one text began, and don't look like a fold in base64.
         if not self._rules.suspicious("\n\n".join(texts).encode("utf-8", "surrogatepass")):
             return texts
@@ -92,7 +92,7 @@ class SecretRedactor:
         return texts if all(new is old for new, old in zip(redacted, texts, strict=True)) else redacted
 
     def redact_value(self, value: Any) -> Any:
-        """A JSON value without its secrets, keys included; the same object when there is none.
+        """Return a JSON value without its secrets, keys included; the same object when there is none.
 
         What stands under the name of a secret (`password`, `authorization`) goes whole, whatever it looks like.
         Values of other types than JSON's are left as they are.
@@ -144,7 +144,7 @@ def _merged(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
 
 
 def _outside(hits: list[SecretHit], placeholders: list[tuple[int, int]]) -> list[SecretHit]:
-    """The parts of the hits that no placeholder covers. Both lists are ordered and free of overlaps."""
+    """Return the parts of the hits that no placeholder covers. Both lists are ordered and free of overlaps."""
     if not placeholders:
         return hits
     parts: list[SecretHit] = []

@@ -26,7 +26,7 @@ class Pattern:
         self.groups: int = self._regexp.groups
 
     def spans(self, data: bytes, start: int = 0, end: int | None = None) -> Iterator[tuple[tuple[int, int], ...]]:
-        """The spans of the whole match and of each group, for each match that does not overlap the one before.
+        """Yield the spans of the whole match and of each group, for each match that does not overlap the one before.
 
         A group that took no part has the span (-1, -1).
         """
@@ -48,7 +48,7 @@ def pattern(regex: str) -> Pattern:
 
 
 def literal(data: str | bytes) -> str:
-    """A regex that matches just these bytes (of a str: its UTF-8)."""
+    """Return a regex that matches just these bytes (of a str: its UTF-8)."""
     raw = data.encode() if isinstance(data, str) else data
     return "".join(f"\\x{byte:02x}" for byte in raw)
 

@@ -226,13 +226,14 @@ class RuleBook:
         return RuleBook({})
 
     def suspicious(self, data: bytes) -> bool:
-        """Whether any probe matches, or would without escapes. False: nothing is to be redacted. True: it may be."""
+        """Return whether any probe matches, or would without escapes. False: nothing is to be redacted. True: it may
+        be."""
         if self._set.matching(data) is not None:
             return True
         return b"\\" in data and self._set.matching(encodings.probed(data)) is not None
 
     def hits(self, data: bytes) -> list[SecretHit]:
-        """Every secret in the text, in no order; they may overlap."""
+        """Return every secret in the text, in no order; they may overlap."""
         return list(self._search(data, MAX_LAYERS, _Budget(16 * len(data) + 65_536)))
 
     def _search(self, data: bytes, layers: int, budget: _Budget) -> Iterator[SecretHit]:

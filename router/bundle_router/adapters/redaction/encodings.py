@@ -88,7 +88,7 @@ def unescaped(data: bytes) -> View:
 
 
 def probed(data: bytes) -> bytes:
-    """A text in which nothing matches `ESCAPED`, without its other escapes: `unescaped`, but quick."""
+    """Return a text in which nothing matches `ESCAPED`, without its other escapes: `unescaped`, but quick."""
     if b"\\u" in data:
         return unescaped(data).data
     for letter, character in _SIMPLE.items():
@@ -97,7 +97,7 @@ def probed(data: bytes) -> bytes:
 
 
 def unescaped_form(data: bytes) -> View:
-    """The same, with `+` read as a space."""
+    """Return the same, with `+` read as a space."""
     return unescaped(data.replace(b"+", b" "))
 
 
@@ -107,7 +107,7 @@ def unfolded(data: bytes) -> View:
 
 
 def base64_decoded(data: bytes) -> Iterator[View]:
-    """The written text in each run of base64, of either alphabet.
+    """Yield the written text in each run of base64, of either alphabet.
 
     A run may be glued to a path or a name, so its groups begin where text comes out, not where the run does.
     """
@@ -121,7 +121,7 @@ def base64_decoded(data: bytes) -> Iterator[View]:
 
 
 def _written(run: bytes, offset: int, at: int) -> Iterator[View]:
-    """What is written text in one decoding of a run."""
+    """Yield what is written text in one decoding of a run."""
     length = len(run) - offset
     # A last group of two or three characters still holds one or two bytes; one character holds none.
     decoded = binascii.a2b_base64(run[offset : len(run) - (length % 4 == 1)] + b"==")

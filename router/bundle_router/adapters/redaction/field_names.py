@@ -74,7 +74,7 @@ _SEPARATORS = re.compile(r"[\s_.-]+")
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Whether the value under this name is a secret whatever it looks like."""
+    """Return whether the value under this name is a secret whatever it looks like."""
     if len(name) > 100:
         return False
     bare = _SEPARATORS.sub("", name).lower()
@@ -83,5 +83,5 @@ def is_secret_name(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_header_name(name: str) -> bool:
-    """Whether this is the name of a header that carries a secret."""
+    """Return whether this is the name of a header that carries a secret."""
     return len(name) <= 40 and _SEPARATORS.sub("", name).lower() in HEADERS

@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r"(?:\w+ )?\$\{?\w+\}?")
 
 
 def plain_strings(value: Any) -> list[str] | None:
-    """Every string of the value, keys included; None when a name in it says that a secret follows.
+    """Return every string of the value, keys included; None when a name in it says that a secret follows.
 
     None also when it is nested too deeply.
     """
@@ -56,7 +56,7 @@ def plain_strings(value: Any) -> list[str] | None:
 
 
 def rebuilt(value: Any, redact: Callable[[str], str], named: str, is_placeholder: Callable[[str], bool]) -> Any:
-    """A copy of the value with `redact` applied to every string and `named` in place of every named secret."""
+    """Return a copy of the value with `redact` applied to every string and `named` in place of every named secret."""
     root: list[Any] = [None]
     tuples: list[tuple[list[Any] | dict[Any, Any], Any, list[Any]]] = []
     work: list[tuple[Any, list[Any] | dict[Any, Any], Any, bool, int]] = [(value, root, 0, False, 0)]
@@ -90,7 +90,7 @@ def _opened_object(
     depth: int,
     secret: bool,
 ) -> dict[Any, Any]:
-    """The object with its keys redacted and its values put to work. Keys that became equal are told apart."""
+    """Return the object with its keys redacted and its values put to work. Keys that became equal are told apart."""
     opened: dict[Any, Any] = {}
     named = "value" if secret else _named_value(node)
     for key, item in node.items():

@@ -38,7 +38,7 @@ def _spellings(value: str) -> Iterator[bytes]:
 
 
 def label_of(kind: str, name: str) -> str:
-    """What stands in place of a value: `env:GITHUB_TOKEN`, `token:endpoint`."""
+    """Return what stands in place of a value: `env:GITHUB_TOKEN`, `token:endpoint`."""
     return f"{kind}:{_LABEL_UNSAFE.sub('_', name)[:100]}"
 
 

@@ -43,7 +43,7 @@ def is_token(value: bytes) -> bool:
 
 
 def is_long_token(value: bytes) -> bool:
-    """A token with a digit: for places where prose is as likely."""
+    """Return a token with a digit: for places where prose is as likely."""
     return is_value(value) and re.search(rb"[0-9]", value) is not None
 
 
@@ -149,5 +149,5 @@ SHAPES: Final = (*_STRUCTURAL, *TOKEN_SHAPES)
 
 
 def confirmed(shape: Shape, name: bytes) -> bool:
-    """Whether the name group of a shape's match names a secret."""
+    """Return whether the name group of a shape's match names a secret."""
     return is_secret_name(name.decode("latin-1"))

@@ -40,7 +40,7 @@ _LONGEST_PAUSE_S: Final = 0.002
 
 
 def open_runs(storage: Storage, path: Path, *, durable: bool) -> int:
-    """A descriptor of the runs directory, made with its parents where absent."""
+    """Return a descriptor of the runs directory, made with its parents where absent."""
     text = str(path)
     with translated("open the runs directory", text):
         missing = [p for p in (path, *path.parents) if not p.exists() and not p.is_symlink()]
@@ -125,7 +125,7 @@ def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
 
 
 def named(pids: tuple[int, ...]) -> str:
-    """Words for those processes, ours among them."""
+    """Return words for those processes, ours among them."""
     words = ["this process (another Router of it)" if pid == os.getpid() else f"process {pid}" for pid in pids]
     return " and ".join(words) or "another process"
 
@@ -147,12 +147,12 @@ def try_lock(storage: Storage, fd: int, operation: int, until_s: float) -> bool:
 
 
 def identity(found: os.stat_result) -> tuple[int, int]:
-    """What tells one file from any other: its device and inode."""
+    """Return what tells one file from any other: its device and inode."""
     return found.st_dev, found.st_ino
 
 
 def read_text(storage: Storage, dir_fd: int, name: str, *, max_bytes: int = 64 * 1024 * 1024) -> str | None:
-    """The text of a small file of the run; None if absent. Undecodable bytes come as U+FFFD."""
+    """Return the text of a small file of the run; None if absent. Undecodable bytes come as U+FFFD."""
     try:
         fd = storage.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dir_fd)
     except FileNotFoundError:
@@ -204,7 +204,7 @@ def write_header(storage: Storage, dir_fd: int, path: Path, header: Mapping[str,
 
 
 def read_header(storage: Storage, dir_fd: int, path: Path) -> dict[str, Any] | None:
-    """What `run.json` says; None where there is none yet (or an empty one, which power loss may leave)."""
+    """Return what `run.json` says; None where there is none yet (or an empty one, which power loss may leave)."""
     where, run_id = path / HEADER_FILE, path.name
     with translated("read", str(where)):
         text = read_text(storage, dir_fd, HEADER_FILE)
@@ -278,7 +278,7 @@ class RunFolder:
         )
 
     def is_there(self) -> bool:
-        """Whether the run's path still leads to the folder that the log was opened on."""
+        """Return whether the run's path still leads to the folder that the log was opened on."""
         try:
             return identity(self._storage.stat(self.path, follow_symlinks=False)) == self._identity
         except FileNotFoundError:
@@ -286,7 +286,7 @@ class RunFolder:
 
     @contextmanager
     def opened(self) -> Iterator[int]:
-        """A descriptor of the run directory, which has to be the one that the log was opened on."""
+        """Give a descriptor of the run directory, which has to be the one that the log was opened on."""
         try:
             fd = open_run(self._storage, self.path)
         except FileNotFoundError:
@@ -351,7 +351,7 @@ class RunFolder:
                     self._storage.close(fd)
 
     def kept_file(self, name: str) -> int:
-        """A descriptor of a file for appending, which is kept as the lock is. Only while the lock is held."""
+        """Return a descriptor of a file for appending, which is kept as the lock is. Only while the lock is held."""
         if name not in self._files:
             with self.opened() as folder, translated("open", f"{self.path}/{name}"):
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW

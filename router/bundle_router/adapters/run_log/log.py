@@ -112,7 +112,7 @@ class DiskRunLog:
         return self._chain.head
 
     def artifacts(self) -> ArtifactStore:
-        """The artifact store of this run."""
+        """Return the artifact store of this run."""
         if self._artifacts is None:
             self._artifacts = self._setting.artifacts(str(self._path))
         return self._artifacts
@@ -157,7 +157,7 @@ class DiskRunLog:
         raise CorruptRun(f"{self._path} does not end as it did when it was closed", advice=advice)
 
     def record(self, seq: int) -> Record:
-        """One record that was read before, read again. Raises KeyError."""
+        """Return one record that was read before, read again. Raises KeyError."""
         with translated("read", self.path), self._folder.opened() as folder, self._chain.explained(folder):
             found = self._chain.record(folder, seq)
         if found is None:
@@ -231,7 +231,8 @@ class DiskRunLog:
             self._uncommitted, self._commits.reached = False, self.next_seq
 
     def _take_in(self, folder: int) -> tuple[Record, ...]:
-        """What others wrote; a torn end behind it is cut off. The caller holds the lock, so nobody is writing."""
+        """Return what others wrote; a torn end behind it is cut off. The caller holds the lock, so nobody is
+        writing."""
         try:
             if not self._chain.grown(folder):
                 return ()
@@ -305,7 +306,7 @@ class DiskRunLog:
     # --- run.json ---------------------------------------------------------------------------------------------------
 
     def _header_now(self, folder: int) -> dict[str, Any]:
-        """What `run.json` says now; what is known of it, where power loss took it. The caller holds the lock."""
+        """Return what `run.json` says now; what is known of it, where power loss took it. The caller holds the lock."""
         found = read_header(self._storage, folder, self._path)
         return found if found is not None else {**self._header, "restored": self._setting.clock.now()}
 

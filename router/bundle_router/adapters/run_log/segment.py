@@ -70,7 +70,7 @@ class Segment:
         self.end = seq + 1
 
     def between(self, seq: int) -> tuple[int, int] | None:
-        """The bytes among which a record stands, if it stands in this file; None where it can't."""
+        """Return the bytes among which a record stands, if it stands in this file; None where it can't."""
         at = bisect_right(self.marks, (seq, self.size))
         if at == 0 or seq >= self.end:
             return None
@@ -91,8 +91,8 @@ class RunChain:
         self.head = genesis(self.run_id)
 
     def has_grown(self) -> bool:
-        """Whether there is more than was taken in. Two looks at file sizes, by the run's path: one that was moved away
-        or deleted is noticed."""
+        """Return whether there is more than was taken in. Two looks at file sizes, by the run's path: one that was
+        moved away or deleted is noticed."""
         for segment, path in self._paths:
             try:
                 found = self._storage.stat(path, follow_symlinks=False)
@@ -150,7 +150,7 @@ class RunChain:
         return found.st_size
 
     def holds_a_line(self, dir_fd: int, sizes: Mapping[str, int]) -> bool:
-        """Whether one of the files, of these sizes, holds a whole line that was not taken in."""
+        """Return whether one of the files, of these sizes, holds a whole line that was not taken in."""
         for segment in (one for one in self.segments if one.name in sizes):
             fd = self._storage.open(segment.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
             try:
@@ -181,7 +181,7 @@ class RunChain:
                     waiting[at] = (segment, lines, following)
 
     def _following(self, waiting: list[tuple[Segment, Iterator[bytes], bytes]]) -> int | None:
-        """Which of the files has the record that follows next; None where none has."""
+        """Return which of the files has the record that follows next; None where none has."""
         return next((at for at, (_, _, line) in enumerate(waiting) if link(line).seq == self.next_seq), None)
 
     def _taken(self, segment: Segment, line: bytes) -> dict[str, Any]:
@@ -299,7 +299,8 @@ class RunChain:
                 self._storage.close(fd)
 
     def corrupt(self, dir_fd: int, why: str) -> CorruptRun:
-        """The error for a run whose records do not add up: names the first bad one, for which it reads them all."""
+        """Return the error for a run whose records do not add up: names the first bad one, for which it reads them
+        all."""
         with ExitStack() as opened:
             files: dict[str, Iterator[bytes]] = {}
             for segment in self.segments:
@@ -353,7 +354,7 @@ class GroupCommit:
                 self._changed.notify_all()
 
     def _sync_files(self) -> int:
-        """One `fdatasync` for each file with records that are not on disk yet. Returns the `seq` they reach to."""
+        """Sync each file with records that are not on disk yet, once. Returns the `seq` they reach to."""
         reached = self._chain.next_seq  # read before syncing: appends that come meanwhile wait for the next round
         for segment in self._chain.segments:
             if segment.end > self.reached:

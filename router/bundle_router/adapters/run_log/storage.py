@@ -69,12 +69,12 @@ _ADVICE: Final = {
 
 
 def failed(doing: str, path: str, kind: str, why: str, *, advice: str = "") -> StorageError:
-    """A StorageError with the advice that fits its kind, unless the caller knows better."""
+    """Return a StorageError with the advice that fits its kind, unless the caller knows better."""
     return StorageError(f"can't {doing} {path}: {why}", kind=kind, advice=advice or _ADVICE[kind])
 
 
 def from_os(doing: str, path: str, error: OSError) -> StorageError:
-    """The StorageError for a failed call."""
+    """Return the StorageError for a failed call."""
     return storage_error(f"can't {doing} {path}", error)
 
 

@@ -76,7 +76,7 @@ class DiskRunStore:
         return self._tokens.token
 
     def is_alive(self, writer: str) -> bool:
-        """Whether the process of the token may still be at work; False only when it is gone for certain."""
+        """Return whether the process of the token may still be at work; False only when it is gone for certain."""
         return self._tokens.is_alive(writer)
 
     def check(self) -> None:
@@ -96,7 +96,7 @@ class DiskRunStore:
         self._tokens.close()
 
     def open(self, run_id: str) -> DiskRunLog | None:
-        """The run as it stands, to read and to append to; None if there is none. Writes and locks nothing.
+        """Return the run as it stands, to read and to append to; None if there is none. Writes and locks nothing.
 
         Raises CorruptRun, StorageError.
         """
@@ -120,8 +120,8 @@ class DiskRunStore:
         return DiskRunLog(self._setting, path, header, found) if header is not None else None
 
     def _lost_header(self, folder: int, path: Path, found: tuple[int, int]) -> dict[str, Any] | None:
-        """A header for a run whose `run.json` power loss took, as far as its records say; None where there are none
-        either: it is no run."""
+        """Return a header for a run whose `run.json` power loss took, as far as its records say; None where there are
+        none either: it is no run."""
         size = 0
         for name in FILES.values():
             with contextlib.suppress(FileNotFoundError):

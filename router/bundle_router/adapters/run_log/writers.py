@@ -84,7 +84,7 @@ class WriterTokens:
         _HELD.add(fd)
 
     def is_alive(self, token: str) -> bool:
-        """Whether the process of the token may still be at work; False only when it is gone for certain."""
+        """Return whether the process of the token may still be at work; False only when it is gone for certain."""
         if token == self._token and self._pid == os.getpid():
             return True
         if not token or not token.isalnum():
@@ -156,7 +156,7 @@ def refuse_without_locks(storage: Storage, runs: Path, found: FileSystem | None 
 
 
 def _are_honoured(storage: Storage, runs: Path) -> bool:
-    """Whether a second process is refused a lock that is held."""
+    """Return whether a second process is refused a lock that is held."""
     path = runs / f".lock-probe-{secrets.token_hex(4)}"
     with translated("try the locks of", str(runs)):
         fd = storage.open(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

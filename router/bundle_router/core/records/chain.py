@@ -133,12 +133,12 @@ class Checked:
 
 
 def genesis(run_id: str) -> str:
-    """What the first record of a run has as `prev`."""
+    """Return what the first record of a run has as `prev`."""
     return digest(f"bundle-router.run/1\n{run_id}")
 
 
 def seal(record: dict[str, Any], seq: int, prev: str) -> tuple[bytes, str]:
-    """The line of a record, newline included, and its hash.
+    """Return the line of a record, newline included, and its hash.
 
     Raises ValueError when the record is empty, carries the chain's own fields, holds NaN or is larger than `MAX_LINE`;
     TypeError when it holds something that is not JSON.
@@ -147,7 +147,7 @@ def seal(record: dict[str, Any], seq: int, prev: str) -> tuple[bytes, str]:
 
 
 def encode_record(record: dict[str, Any]) -> str:
-    """The canonical JSON of a record that is not sealed yet. Raises as `seal` does."""
+    """Return the canonical JSON of a record that is not sealed yet. Raises as `seal` does."""
     if not record or "seq" in record or "prev" in record or "hash" in record:
         raise ValueError("a record has at least one field, and none called seq, prev or hash: the log adds those")
     return encode_object(record)
@@ -186,7 +186,7 @@ def seal_text(text: str, seq: int, prev: str) -> tuple[bytes, str]:
 
 
 def unseal(line: bytes) -> Sealed:
-    """The record of one line (with or without its newline), checked against its hash. Raises BadLine."""
+    """Return the record of one line (with or without its newline), checked against its hash. Raises BadLine."""
     line = line.removesuffix(b"\n")
     found = _SUFFIX.match(line, max(0, len(line) - _SUFFIX_BYTES))
     if found is None:
@@ -211,7 +211,8 @@ def link(line: bytes) -> Link:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """The record of one line, its hash not checked. Raises BadLine unless it is a JSON object with a whole `seq`."""
+    """Return the record of one line, its hash not checked. Raises BadLine unless it is a JSON object with a whole
+    `seq`."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -228,7 +229,7 @@ def parse(line: bytes) -> dict[str, Any]:
 
 
 def boundary(read: Read, size: int, *, block: int = 65_536) -> int:
-    """The offset just behind the last newline of a file of `size` bytes: what follows is a torn line."""
+    """Return the offset just behind the last newline of a file of `size` bytes: what follows is a torn line."""
     end = size
     while end > 0:
         start = max(0, end - block)
@@ -240,7 +241,7 @@ def boundary(read: Read, size: int, *, block: int = 65_536) -> int:
 
 
 def lines_forward(read: Read, end: int, *, block: int = 1024 * 1024) -> Iterator[bytes]:
-    """The complete lines of a file up to `end` (a `boundary`), first to last."""
+    """Yield the complete lines of a file up to `end` (a `boundary`), first to last."""
     rest = b""
     for offset in range(0, end, block):
         *whole, rest = (rest + read(offset, min(block, end - offset))).split(b"\n")
@@ -248,7 +249,8 @@ def lines_forward(read: Read, end: int, *, block: int = 1024 * 1024) -> Iterator
 
 
 def lines_backward(read: Read, end: int, *, block: int = 65_536) -> Iterator[bytes]:
-    """The complete lines of a file, last first, from `end` (a `boundary`); read block by block as they are taken."""
+    """Yield the complete lines of a file, last first, from `end` (a `boundary`); read block by block as they are
+    taken."""
     while end > 0:
         start, data = _block_with_a_line(read, end, block)
         first = 0 if start == 0 else data.index(b"\n") + 1
@@ -257,7 +259,8 @@ def lines_backward(read: Read, end: int, *, block: int = 65_536) -> Iterator[byt
 
 
 def _block_with_a_line(read: Read, end: int, block: int) -> tuple[int, bytes]:
-    """The bytes before `end`, enough of them to hold the whole last line and, unless from 0, the newline before it."""
+    """Return the bytes before `end`, enough of them to hold the whole last line and, unless from 0, the newline before
+    it."""
     while True:
         start = max(0, end - block)
         data = read(start, end - start)
@@ -332,7 +335,7 @@ def check(files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None, 
 
 
 def _explain(cursors: list[_Cursor], seq: int) -> Break:
-    """Why no file offers record `seq` although there are lines left."""
+    """Return why no file offers record `seq` although there are lines left."""
     for cursor in cursors:
         if cursor.fault:
             return cursor.broken("changed", seq, cursor.fault)
@@ -350,7 +353,7 @@ def _explain(cursors: list[_Cursor], seq: int) -> Break:
 
 
 def _compare(count: int, hash_: str, head: Head | None) -> Break | None:
-    """What the end of the chain says against the end that was written when the run was closed."""
+    """Return what the end of the chain says against the end that was written when the run was closed."""
     if head is None or (count, hash_) == (head.count, head.hash):
         return None
     if count < head.count:
@@ -368,34 +371,35 @@ CHANGING: Final = frozenset(
 
 
 def workspace_of(header: Mapping[str, Any]) -> str | None:
-    """The workspace that the run was last opened with; None for a run of before it was recorded."""
+    """Return the workspace that the run was last opened with; None for a run of before it was recorded."""
     again = [one.get("workspace") for one in header.get("reopened", ()) if isinstance(one, dict)]
     return next((place for place in reversed([header.get("workspace"), *again]) if isinstance(place, str)), None)
 
 
 def is_early(header: Mapping[str, Any]) -> bool:
-    """Whether the run was begun before the first layout that is kept for good (the oldest of `tests/data/runs`)."""
+    """Return whether the run was begun before the first layout that is kept for good (the oldest of
+    `tests/data/runs`)."""
     return "seal" not in header and "workspace" not in header
 
 
 def opening_digest(header: Mapping[str, Any]) -> str:
-    """The digest of what was stated when the run was opened."""
+    """Return the digest of what was stated when the run was opened."""
     return digest_of({name: value for name, value in header.items() if name not in CHANGING})
 
 
 def sealed(header: Mapping[str, Any]) -> dict[str, Any]:
-    """The header with its seal, as it is written."""
+    """Return the header with its seal, as it is written."""
     rest = {name: value for name, value in header.items() if name != "seal"}
     return {**rest, "seal": digest_of(rest)}
 
 
 def is_edited(header: Mapping[str, Any]) -> bool:
-    """True when the header has a seal and is not what was sealed."""
+    """Return True when the header has a seal and is not what was sealed."""
     return "seal" in header and sealed(header)["seal"] != header["seal"]
 
 
 def faults(header: Mapping[str, Any], first: Mapping[str, Any] | None) -> list[str]:
-    """What is wrong with a header, one sentence each; `first` is the run's first record, if it has one."""
+    """Return what is wrong with a header, one sentence each; `first` is the run's first record, if it has one."""
     found = ["it was changed after it was written"] if is_edited(header) else []
     stated = (first or {}).get("run_json")
     if stated is not None and stated != opening_digest(header) and "restored" not in header:

@@ -41,7 +41,8 @@ class RunStamp:
     rest: str
 
     def follows(self, length: int, records: str) -> bool:
-        """Whether the records may be those of an earlier stamp with others behind them, rather than in their place."""
+        """Return whether the records may be those of an earlier stamp with others behind them, rather than in their
+        place."""
         return self.length > length or (self.length, self.records) == (length, records)
 
 

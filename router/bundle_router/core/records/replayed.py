@@ -49,7 +49,7 @@ class Replayed:
 
 
 def conclude(question: Question, reply: Reply | None) -> Decision:
-    """The decision that a question and what became of it lead to. What can't be heard counts as a failure."""
+    """Return the decision that a question and what became of it lead to. What can't be heard counts as a failure."""
     if reply is None:
         return give_up(question, None)
     reply = admitted(reply)

@@ -93,7 +93,7 @@ class RunRows:
         self._started: dict[str, Mapping[str, Any]] = {}
 
     def of(self, record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
-        """The rows of one record; none for types this version doesn't know.
+        """Yield the rows of one record; none for types this version doesn't know.
 
         Every value fits its column, whatever the record holds: see `fitted`. What is absent is None.
         """
@@ -110,7 +110,7 @@ class RunRows:
             yield from (("artifacts", row) for row in _artifacts(record))
 
     def unfinished(self) -> Iterator[tuple[Table, Row]]:
-        """The calls that began and have no end, each under the `seq` of its beginning."""
+        """Yield the calls that began and have no end, each under the `seq` of its beginning."""
         yield from (("calls", self._call(record, {})) for record in self._started.values())
 
     def take_up(self, begun: Iterable[Mapping[str, Any]]) -> None:
@@ -118,7 +118,8 @@ class RunRows:
         self._started |= {str(row.get("call_id")): row for row in begun}
 
     def label(self, position: int, label: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
-        """The rows of a reviewer's label: a bundle each. `position` is that of the label's first row in the run."""
+        """Yield the rows of a reviewer's label: a bundle each. `position` is that of the label's first row in the
+        run."""
         decision_id = label.get("decision_id")
         seq = self._seqs.get(str(decision_id), -1)
         votes = [(id_, True) for id_ in label.get("needed", ())] + [(id_, False) for id_ in label.get("not_needed", ())]
@@ -146,12 +147,12 @@ class RunRows:
 
 
 def rows(record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
-    """The rows of one record that need no other. See `RunRows.of`."""
+    """Yield the rows of one record that need no other. See `RunRows.of`."""
     yield from RunRows(str(record.get("run_id", ""))).of(record)
 
 
 def fitted(value: Any, kind: Kind) -> Any:
-    """A value as its column can hold it, in every database and file format; None where it can't be.
+    """Return a value as its column can hold it, in every database and file format; None where it can't be.
 
     Text: NUL and lone surrogates become U+FFFD, for all to see; what is not text becomes its JSON. Numbers: within
     64 bits. Timestamps: RFC 3339 in UTC, as records have it.
@@ -170,7 +171,7 @@ def fitted(value: Any, kind: Kind) -> Any:
 
 
 def _picked(table: Table, *sources: Mapping[str, Any]) -> Row:
-    """The table's columns from the first source that has them."""
+    """Return the table's columns from the first source that has them."""
     return {
         name: fitted(next((s[name] for s in sources if s.get(name) is not None), None), kind)
         for name, kind in COLUMNS[table].items()

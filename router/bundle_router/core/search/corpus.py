@@ -63,7 +63,8 @@ class Texts:
 
 
 def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts:
-    """The texts of a catalog. `reviewed` holds the canonical names of tools whose pinned text a person has read."""
+    """Return the texts of a catalog. `reviewed` holds the canonical names of tools whose pinned text a person has
+    read."""
     tools = {
         name: _tool(card, _standing(catalog, card, name in reviewed))
         for name, card in catalog.cards.items()
@@ -75,7 +76,7 @@ def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts
 
 
 def corpus_of(texts: Texts, analyzer: Analyzer) -> Corpus:
-    """The documents to index. Takes milliseconds for every hundred tools."""
+    """Return the documents to index. Takes milliseconds for every hundred tools."""
     return make_corpus(texts.bundles, texts.tools, analyzer)
 
 
@@ -110,13 +111,13 @@ def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
 
 
 def _placed(texts: Texts) -> set[tuple[SearchCollection, str]]:
-    """Where the tools' documents stand."""
+    """Return where the tools' documents stand."""
     ranks_tools = outline_of(texts).ranks_tools
     return {(name, tool.id) for tool in texts.tools for name in collections_of(tool, ranks_tools)}
 
 
 def outline_of(texts: Texts) -> Corpus:
-    """The corpus without its documents: all that is needed beside an index that was made before."""
+    """Return the corpus without its documents: all that is needed beside an index that was made before."""
     return outline(texts.bundles, texts.tools)
 
 
@@ -139,7 +140,7 @@ def _bundle(bundle: Bundle, trusted: Collection[str]) -> BundleText:
 
 
 def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:
-    """What of the step is searched: bounded, runs of white space as one space, the latest recent step first."""
+    """Return what of the step is searched: bounded, runs of white space as one space, the latest recent step first."""
     short = step.model_copy(
         update={
             "goal": _plain(step.goal, MAX_GOAL),
@@ -151,6 +152,6 @@ def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:
 
 
 def _plain(text: str, limit: int) -> str:
-    """Normalised before it is cut a second time: one character can stand for eighteen. Line ends separate wishes."""
+    """Normalise before the second cut: one character can stand for eighteen. Line ends separate wishes."""
     short = unicodedata.normalize("NFKC", text[:limit])[:limit]
     return "\n".join(" ".join(line.split()) for line in short.splitlines())

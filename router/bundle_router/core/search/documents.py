@@ -115,13 +115,13 @@ class Corpus:
         return "reviewed" if self.pinned else "tools"
 
     def count(self, collection: Collection) -> int:
-        """How many tools a collection of tools holds."""
+        """Return how many tools a collection of tools holds."""
         apart = len(self.unread) + (len(self.pinned) if collection == "tools" else 0)
         return len(self.servers) - apart
 
 
 def outline(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> Corpus:
-    """The corpus without its documents."""
+    """Return the corpus without its documents."""
     named, by_id = tuple(bundles), {tool.id: tool for tool in tools}
     read = {id_ for id_, tool in by_id.items() if tool.standing != "unread"}
     return Corpus(
@@ -148,7 +148,7 @@ def _is_silent(bundle: BundleText, by_id: Mapping[str, ToolText]) -> bool:
 
 
 def make_corpus(bundles: Iterable[BundleText], tools: Iterable[ToolText], analyzer: Analyzer) -> Corpus:
-    """The documents of a catalog. Ids of bundles must be unique, and so must ids of tools."""
+    """Return the documents of a catalog. Ids of bundles must be unique, and so must ids of tools."""
     named, texts = tuple(bundles), {tool.id: tool for tool in tools}
     corpus = outline(named, texts.values())
     documents = [bundle_document(row, trusted_tools(row, texts), analyzer) for row in named]
@@ -160,12 +160,12 @@ def make_corpus(bundles: Iterable[BundleText], tools: Iterable[ToolText], analyz
 
 
 def trusted_tools(bundle: BundleText, by_id: Mapping[str, ToolText]) -> list[ToolText]:
-    """The bundle's tools whose text counts towards it."""
+    """Return the bundle's tools whose text counts towards it."""
     return [by_id[id_] for id_ in bundle.tools if id_ in by_id and by_id[id_].standing == "trusted"]
 
 
 def collections_of(tool: ToolText, ranks_tools: Collection) -> tuple[Collection, ...]:
-    """The collections that hold the tool; `ranks_tools` is the one that tools are ranked in."""
+    """Return the collections that hold the tool; `ranks_tools` is the one that tools are ranked in."""
     if tool.standing == "unread":
         return ("unread",)
     if tool.standing == "pinned":
@@ -174,7 +174,7 @@ def collections_of(tool: ToolText, ranks_tools: Collection) -> tuple[Collection,
 
 
 def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
-    """The document of a tool, for the first collection that holds it."""
+    """Return the document of a tool, for the first collection that holds it."""
     weights = TOOL_WEIGHTS
     most = MAX_UNREAD_CHARS if tool.standing == "unread" else None
     description, parameter_text = tool.description[:most], tool.parameter_text[:most]

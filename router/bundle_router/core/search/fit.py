@@ -113,7 +113,7 @@ def _fit_words(
     base: Callable[[Label], Mapping[str, float]],
     trusts: Sequence[float],
 ) -> tuple[Fit, list[_Replayed]]:
-    """The fit of the memory of words, and how each step was ranked with what it chose (none, maybe)."""
+    """Return the fit of the memory of words, and how each step was ranked with what it chose (none, maybe)."""
     kept = bounded(labels)
     examples, rarity = make_examples(kept, analyzer, base)
     replayed = examples[:MAX_REPLAYED]
@@ -151,7 +151,7 @@ def _fit_words(
 def _fit_recall(
     kept: Sequence[Label], replayed: Sequence[_Replayed], words: Fit, recalling: Recalling
 ) -> RecallFit | None:
-    """Rule 4. None where nobody could be asked for any step."""
+    """Fit recall (rule 4). None where nobody could be asked for any step."""
     trust = words.memory.trust if words.memory is not None else 1.0
     remembered = Recollection.of(past_texts(kept[-MAX_REMEMBERED:]), recalling.embedder, 1.0)
     by_fold = [
@@ -182,8 +182,8 @@ def _fit_recall(
 def _replay(
     examples: Sequence[Example], rarity: Mapping[str, float], trust: float, places: Callable[[Example], frozenset[int]]
 ) -> list[_Replayed]:
-    """Every step with what was learned from examples of other folds alone. `places`: an example's folds, of which it is
-    ranked in the first."""
+    """Return every step with what was learned from examples of other folds alone. `places`: an example's folds, of the
+    first ranks it."""
     where = [places(example) for example in examples]
     memories = [
         learn([example for example, own in zip(examples, where, strict=True) if fold not in own], rarity, trust=trust)

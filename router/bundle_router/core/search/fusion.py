@@ -29,7 +29,7 @@ def with_memory(
     permitted: frozenset[str],
     votes: Mapping[str, float] = NO_VOTES,
 ) -> dict[str, float]:
-    """The scores with what memory adds, for permitted ids only. Memory can push an id down, never out."""
+    """Return the scores with what memory adds, for permitted ids only. Memory can push an id down, never out."""
     base = best_is_one(scores)
     if memory is None:
         return base
@@ -47,7 +47,7 @@ def best_is_one(scores: Mapping[str, float], best: int | None = None) -> dict[st
 
 
 def add_up(parts: Iterable[tuple[Mapping[str, float], float]], power: float) -> dict[str, float]:
-    """The sum over clauses of strength × score ** power, relative to its best."""
+    """Return the sum over clauses of strength × score ** power, relative to its best."""
     total: dict[str, float] = {}
     for scores, strength in parts:
         for id_, score in scores.items():

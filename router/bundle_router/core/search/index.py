@@ -66,7 +66,7 @@ class Vectors(Protocol):
     def nearest(
         self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
     ) -> Sequence[Near]:
-        """The `k` nearest documents among `within` where it is given, best first, equal ones by id."""
+        """Return the `k` nearest documents among `within` where it is given, best first, equal ones by id."""
 
 
 class Index(Protocol):
@@ -85,15 +85,15 @@ class Index(Protocol):
         within: frozenset[str] | None = None,
         counting: bool = True,
     ) -> Sequence[Hit]:
-        """The best `k` documents for the weighted query terms, among `within` where it is given. Without `counting`
-        no hit's `matched` is worked out (0)."""
+        """Return the best `k` documents for the weighted query terms, among `within` where it is given. Without
+        `counting` no hit's `matched` is worked out (0)."""
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
-        """How rare each term is among the collection's documents (an idf, ≥ 0); terms it has never seen are rarest."""
+        """Return how rare each term is among the collection's documents (an idf, ≥ 0); unseen terms are rarest."""
 
     def like(self, collection: Collection, term: str) -> Sequence[str]:
         """At most two words of the collection that a misspelt one may stand for, the commonest first: one letter apart
         (missing, added, another, or two that changed places)."""
 
     def knows(self, collection: Collection, term: str) -> bool:
-        """Whether any document of the collection holds the term."""
+        """Return whether any document of the collection holds the term."""

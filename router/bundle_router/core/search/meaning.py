@@ -35,7 +35,7 @@ class Passage:
 
 
 def passages_of(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> tuple[Passage, ...]:
-    """The passages of a catalog's texts, in the order of their ids."""
+    """Return the passages of a catalog's texts, in the order of their ids."""
     read = [tool for tool in tools if tool.standing != "unread"]
     trusted = {tool.id: tool for tool in read if tool.standing == "trusted"}
     found = [
@@ -54,12 +54,13 @@ def passages_of(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> tup
 
 
 def passage(text: str) -> str:
-    """What of a text is embedded: its beginning, as valid Unicode (tokenizers and JSON take no lone surrogates)."""
+    """Return what of a text is embedded: its beginning, as valid Unicode (tokenizers and JSON take no lone
+    surrogates)."""
     return text[:MAX_PASSAGE].encode("utf-8", "replace").decode("utf-8")
 
 
 def fault_in(vectors: Sequence[Sequence[float]], count: int, dimension: int | None = None) -> str:
-    """What is wrong with an embedder's output for `count` texts; empty when it can be taken.
+    """Return what is wrong with an embedder's output for `count` texts; empty when it can be taken.
 
     `dimension` is the length they must have; None: whatever they all have.
     """
@@ -76,13 +77,13 @@ def fault_in(vectors: Sequence[Sequence[float]], count: int, dimension: int | No
 
 
 def likeness(cosines: Mapping[str, float]) -> dict[str, float]:
-    """Rule 3's number for each document: 1 for the nearest."""
+    """Return rule 3's number for each document: 1 for the nearest."""
     best = max(cosines.values(), default=0.0)
     return {id_: (cosine / best) ** 2 for id_, cosine in cosines.items() if cosine > 0.0}
 
 
 def best_of_tools(near: Iterable[Near], owners: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Each bundle's nearest tool, by cosine."""
+    """Return each bundle's nearest tool, by cosine."""
     best: dict[str, float] = {}
     for id_, cosine in near:
         for bundle in owners.get(id_, ()):

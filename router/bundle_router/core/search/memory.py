@@ -91,11 +91,12 @@ class Memory:
     """What an id it has not seen keeps of its lexical score besides `trust`, so that what is new has a chance."""
 
     def features(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """The counts weighed by rarity, of those it has seen, scaled to length 1."""
+        """Return the counts weighed by rarity, of those it has seen, scaled to length 1."""
         return _unit({name: count * self.rarity[name] for name, count in counts.items() if name in self.rarity})
 
     def scores(self, features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES) -> dict[str, float]:
-        """What it adds, by id. Ids it has nothing to say about are absent. `votes`: what its recollection says."""
+        """Return what it adds, by id. Ids it has nothing to say about are absent. `votes`: what its recollection
+        says."""
         total: dict[str, float] = {}
         weights = self.weights
         for name, value in features.items():
@@ -116,7 +117,7 @@ class Memory:
         return scores
 
     def keeping(self, ids: Iterable[str]) -> Memory:
-        """The memory without what it knows about any other id."""
+        """Return the memory without what it knows about any other id."""
         known = frozenset(ids)
         kept = {
             name: {id_: weight for id_, weight in row.items() if id_ in known} for name, row in self.weights.items()
@@ -185,7 +186,7 @@ def count_features(text: str, marks: Iterable[str], analyzer: Analyzer) -> dict[
 
 
 def bounded(labels: Sequence[Label]) -> list[Label]:
-    """The labels that count: each text once for its run, and of one run at most `PER_RUN` for any one id."""
+    """Return the labels that count: each text once for its run, and of one run at most `PER_RUN` for any one id."""
     seen: set[tuple[str, str, tuple[str, ...]]] = set()
     used: Counter[tuple[str, str]] = Counter()
     kept: list[Label] = []
@@ -207,12 +208,12 @@ def in_order(labels: Iterable[Label]) -> list[Label]:
 
 
 def past_texts(labels: Sequence[Label]) -> list[PastText]:
-    """What is recalled of the labels."""
+    """Return what is recalled of the labels."""
     return [PastText(label.text, label.ids, label.run) for label in labels]
 
 
 def rarities(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """How rare each feature is among the labels."""
+    """Return how rare each feature is among the labels."""
     holders = Counter(name for row in counts for name in row)
     return {name: math.log1p(len(counts) / number) for name, number in sorted(holders.items())}
 
@@ -220,7 +221,8 @@ def rarities(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def make_examples(
     labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]]
 ) -> tuple[list[Example], dict[str, float]]:
-    """The labels with their features, in an order that does not depend on theirs, and the rarity of each feature."""
+    """Return the labels with their features, in an order that does not depend on theirs, and the rarity of each
+    feature."""
     ordered = in_order(labels)
     counts = [count_features(label.text, label.marks, analyzer) for label in ordered]
     rare = rarities(counts)

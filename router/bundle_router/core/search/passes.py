@@ -54,11 +54,11 @@ class Passes:
     ranks_tools: Collection = "tools"
 
     def of(self, terms: Terms, hints: Terms, need: float, scope: SearchScope, tools: bool) -> Pass:
-        """The ranking of a whole request, of which what its best documents hold is counted too."""
+        """Return the ranking of a whole request, of which what its best documents hold is counted too."""
         return self._of(terms, hints, need, scope, _Depth(self.weights.depth, tools))
 
     def of_clause(self, terms: Terms, scope: SearchScope, tools: bool) -> Pass:
-        """The ranking of one of a request's wishes: fewer documents, nothing counted."""
+        """Return the ranking of one of a request's wishes: fewer documents, nothing counted."""
         return self._of(terms, NO_TERMS, 0.0, scope, _Depth(self.weights.clause_depth, tools, counting=False))
 
     def _of(self, terms: Terms, hints: Terms, need: float, scope: SearchScope, depth: _Depth) -> Pass:
@@ -93,7 +93,7 @@ class Passes:
         return Pass(both, found, by_text, by_tool, strength, tool_strength, matched, known)
 
     def _familiar(self, collection: Collection, terms: Terms) -> float:
-        """The share of the request's own words that any document of the collection holds."""
+        """Return the share of the request's own words that any document of the collection holds."""
         found = sum(self.index.knows(collection, term) for term in terms.stems)
         return found / len(terms.stems) if terms.stems else 0.0
 
@@ -120,7 +120,7 @@ class Passes:
 
 
 def coherence_of(clauses: Sequence[Pass]) -> float:
-    """How much of what the clauses could get one bundle gives: 1 when one bundle is best for all of them."""
+    """Return how much of what the clauses could get one bundle gives: 1 when one bundle is best for all of them."""
     possible = sum(part.tool_strength for part in clauses)
     if possible <= 0.0:
         return 1.0

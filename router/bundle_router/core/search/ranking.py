@@ -104,7 +104,7 @@ class Search:
     def rank_bundles(
         self, request: Request, permitted: frozenset[str], memory: Memory | None = None, *, k: int = 50
     ) -> Ranking:
-        """The best `k` permitted bundles, best first. Those that nothing speaks for are absent."""
+        """Return the best `k` permitted bundles, best first. Those that nothing speaks for are absent."""
         scope = self._scope(permitted)
         found = self._find(request, scope, tools=False)
         features = self._features(request, memory)
@@ -118,7 +118,8 @@ class Search:
     def rank_tools(
         self, request: Request, permitted: frozenset[str], memories: Memories = NO_MEMORIES, *, k: int = 50
     ) -> tuple[Scored, ...]:
-        """The permitted tools, best first: those somebody read, then at most `unread_quota` of each other server."""
+        """Return the permitted tools, best first: those somebody read, then at most `unread_quota` of each other
+        server."""
         read, bundles = self._read(permitted)
         found = self._find(request, self._scope(bundles, read), tools=True)
         scores = self._pulled(request, found, bundles, memories)
@@ -131,18 +132,19 @@ class Search:
         return (*first, *self._unread(request, permitted & self.corpus.unread))[:k]
 
     def base_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
-        """What a memory of bundles is learned on top of: their relative scores, without any memory."""
+        """Return what a memory of bundles is learned on top of: their relative scores, without any memory."""
         return best_is_one(self._find(request, self._scope(bundles), tools=False).bundles, KEPT)
 
     def base_tool_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
-        """What a memory of tools is learned on top of: relative scores of the bundles' tools, without any memory."""
+        """Return what a memory of tools is learned on top of: relative scores of the bundles' tools, without any
+        memory."""
         found = self._find(request, self._scope(bundles), tools=True)
         return best_is_one(self._pulled(request, found, bundles, NO_MEMORIES), KEPT)
 
     def recall(
         self, request: Request, permitted: frozenset[str], recollection: Recollection | None
     ) -> dict[str, float]:
-        """What past steps of like meaning say for the permitted bundles; nothing where vectors are wanting."""
+        """Return what past steps of like meaning say for the permitted bundles; nothing where vectors are wanting."""
         vector = request.vector or self.understood.get(request.text)
         if recollection is None or vector is None or self.vectors is None:
             return {}
@@ -164,7 +166,7 @@ class Search:
         return {tool: tuple(sorted(bundles)) for tool, bundles in owners.items()}
 
     def _read(self, tools: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Those of the tools that somebody read, and the bundles that hold one of them."""
+        """Return those of the tools that somebody read, and the bundles that hold one of them."""
         known = self._read_of.get(tools)
         if known is None:
             read = tools - self.corpus.unread
@@ -211,8 +213,8 @@ class Search:
         return _Found(bundles, of_tools, full, coherence, meaning, whole)
 
     def _respelt(self, terms: Terms, tools: bool = False) -> Terms:
-        """The terms with what an unknown word may stand for in its place. A name is no misspelt word. Which words are
-        known is for bundles a matter of what ranks these alone; `tools`: for tools."""
+        """Return the terms with what an unknown word may stand for in its place. A name is no misspelt word. Which
+        words are known is for bundles a matter of what ranks these alone; `tools`: for tools."""
         unspelt = terms.named | terms.proper
         guessed: set[str] = set()
         stems: list[str] = []

@@ -49,7 +49,7 @@ class Recollection:
 
     @classmethod
     def of(cls, steps: Iterable[PastText], embedder: str, pull: float) -> Recollection:
-        """The steps as they are kept: cut to what is embedded, each once, in an order that is not theirs."""
+        """Return the steps as they are kept: cut to what is embedded, each once, in an order that is not theirs."""
         cut = {PastText(passage(step.text), tuple(sorted(step.ids)), step.run) for step in steps}
         return cls(tuple(sorted(cut, key=lambda s: (s.text, s.run, s.ids))), embedder, pull)
 
@@ -83,7 +83,7 @@ class Recollection:
         return known
 
     def passages(self) -> tuple[Passage, ...]:
-        """What is to be embedded."""
+        """Return what is to be embedded."""
         return tuple(Passage(key, "steps", steps[0].text) for key, steps in sorted(self._by_key.items()))
 
     def keeping(self, ids: Iterable[str]) -> Recollection | None:
@@ -126,5 +126,5 @@ PULLS: Final = (0.5, 1.0, 2.0, 4.0)
 
 
 def key_of(text: str) -> str:
-    """The id of a remembered text among vectors."""
+    """Return the id of a remembered text among vectors."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

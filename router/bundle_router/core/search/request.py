@@ -22,7 +22,7 @@ class Request:
 
     @classmethod
     def of(cls, step: Step, recent: Sequence[RecentStep] = ()) -> Request:
-        """A step's goal in full; its address and constraints as hints; the run's recent steps, latest first."""
+        """Return a step's goal in full; its address and constraints as hints; the run's recent steps, latest first."""
         context = "\n".join((step.workflow, step.role, step.step, *step.constraints))
         address = (f"workflow:{step.workflow}", f"role:{step.role}", f"step:{step.step}")
         return cls(step.goal or context, context if step.goal else "", tuple(recent), address)

@@ -81,7 +81,7 @@ class Judgement:
 
 
 def thresholds_version(settings: SearchSettings) -> str:
-    """The version of what `judge` rests on under these settings."""
+    """Return the version of what `judge` rests on under these settings."""
     return _in_force(settings).version
 
 
@@ -119,7 +119,8 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
 
 
 def is_harmless(bundle: Bundle) -> bool:
-    """Whether it only reads, here or over the network, from trusted servers. Undeclared effects are not harmless."""
+    """Return whether it only reads, here or over the network, from trusted servers. Undeclared effects are not
+    harmless."""
     return bool(bundle.effects) and set(bundle.effects) <= {"read", "network"} and bundle.trust == "trusted"
 
 
@@ -144,7 +145,7 @@ def _novel(evidence: Evidence, settings: SearchSettings, ranking: Ranking) -> st
 
 
 def _threshold(catalog: Catalog, bundle: Bundle, *, own: bool) -> float | None:
-    """How likely the bundle has to be the right one. None: never shown by search alone."""
+    """Return how likely the bundle has to be the right one. None: never shown by search alone."""
     effects, settings, offer = set(bundle.effects), catalog.settings.search, offer_of(catalog, bundle)
     if not effects or "exec" in effects or offer == "none" or (offer != "direct" and "write" not in effects):
         return None
@@ -154,14 +155,14 @@ def _threshold(catalog: Catalog, bundle: Bundle, *, own: bool) -> float | None:
 
 
 def _one_of(ranking: Ranking, number: int, probability: float) -> float:
-    """How likely one of the best `number` is right, where the first is with this probability."""
+    """Return how likely one of the best `number` is right, where the first is with this probability."""
     others = [row.score**2 for row in ranking.scored[1:]]
     share = sum(others[: number - 1]) / sum(others) if others else 0.0
     return probability + (1.0 - probability) * (1.0 - NOT_RANKED) * share
 
 
 def _no_union(catalog: Catalog, step: Step, plausible: list[Bundle], settings: SearchSettings) -> str:
-    """Why the plausible bundles can't all be shown; empty when they can."""
+    """Return why the plausible bundles can't all be shown; empty when they can."""
     most = settings.max_union if step.max_bundles is None else min(settings.max_union, step.max_bundles)
     if len(plausible) > most:
         return f"{len(plausible)} bundles are plausible, at most {most} may be"
@@ -179,7 +180,7 @@ def _no_union(catalog: Catalog, step: Step, plausible: list[Bundle], settings: S
 
 
 def _tokens(catalog: Catalog, bundles: Iterable[Bundle]) -> int | None:
-    """Tokens of the bundles' tools, each once; None where one of them is not known."""
+    """Return tokens of the bundles' tools, each once; None where one of them is not known."""
     named = tuple(bundles)
     tools = {tool for bundle in named for tool in bundle.tools}
     if any(bundle.patterns for bundle in named) or not tools <= catalog.cards.keys():

@@ -63,7 +63,7 @@ MIN_QUOTED_WORDS: Final = 3
 
 
 def split_quotes(text: str) -> tuple[str, str]:
-    """The text without its quotations, and the quotations. Short ones stay in: they are names, not content.
+    """Return the text without its quotations, and the quotations. Short ones stay in: they are names, not content.
 
     What someone wants *sent* ("the stock rose") says little about what they want *done*.
     """
@@ -81,7 +81,7 @@ def split_quotes(text: str) -> tuple[str, str]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in order, lower case, identifiers split and camelCase kept whole too. Unstemmed."""
+    """Return the words of a text in order, lower case, identifiers split and camelCase kept whole too. Unstemmed."""
     found: list[str] = []
     for whole in _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", text)):
         word = whole if whole.isalnum() else re.split("['’]", whole, maxsplit=1)[0]
@@ -104,12 +104,12 @@ _ENDING: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9]{1,5})\b")
 
 
 def kinds_in(text: str) -> str:
-    """Words for the kinds of the files that a text names."""
+    """Return words for the kinds of the files that a text names."""
     return " ".join(FILE_KINDS.get(ending.lower(), "") for ending in dict.fromkeys(_ENDING.findall(text)))
 
 
 def foreign_stop_words(found: Collection[str]) -> frozenset[str]:
-    """The stop words of the language that words are of, unless that is English."""
+    """Return the stop words of the language that words are of, unless that is English."""
     said = frozenset(found)
     count, _, stop = max(
         ((len(said & stop), name, stop) for name, stop in FOREIGN_STOP_WORDS.items()), default=(0, "", frozenset())
@@ -138,7 +138,7 @@ NO_TERMS: Final = Terms(())
 
 
 def pair_term(pair: tuple[str, str]) -> str:
-    """The index term of two neighbours. The space keeps it apart from every single word."""
+    """Return the index term of two neighbours. The space keeps it apart from every single word."""
     return f"{pair[0]} {pair[1]}"
 
 
@@ -191,7 +191,7 @@ class Analyzer:
         return Terms(plain, tuple(pairs), frozenset(named.difference(kinds)), proper)
 
     def clauses(self, text: str) -> list[Terms]:
-        """The wishes of a long request, each with at least two terms; at most `MAX_CLAUSES`, the first ones."""
+        """Return the wishes of a long request, each with at least two terms; at most `MAX_CLAUSES`, the first ones."""
         found: list[Terms] = []
         for sentence in _SENTENCE.split(text):
             for clause in _CONJUNCTION.split(sentence):

@@ -48,7 +48,7 @@ class AnswerMemory:
         return self._store is not None
 
     def get(self, key: str) -> CachedAnswer | None:
-        """The answer in memory, if it is young enough. Never waits."""
+        """Return the answer in memory, if it is young enough. Never waits."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -61,7 +61,7 @@ class AnswerMemory:
             return kept
 
     def fetch(self, key: str) -> CachedAnswer | None:
-        """The answer in the store, which is then in memory too. Blocks: for a thread."""
+        """Return the answer in the store, which is then in memory too. Blocks: for a thread."""
         text = self._store.get(key) if self._store is not None else None
         if text is None:
             return None

@@ -37,7 +37,7 @@ class Flights(Generic[T]):
         self._flying: dict[str, _Flight[T]] = {}
 
     async def join(self, key: str, work: Work[T], *, within_s: float) -> T | None:
-        """What `work` gives, started now or by whoever asked before. None when it was stopped or raised.
+        """Return what `work` gives, started now or by whoever asked before. None when it was stopped or raised.
 
         Raises TimeoutError when it is not there `within_s` seconds from now.
         """

@@ -52,13 +52,13 @@ class Turns:
         self._diagnostics = diagnostics
 
     def begin(self) -> Turn | None:
-        """The first call of a question: the best model whose breaker lets it through, or None."""
+        """Return the first call of a question: the best model whose breaker lets it through, or None."""
         self._budget = self._budget.deposit()
         return self._from(0)
 
     def again(self, after: Turn, *, same_model: bool) -> Turn | None:
-        """The second call: the same model if it may (a re-ask), else the next one. None when there is none, or when
-        second calls have been too many lately."""
+        """Return the second call: the same model if it may (a re-ask), else the next one. None when there is none, or
+        when second calls have been too many lately."""
         budget = self._budget.take()
         turn = self._from(after.place if same_model else after.place + 1) if budget is not None else None
         if turn is not None and budget is not None:
@@ -212,7 +212,7 @@ class ModelSelector:
         return _Put(prompt, question.candidates, allowed, question_key(prompt, self._models, allowed))
 
     def _system(self, catalog: Catalog, candidates: tuple[str, ...]) -> str:
-        """The constant part, made once for each set of permitted bundles."""
+        """Return the constant part, made once for each set of permitted bundles."""
         key = (catalog.revision, candidates)
         known = self._systems.get(key)
         if known is None:
@@ -270,7 +270,7 @@ class ModelSelector:
     async def _call(
         self, put: _Put, turn: Turn, correction: Correction | None, until: float
     ) -> tuple[ModelReply, Picked | None]:
-        """One upstream call; the breaker hears of it however it ends."""
+        """Make one upstream call; the breaker hears of it however it ends."""
         request = ModelRequest(turn.model, put.prompt.system, put.prompt.user, shape_for(put.candidates), correction)
         settled = False
         try:
@@ -311,7 +311,7 @@ class ModelSelector:
 
 
 def _added(use: ModelUse, turn: Turn, reply: ModelReply) -> ModelUse:
-    """What the question has cost so far, and its last answer."""
+    """Return what the question has cost so far, and its last answer."""
     return replace(
         use,
         name=turn.model.name,
@@ -331,7 +331,7 @@ def _from_kept(kept: CachedAnswer, key: str) -> Reply:
 
 
 def _timed(reply: Reply, elapsed_ms: float) -> Reply:
-    """The reply with the time this caller waited."""
+    """Return the reply with the time this caller waited."""
     use = replace(reply.model, elapsed_ms=round(elapsed_ms, 3)) if reply.model is not None else None
     answer = replace(reply.answer, model=use) if reply.answer is not None else None
     return replace(reply, answer=answer, model=use)

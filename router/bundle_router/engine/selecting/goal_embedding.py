@@ -73,7 +73,7 @@ class Meanings:
         self._goals: OrderedDict[str, tuple[float, ...]] = OrderedDict()
 
     def understand(self, catalog: Catalog, goal: str) -> Understood:
-        """The goal's vector. Blocks for at most about the deadline."""
+        """Return the goal's vector. Blocks for at most about the deadline."""
         from bundle_router.core.search.meaning import passage  # loaded when an embedder is asked
 
         text = passage(goal)
@@ -129,7 +129,7 @@ class Meanings:
     # --- catalogs --------------------------------------------------------------------------------------------------
 
     def _begun(self, catalog: Catalog) -> _Making:
-        """The catalog's vectors, begun if need be; begun anew when the breaker lets a failed one try again."""
+        """Return the catalog's vectors, begun if need be; begun anew when the breaker lets a failed one try again."""
         with self._lock:
             known = self._catalogs.get(catalog.revision)
             if known is not None and (not known.done.is_set() or known.whole):

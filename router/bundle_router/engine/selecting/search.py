@@ -86,7 +86,8 @@ class SearchSelector:
         return self._memories
 
     def understand(self, catalog: Catalog, text: str) -> tuple[Search | None, tuple[float, ...] | None]:
-        """The search of a catalog, and the text's vector where an embedder is there and heard in time. Blocks."""
+        """Return the search of a catalog, and the text's vector where an embedder is there and heard in time.
+        Blocks."""
         search = self.search_for(catalog)
         understood = self._understood(catalog, text) if search is not None else None
         if search is None or understood is None or understood.vector is None:
@@ -131,7 +132,7 @@ class SearchSelector:
             return BROKEN
 
     def search_for(self, catalog: Catalog) -> Search | None:
-        """The search of this catalog, made if need be; None where the library is not installed."""
+        """Return the search of this catalog, made if need be; None where the library is not installed."""
         with self._lock:
             if catalog.revision not in self._made:
                 self._made[catalog.revision] = self._try_to_make(catalog)
@@ -143,7 +144,7 @@ class SearchSelector:
         return self._meanings.understand(catalog, goal) if self._meanings is not None else None
 
     def _with_vectors(self, catalog: Catalog, search: Search, vectors: Vectors | None) -> Search:
-        """The search over these vectors, kept: what it has worked out about the catalog goes with it."""
+        """Return the search over these vectors, kept: what it has worked out about the catalog goes with it."""
         if search.vectors is vectors:
             return search
         found = replace(search, vectors=vectors)
@@ -199,7 +200,8 @@ def _stand_in(use: SearchUse, id_: str) -> Answer:
 
 
 def _shortlist(question: Question, judged: Judgement) -> Answer | None:
-    """What search would offer behind search: the best that it ranked; where all candidates fit, the others too."""
+    """Return what search would offer behind search: the best that it ranked; where all candidates fit, the others
+    too."""
     from bundle_router.core.tools.exposure import may_be_offered
 
     catalog, ids = question.catalog, judged.shortlist
@@ -210,7 +212,7 @@ def _shortlist(question: Question, judged: Judgement) -> Answer | None:
 
 
 def _for_model(question: Question, ranked: Sequence[str], silent: frozenset[str]) -> tuple[str, ...]:
-    """The best ranked candidates, and those that search knows nothing of. Few candidates are all asked about."""
+    """Return the best ranked candidates, and those that search knows nothing of. Few candidates are all asked about."""
     order = [*ranked, *(id_ for id_ in question.candidates if id_ not in {*ranked})]
     if len(order) <= MAX_ASKED:
         return tuple(order)

@@ -70,14 +70,15 @@ class StagedSelector:
         return _with_search(failed, found) if failed is not None else found.reply if found is not None else Reply()
 
     def _offering(self, reply: Reply, answer: Answer, found: Found | None) -> Reply:
-        """The model's reply with the shortlist beside its picks (rule 4)."""
+        """Return the model's reply with the shortlist beside its picks (rule 4)."""
         listed = found.shortlist.ids if found is not None and found.shortlist is not None else ()
         if not answer.ids or "shortlist" not in self._order:
             return reply
         return replace(reply, answer=replace(answer, offered=tuple(id_ for id_ in listed if id_ not in answer.ids)))
 
     def preview(self, question: Question) -> Reply | None:
-        """What search says before any model is asked, without a run's recent steps; None where a model comes first."""
+        """Return what search says before any model is asked, without a run's recent steps; None where a model comes
+        first."""
         if self.search is None or self._order[:1] != ("search",):
             return None
         found = self.search.consider(question, ())
@@ -105,7 +106,7 @@ class StagedSelector:
 
 
 def _narrowed(question: Question, found: Found | None) -> Question:
-    """The question about what search leaves of the candidates."""
+    """Return the question about what search leaves of the candidates."""
     ids = found.for_model if found is not None else ()
     return question if len(ids) < 2 else replace(question, permitted=Candidates(ids))
 

@@ -124,7 +124,7 @@ def calibrate(steps: Sequence[LabelledStep], search: Search, memory: Memory | No
 
 
 def fit_rows(rows: Sequence[Row]) -> Calibration:
-    """The logistic of the rows. Its version is the digest of its numbers."""
+    """Return the logistic of the rows. Its version is the digest of its numbers."""
     logistic = fit_logistic(
         [asdict(row.ranking.evidence) for row in rows],
         [row.right for row in rows],
@@ -141,7 +141,8 @@ def calibration_version(bias: float, weights: Sequence[tuple[str, float]], label
 
 
 def _rows(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> list[Row]:
-    """The steps ranked with what the other folds' runs taught. A best bundle that is over its quota says nothing."""
+    """Return the steps ranked with what the other folds' runs taught. A best bundle that is over its quota says
+    nothing."""
     memories = _fold_memories(steps, search, memory)
     rows = []
     for step, weight in zip(steps, _weights(steps), strict=True):
@@ -185,7 +186,7 @@ def _settled(rows: Sequence[Row], under: Sequence[Catalog]) -> Settled:
 def _only(
     rows: Sequence[Row], under: Sequence[Catalog], catalog: Catalog, *, writes: bool
 ) -> tuple[list[Row], list[Catalog]]:
-    """The rows whose best bundle writes, or does not."""
+    """Return the rows whose best bundle writes, or does not."""
     kept = [
         (row, one)
         for row, one in zip(rows, under, strict=True)
@@ -205,7 +206,7 @@ def _threshold(catalog: Catalog, effect: str) -> float:
 
 
 def _under(catalog: Catalog, calibration: Calibration) -> Catalog:
-    """The catalog with this calibration in force. A fold holds fewer labels than the whole that is proposed."""
+    """Return the catalog with this calibration in force. A fold holds fewer labels than the whole that is proposed."""
     settings = catalog.settings
     counted = replace(calibration, labels=max(calibration.labels, MIN_LABELS))
     return replace(catalog, settings=replace(settings, search=replace(settings.search, calibration=counted)))
@@ -216,5 +217,5 @@ def _fold(row: Row) -> int:
 
 
 def fold_of(run_id: str) -> int:
-    """The fold a run is in, by its id."""
+    """Return the fold a run is in, by its id."""
     return sha256(b"calibration\0" + run_id.encode()).digest()[0] % FOLDS

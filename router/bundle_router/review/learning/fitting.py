@@ -61,7 +61,7 @@ class MemoryFit:
 
 
 def hold_back(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:
-    """The older and the newest runs (a quarter of them). `steps` come oldest run first."""
+    """Return the older and the newest runs (a quarter of them). `steps` come oldest run first."""
     runs = list(dict.fromkeys(step.past.run_id for step in steps))
     newest = frozenset(runs[len(runs) - int(len(runs) * HELD_BACK) :])
     older = [step for step in steps if step.past.run_id not in newest]
@@ -69,7 +69,8 @@ def hold_back(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[L
 
 
 def base_scores(steps: Sequence[LabelledStep], search: Search) -> dict[Label, Mapping[str, float]]:
-    """What search alone gives the permitted bundles of each step; its neutral ones are no rivals and stay out."""
+    """Return what search alone gives the permitted bundles of each step; its neutral ones are no rivals and stay
+    out."""
     found: dict[Label, Mapping[str, float]] = {}
     for step in steps:
         scores = search.base_scores(step.past.request, step.permitted)
@@ -87,8 +88,8 @@ def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
 
 
 def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
-    """A memory of the tools that steps called, learned and measured as one of bundles is, on top of how an agent's
-    search for the step's words ranks tools."""
+    """Return a memory of the tools that steps called, learned and measured as one of bundles is, on top of how an
+    agent's search for the step's words ranks tools."""
     base: dict[Label, Mapping[str, float]] = {}
     for step in steps:
         if (label := step.tool_label) is not None:
@@ -131,7 +132,7 @@ class _Held:
     base: Mapping[Label, Mapping[str, float]]
 
     def quality(self, memory: Memory | None) -> Quality:
-        """How well the newest runs are ranked with what the older ones teach in the way that `memory` was learned."""
+        """Return how well the newest runs are ranked with what the older ones teach, as `memory` was learned."""
         if memory is not None and self.older:
             labels = bounded([step.label for step in self.older])
             memory = relearned(memory, labels, self.search, self.base)
@@ -141,7 +142,7 @@ class _Held:
 def relearned(
     memory: Memory, labels: Sequence[Label], search: Search, base: Mapping[Label, Mapping[str, float]]
 ) -> Memory:
-    """What these labels alone teach, in the way that `memory` was learned."""
+    """Return what these labels alone teach, in the way that `memory` was learned."""
     examples, rarity = make_examples(labels, search.analyzer, lambda label: base[label])
     words = Memory(trust=memory.trust)
     if memory.rarity:
@@ -152,7 +153,7 @@ def relearned(
 
 
 def _with_recall(words: MemoryFit, held: _Held) -> MemoryFit:
-    """Rule 4. Where the newest runs reject the memory of words, what was measured on top of it tells nothing."""
+    """Fit recall (rule 4). Where the newest runs reject the memory of words, what stood on it tells nothing."""
     recall = words.replay.recall
     if recall is None:
         return words
@@ -168,7 +169,7 @@ def _with_recall(words: MemoryFit, held: _Held) -> MemoryFit:
 
 
 def _fit_words(steps: Sequence[LabelledStep], replay: Fit, held: _Held) -> MemoryFit:
-    """The memory of words."""
+    """Return the memory of words."""
     before = held.quality(None)
     if replay.memory is None:
         why, enough = _why_not(replay, steps)
@@ -203,7 +204,7 @@ def _why_not(replay: Fit, steps: Sequence[LabelledStep]) -> tuple[str, bool]:
 
 
 def quality(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> Quality:
-    """How well search ranks the steps, each among its own permitted bundles."""
+    """Return how well search ranks the steps, each among its own permitted bundles."""
     return _quality(
         [(search.rank_bundles(step.past.request, step.permitted, memory).scored, tuple(step.needed)) for step in steps]
     )

@@ -97,7 +97,7 @@ def fingerprint(bundle: Bundle) -> str:
 
 
 def label_steps(past: Iterable[PastStep], catalogs: Mapping[str, Catalog], current: Catalog) -> Labelled:
-    """The labels that `past` holds under the config `current`. `catalogs`: what each step was decided under."""
+    """Return the labels that `past` holds under the config `current`. `catalogs`: what each step was decided under."""
     counts: Counter[str] = Counter()
     by_run: defaultdict[str, list[LabelledStep]] = defaultdict(list)
     for step in past:
@@ -135,7 +135,7 @@ def _labelled(past: PastStep, then: Catalog | None, now: Catalog, counts: Counte
 
 
 def _claims(past: PastStep, then: Catalog | None) -> Iterator[_Claim]:
-    """What the step needed, the most trustworthy word about each bundle first."""
+    """Yield what the step needed, the most trustworthy word about each bundle first."""
     for id_ in sorted(past.needed):
         held = then.bundle(id_) if then is not None else None
         yield _Claim(id_, "corrected", held.tools if held is not None else ())
@@ -174,7 +174,7 @@ def _still_holds(claim: _Claim, then: Bundle | None, now: Bundle) -> bool:
 
 
 def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:
-    """The steps of one run that count, with what counts of each."""
+    """Return the steps of one run that count, with what counts of each."""
     places: defaultdict[str, defaultdict[Kind, list[int]]] = defaultdict(lambda: defaultdict(list))
     for at, step in enumerate(steps):
         for id_, kind in step.needed.items():
@@ -190,7 +190,7 @@ def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:
 
 
 def _counting(by_kind: Mapping[Kind, list[int]], steps: int) -> list[int]:
-    """The steps of a run at which a bundle counts, the most trustworthy words first."""
+    """Return the steps of a run at which a bundle counts, the most trustworthy words first."""
     times = sum(map(len, by_kind.values()))
     habit = steps >= MIN_EVERYWHERE and times > EVERYWHERE * steps
     kept = _spread(by_kind.get("corrected", []), QUOTAS["corrected"])

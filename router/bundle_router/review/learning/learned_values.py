@@ -52,8 +52,8 @@ class Learned:
         return replace(self, memory=memory, known=known, tools=tools, known_tools=known_tools)
 
     def applied_to(self, catalog: Catalog) -> Catalog:
-        """The catalog with the learned calibration in force, where its config names none. It has a revision of its own,
-        so what is decided under it replays from the run directory alone."""
+        """Return the catalog with the learned calibration in force, where its config names none. It has a revision of
+        its own, so what is decided under it replays from the run directory alone."""
         settings = catalog.settings
         if self.calibration is None or settings.search.calibration is not None:
             return catalog
@@ -74,12 +74,12 @@ def _kept(memory: Memory | None, known: Known, now: Mapping[str, str]) -> tuple[
 
 
 def known_tools_of(memory: Memory, catalog: Catalog) -> Known:
-    """The tools a memory speaks of, with what they are now."""
+    """Return the tools a memory speaks of, with what they are now."""
     return tuple((name, catalog.cards[name].sha256) for name in sorted(memory.ids) if name in catalog.cards)
 
 
 def known_of(memory: Memory, catalog: Catalog) -> tuple[tuple[str, str], ...]:
-    """The bundles a memory speaks of, with what they are now."""
+    """Return the bundles a memory speaks of, with what they are now."""
     return tuple((id_, fingerprint(catalog.bundles[id_])) for id_ in sorted(memory.ids) if id_ in catalog.bundles)
 
 

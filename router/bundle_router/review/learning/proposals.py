@@ -100,7 +100,7 @@ def propose(
     *,
     after: int = AFTER,
 ) -> Proposals:
-    """All that the logs suggest. Without a search, no examples."""
+    """Return all that the logs suggest. Without a search, no examples."""
     return Proposals(
         tuple(_routes(past, current, after)),
         tuple(_examples(labelled, search)) if search is not None else (),
@@ -145,8 +145,8 @@ def _capped(steps: Iterable[PastStep]) -> list[PastStep]:
 
 
 def _row(given: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
-    """The bundles of the row: what the asking route maps already, then the answer in its most frequent order. Empty
-    where today's config answers the address itself, or does not permit it."""
+    """Return the bundles of the row: what the asking route maps already, then the answer in its most frequent order.
+    Empty where today's config answers the address itself, or does not permit it."""
     last = given[-1]
     plan = plan_for(current, last.step, last.facts.grants)
     route: Route | None = plan.route

@@ -85,7 +85,8 @@ class _Open:
 
 
 def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[StepLabel] = ()) -> list[PastStep]:
-    """The steps of one run, from its records in the order of their `seq`. Later corrections overrule earlier ones.
+    """Return the steps of one run, from its records in the order of their `seq`. Later corrections overrule earlier
+    ones.
 
     Raises KeyError, TypeError or ValueError on a record that is not what its type says.
     """

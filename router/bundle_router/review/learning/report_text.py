@@ -15,7 +15,7 @@ HEAD = "# Proposed by `bundle-router learn`. Nothing reads this file: copy what 
 
 
 def proposals_toml(proposals: Proposals, catalog: Catalog) -> str:
-    """The proposals as TOML text."""
+    """Return the proposals as TOML text."""
     lines = [HEAD, *_routes(proposals.routes, catalog), *_bundles(proposals, catalog)]
     return "\n".join(lines) + "\n"
 
@@ -80,7 +80,8 @@ def _trim_lines(row: TrimProposal, catalog: Catalog) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """A TOML basic string. JSON's short escapes are TOML's; its surrogate pairs are not, and DEL has to be escaped."""
+    """Return a TOML basic string. JSON's short escapes are TOML's; its surrogate pairs are not, and DEL has to be
+    escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

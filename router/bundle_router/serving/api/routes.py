@@ -88,7 +88,8 @@ class DecisionApi:
         return [Route(path, self._guarded(path, scope, work), methods=[method]) for method, path, scope, work in table]
 
     def _guarded(self, route: str, scope: Scope | None, work: Work) -> Work:
-        """The work behind its checks: who asks, how long it takes, whether anybody still waits, what goes wrong."""
+        """Return the work behind its checks: who asks, how long it takes, whether anybody still waits, what goes
+        wrong."""
 
         async def answer(request: Request) -> Response:
             began = time.perf_counter()
@@ -191,7 +192,7 @@ class DecisionApi:
     # --- whose it is -----------------------------------------------------------------------------------------------
 
     async def _run(self, request: Request) -> str:
-        """The run that the path names, if it is the caller's to ask about."""
+        """Return the run that the path names, if it is the caller's to ask about."""
         run_id = str(request.path_params["run_id"])
         if RUN_ID.fullmatch(run_id) is None:
             raise RefusedRequest(_no_run(run_id))
@@ -253,7 +254,7 @@ def _query(request: Request, model: type[Body]) -> Body:
 
 
 def _key(request: Request, in_body: str) -> str:
-    """The key of the header, in quotes or not; the body's where there is none."""
+    """Return the key of the header, in quotes or not; the body's where there is none."""
     keys = request.headers.getlist("idempotency-key")
     if not keys:
         return in_body

@@ -62,7 +62,7 @@ def _level(context: Context) -> str:
 
 @contextlib.asynccontextmanager
 async def client_of(context: Context) -> AsyncIterator[Client]:
-    """The client of a request. When the block is left, it has been told all that was heard for it."""
+    """Give the client of a request. When the block is left, it has been told all that was heard for it."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Queue[tuple[str, Mapping[str, Any]] | None] = asyncio.Queue()
 
@@ -108,7 +108,7 @@ async def _tell(context: Context, method: str, params: Mapping[str, Any]) -> Non
 
 
 def _asking(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
-    """What asks the client of a request while that lasts, from any event loop."""
+    """Return what asks the client of a request while that lasts, from any event loop."""
     asked = 0
 
     async def ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -124,7 +124,7 @@ def _asking(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
 
 
 async def said_by(context: Context, asked: Any) -> dict[str, Any]:
-    """What the client says to a request in the middle of its own. Raises MCPError."""
+    """Return what the client says to a request in the middle of its own. Raises MCPError."""
     method = asked["method"]
     request, form = _FORMS[method]
     try:
@@ -145,8 +145,8 @@ async def in_rounds(
     ask: Callable[[Client], Awaitable[T]],
     answer_of: Callable[[T], ServerReply | None],
 ) -> T:
-    """What comes of asking the server, once it needs nothing more of the client. In the modern era the client sees to
-    its rounds itself. Raises MCPError where a round can't be gone through."""
+    """Return what comes of asking the server, once it needs nothing more of the client. In the modern era the client
+    sees to its rounds itself. Raises MCPError where a round can't be gone through."""
     for _ in range(MAX_ROUNDS):
         came = await ask(client)
         answer = answer_of(came)
@@ -157,7 +157,7 @@ async def in_rounds(
 
 
 async def _given(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
-    """What the client says to a result that asks, in the words of the request to come."""
+    """Return what the client says to a result that asks, in the words of the request to come."""
     wanted = result.get("inputRequests")
     wanted = wanted if isinstance(wanted, Mapping) else {}
     if len(wanted) > MAX_AT_ONCE:

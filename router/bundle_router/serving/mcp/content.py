@@ -40,8 +40,8 @@ Media = Callable[[str, bool], Awaitable[Json]]
 
 
 async def content_of(result: Result, media: Media, max_inline: int, revision: str) -> list[Json]:
-    """The content blocks of a result, for a client of that protocol revision. At most `max_inline` bytes go inline
-    of any one artifact."""
+    """Return the content blocks of a result, for a client of that protocol revision. At most `max_inline` bytes go
+    inline of any one artifact."""
     said = [_said(part) for part in result.parts] or [{"type": "text", "text": result.text}]
     if not result.artifacts:
         return said
@@ -76,7 +76,7 @@ def _is_shown(mime_type: str, revision: str) -> bool:
 
 
 async def resource_of(uri: str, media: Media) -> Json:
-    """The contents of an artifact as `resources/read` gives them, with the type that its bytes have.
+    """Return the contents of an artifact as `resources/read` gives them, with the type that its bytes have.
 
     Raises RequestError for what is no artifact of the run, is empty, or is more than one answer holds.
     """

@@ -93,7 +93,7 @@ class DirectPath:
         self._around = {ok: self._template(ok) for ok in (True, False)}
 
     def _template(self, ok: bool) -> tuple[str, str]:
-        """What stands before and behind the text in a result of text alone."""
+        """Return what stands before and behind the text in a result of text alone."""
         result = types.CallToolResult(content=[types.TextContent(text=_TEXT)], is_error=not ok)
         whole = _dumped(self._form("tools/call", MODERN_PROTOCOL_VERSIONS[-1], result))
         before, _, behind = whole.partition(json.dumps(_TEXT))
@@ -133,7 +133,7 @@ class DirectPath:
         return PlainRequest(id_, method, name, arguments, capabilities)
 
     def _capabilities(self, meta: Any, version: str) -> Json | None:
-        """The capabilities in a well formed envelope that asks for nothing to be sent meanwhile."""
+        """Return the capabilities in a well formed envelope that asks for nothing to be sent meanwhile."""
         if not isinstance(meta, dict) or meta.get(types.PROTOCOL_VERSION_META_KEY) != version:
             return None
         if _PROGRESS in meta:
@@ -155,7 +155,7 @@ class DirectPath:
         return capabilities
 
     def _mirrors_arguments(self, name: str) -> bool:
-        """Whether arguments of the tool have to stand in headers, too, which the SDK compares."""
+        """Return whether arguments of the tool have to stand in headers, too, which the SDK compares."""
         schema = self._answers.schema(name)
         if schema is None:
             return False
@@ -253,7 +253,7 @@ async def _watched(receive: Asgi, stream: _Stream, gone: Callable[[], object], p
 
 
 def _head(headers: Sequence[tuple[bytes, bytes]]) -> tuple[str, str, str | None]:
-    """The version, the method and the name that a request's headers say; nothing of those that are not plain."""
+    """Return the version, the method and the name that a request's headers say; nothing of those that are not plain."""
     nothing = ("", "", None)
     of_mcp = {name: value for name, value in headers if name.startswith(b"mcp-")}
     accepted = [value for name, value in headers if name == b"accept"]

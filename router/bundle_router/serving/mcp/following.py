@@ -39,7 +39,7 @@ class FollowedResources:
         self._lock = asyncio.Lock()
 
     async def add(self, uri: str) -> ServerReply | None:
-        """One more follows the resource. The refusal, if it can't be followed; it then is not."""
+        """Count one more follower of the resource. Return the refusal, if it can't be followed."""
         async with self._lock:
             held = self._followed.get(uri)
             if held is not None:

@@ -74,7 +74,8 @@ class Passed(Protocol):
 def handlers(
     run: Passed, asked: Asked, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
-    """The requests that have to do with what is passed on: the model of their params, and their handler, by method."""
+    """Return the requests that have to do with what is passed on: the model of their params, and their handler, by
+    method."""
     return {**_passed_on(run, asked), **_of_sessions(run, asked, following)}
 
 
@@ -105,7 +106,7 @@ def _passed_on(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestP
 def _of_sessions(
     run: Passed, asked: Asked, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
-    """What only the handshake era has: a session's log level, and the resources it follows."""
+    """Return what only the handshake era has: a session's log level, and the resources it follows."""
 
     async def level(context: Context, params: types.SetLevelRequestParams) -> Json:
         _require(run, "logging")
@@ -142,7 +143,7 @@ def _of_sessions(
 
 
 def followed_by(connection: Connection) -> set[str]:
-    """The resources that a session of the handshake era follows."""
+    """Return the resources that a session of the handshake era follows."""
     found: set[str] = connection.state.setdefault("followed", set())
     return found
 
@@ -153,14 +154,14 @@ def _require(run: Passed, feature: Feature) -> None:
 
 
 def taken(uris: set[str], uri: str) -> tuple[str, ...]:
-    """The URI, if it was among these; it is not any more."""
+    """Return the URI, if it was among these; it is not any more."""
     found = (uri,) if uri in uris else ()
     uris.discard(uri)
     return found
 
 
 def narrowed(capabilities: types.ServerCapabilities, features: frozenset[Feature]) -> types.ServerCapabilities:
-    """The capabilities without those of which nothing is passed on. Only of the list of tools are changes told
+    """Return the capabilities without those of which nothing is passed on. Only of the list of tools are changes told
     (`RunServer.announce`)."""
     kinds: dict[str, Feature] = {
         "resources": "resources",
@@ -177,7 +178,7 @@ def narrowed(capabilities: types.ServerCapabilities, features: frozenset[Feature
 
 
 def as_sent(answer: ServerReply) -> Json:
-    """The result to send. Raises MCPError with the server's own error, or with why there is no answer."""
+    """Return the result to send. Raises MCPError with the server's own error, or with why there is no answer."""
     if answer.error is not None:
         raise MCPError(answer.error.code, answer.error.message, answer.error.data)
     if answer.result is None:
@@ -189,8 +190,8 @@ def as_sent(answer: ServerReply) -> Json:
 
 
 def _well_formed(method: str, version: str, result: Json) -> Json:
-    """What the protocol has a form for: a list without the rows that have none, as one of them would cost all the
-    others. Raises MCPError for anything else that has none."""
+    """Return what the protocol has a form for: a list without the rows that have none, as one of them would cost all
+    the others. Raises MCPError for anything else that has none."""
     if has_form(method, version, result):
         return result
     if method not in _ROWS:
@@ -200,7 +201,7 @@ def _well_formed(method: str, version: str, result: Json) -> Json:
 
 
 def has_form(method: str, version: str, result: Mapping[str, Any]) -> bool:
-    """Whether the protocol has a form for the result."""
+    """Return whether the protocol has a form for the result."""
     whole = {"ttlMs": 0, "cacheScope": "private", **result}  # what the SDK adds where the form requires it
     try:
         if result.get("resultType") != "input_required":  # else a result without its contents would do

@@ -218,7 +218,7 @@ class RunServer:
         return await self._shown(result, context.protocol_version)
 
     async def _shown(self, result: Result, revision: str) -> Any:
-        """The result of a call in MCP's form."""
+        """Return the result of a call in MCP's form."""
         if result.answer is not None:
             sent = as_sent(result.answer)
             if has_form("tools/call", revision, sent):
@@ -242,7 +242,7 @@ class RunServer:
         return await self._asked(self._run.call(name, arguments, client))
 
     async def _asked(self, work: Awaitable[T]) -> T:
-        """What comes of it, or a JSON-RPC error with a sentence."""
+        """Return what comes of it, or a JSON-RPC error with a sentence."""
         try:
             return await work
         except RouterError as error:
@@ -264,7 +264,7 @@ class RunServer:
             connection.exit_stack.callback(self._connections.discard, connection)
 
     async def _listened_to(self, context: Context, params: types.SubscriptionsListenRequestParams) -> Any:
-        """A stream of the modern era, on which its client hears of what it named, resources among that."""
+        """Return a stream of the modern era, on which its client hears of what it named, resources among that."""
         wanted = params.notifications.resource_subscriptions or () if "resources" in self._run.features else ()
         followed = [uri for uri in dict.fromkeys(map(str, wanted)) if await self.following.add(uri) is None]
         try:

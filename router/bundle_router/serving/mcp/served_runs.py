@@ -61,11 +61,11 @@ class ServedRun:
         return self._toolset.guidance if self._toolset is not None else ""
 
     def schema(self, name: str) -> Mapping[str, Any] | None:
-        """The schema of a listed tool's arguments."""
+        """Return the schema of a listed tool's arguments."""
         return self._schemas.get(name)
 
     async def tools(self) -> Sequence[dict[str, Any]]:
-        """The list of the current decision. Raises UnknownRun and what listing raises."""
+        """Return the list of the current decision. Raises UnknownRun and what listing raises."""
         await self.refresh()
         return self._toolset.tools if self._toolset is not None else ()
 
@@ -104,11 +104,11 @@ class ServedRun:
         return await self._runs.follow(self.id, uri, updated, self._named)
 
     async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:
-        """The result as blocks, for a client of that protocol revision."""
+        """Return the result as blocks, for a client of that protocol revision."""
         return await content_of(result, self._media, self._runs.catalog.settings.limits.max_inline_bytes, revision)
 
     async def artifact(self, uri: str) -> dict[str, Any]:
-        """An artifact of the run as the contents of a resource. Raises RequestError."""
+        """Return an artifact of the run as the contents of a resource. Raises RequestError."""
         return await resource_of(uri, self._media)
 
     async def _media(self, uri: str, link: bool) -> dict[str, Any]:
@@ -132,12 +132,12 @@ class ServedRuns:
         self._unwatch = runs.watch(self._decided)
 
     async def principal(self, run_id: str) -> str:
-        """Whom the run's current decision was taken for. Raises UnknownRun."""
+        """Return whom the run's current decision was taken for. Raises UnknownRun."""
         return await self._runs.principal(run_id)
 
     async def get(self, run_id: str, decision: str | None = None) -> ServedRun:
-        """The run, served. Raises UnknownRun, also for a decision that is not open; RequestError when too many are
-        being used."""
+        """Return the run, served. Raises UnknownRun, also for a decision that is not open; RequestError when too many
+        are being used."""
         named = run_id, decision
         known = self._served.get(named)
         if known is not None:

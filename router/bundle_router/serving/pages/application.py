@@ -137,7 +137,7 @@ class PageRoutes:
         return PageContent(page.template, values, page.json, page.status)
 
     async def _named_why(self, request: Request) -> Response:
-        """The form's address: what was typed becomes a part of the path, where it can be one."""
+        """Return the form's address: what was typed becomes a part of the path, where it can be one."""
         name = first(_query(request), "name").strip()[:300]
         if re.fullmatch(r"[A-Za-z0-9._~@:+-]+", name) and set(name) != {"."}:
             run_id, seq = _at(request)
@@ -167,7 +167,7 @@ class PageRoutes:
         return await self._answer(lambda *_: error_page(message, advice, self._reader.where, status))(request)
 
     async def _artifact(self, request: Request) -> Response:
-        """The bytes of an artifact: in place where they are a raster image or sound by content, else to keep."""
+        """Return the bytes of an artifact: in place where they are a raster image or sound by content, else to keep."""
         run_id, sha256 = request.path_params["run"], request.path_params["sha256"]
         try:
             if not _DIGEST.fullmatch(sha256):

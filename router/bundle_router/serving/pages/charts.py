@@ -20,7 +20,7 @@ _HIGH: Final = _BASE - 12
 
 
 def share_bar(part: float, whole: float, *, title: str, width: int = 72) -> Markup:
-    """A bar of which a part is filled."""
+    """Return a bar of which a part is filled."""
     filled = 0.0 if whole <= 0 else max(0.0, min(1.0, part / whole)) * width
     return _svg(
         f'<rect class="track" width="{width}" height="8" rx="4"/>'
@@ -30,7 +30,7 @@ def share_bar(part: float, whole: float, *, title: str, width: int = 72) -> Mark
 
 
 def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
-    """Tokens shown and tokens of everything, per day, as bars one behind the other: `(day, decisions, shown, all)`."""
+    """Return tokens shown and tokens of everything, per day, as bars: `(day, decisions, shown, all)`."""
     top = max((row[3] for row in days), default=0) or 1
     bars = []
     for day, decisions, shown, whole in days:
@@ -42,8 +42,8 @@ def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
 
 
 def sources_over_days(tallies: Sequence[tuple[str, int]], sources: Sequence[str]) -> Markup:
-    """How the decisions of each day were settled, as shares of a bar: `tallies` by "day, line end, source", `sources`
-    from the bottom up."""
+    """Return how the decisions of each day were settled, as shares of a bar: `tallies` by "day, line end, source",
+    `sources` from the bottom up."""
     counts = {tuple(name.split("\n")): count for name, count in tallies}
     days = sorted({day for day, _ in counts})
     bars = []
@@ -90,7 +90,7 @@ def _line_at(y: float, value: int) -> str:
 
 
 def short(value: float) -> str:
-    """A number in few characters: 950, 1.5k, 88k, 2.1M."""
+    """Return a number in few characters: 950, 1.5k, 88k, 2.1M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             shown = f"{value / limit:.1f}" if value < 10 * limit else f"{value / limit:.0f}"

@@ -171,7 +171,7 @@ class ConfigRoutes:
         return await self._answer(request, lambda: error_page(message, "", self._views.where, status))
 
     async def _schema(self, request: Request) -> Response:
-        """The JSON Schema of a file, for editors: the one that `init` writes beside the config."""
+        """Return the JSON Schema of a file, for editors: the one that `init` writes beside the config."""
         from bundle_router.core.config.written_forms import schema_texts
 
         name = request.path_params["file"]

@@ -48,18 +48,18 @@ class ConfigViews:
         self.where = str(editor.folder)
 
     def config(self, file: str, *, saved: str = "") -> PageContent:
-        """The editor over one file, and what is wrong with the config as it is."""
+        """Return the editor over one file, and what is wrong with the config as it is."""
         problems = self._editor.validate({})
         return self._editing(file or FILE_NAMES[0], None, problems, saved=saved)
 
     def problems(self, file: str, text: str) -> PageContent:
-        """What is wrong with a text while it is typed: a part of the page."""
+        """Return what is wrong with a text while it is typed: a part of the page."""
         problems = self._editor.validate({file: text})
         values = {"problems": _problem_rows(problems, {self._path(file): text})}
         return PageContent("config_problems.html", values, [problem_json(problem) for problem in problems])
 
     def preview(self, form: Form, *, refused: RouterError | None = None) -> PageContent:
-        """What a text comes to, with the text as it was typed and the form to save it."""
+        """Return what a text comes to, with the text as it was typed and the form to save it."""
         file, text = field(form, "file"), field(form, "text").replace("\r\n", "\n")
         preview = self._editor.preview({file: text})
         values = {"reason": field(form, "reason"), "digest": field(form, "digest"), "compared": text_digest(text)}
@@ -113,7 +113,7 @@ class ConfigViews:
         return PageContent("config.html", values, json)
 
     def compare(self, name: str) -> PageContent:
-        """What another folder would mean if it were in force here."""
+        """Return what another folder would mean if it were in force here."""
         folder = self._others.get(name)
         if folder is None and name:
             raise RequestError(f"no folder is called {name[:80]!r} here", advice=_compare_advice(self._others))
@@ -133,7 +133,7 @@ class ConfigViews:
         return PageContent("config_compare.html", values, json)
 
     def undo(self, *, refused: RouterError | None = None) -> PageContent:
-        """What undoing the last change comes to, and the form to do it."""
+        """Return what undoing the last change comes to, and the form to do it."""
         last, preview = self._editor.last_change(), self._editor.undo_preview()
         values = {
             "title": "Undo the last change",
@@ -147,7 +147,7 @@ class ConfigViews:
         return PageContent("config_undo.html", values, {}, 200 if refused is None else 422)
 
     def changes(self) -> PageContent:
-        """What was changed here, by whom and why, the newest first."""
+        """Return what was changed here, by whom and why, the newest first."""
         changes = self._editor.changes()
         values = {
             "title": "Changes of the config",
@@ -159,7 +159,7 @@ class ConfigViews:
         return PageContent("config_changes.html", values, {"changes": changes})
 
     def pins(self, server: str, *, ask: bool = False, refused: RouterError | None = None) -> PageContent:
-        """What a server lists now beside what was reviewed; asked only where somebody wants it asked."""
+        """Return what a server lists now beside what was reviewed; asked only where somebody wants it asked."""
         known = {one.name: one for one in self._servers()}
         if server not in known:
             raise RequestError(

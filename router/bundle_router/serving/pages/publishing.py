@@ -46,7 +46,7 @@ def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
 
 
 def _private(path: str, flags: int) -> int:
-    """What is published is as private as the records, until somebody says otherwise."""
+    """Return what is published is as private as the records, until somebody says otherwise."""
     return os.open(path, flags, 0o600)
 
 
@@ -75,7 +75,7 @@ class Published:
                 yield f"/runs/{run_id}/artifacts/{row['sha256']}", file
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Every file, by its path in the folder."""
+        """Yield every file, by its path in the folder."""
         written: set[str] = set()
         for address, file in self._files.items():
             if file in written:

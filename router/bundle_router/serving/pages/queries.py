@@ -18,7 +18,7 @@ def first(query: Query, name: str, otherwise: str = "") -> str:
 
 
 def whole(text: str, otherwise: int = 0) -> int:
-    """A whole number that a person typed, at least 0."""
+    """Return a whole number that a person typed, at least 0."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise
 
 
@@ -41,7 +41,7 @@ def run_query(query: Query) -> RunQuery:
 
 
 def time_of(text: str) -> str:
-    """A date or time as typed, as far as it is made of what times are made of."""
+    """Return a date or time as typed, as far as it is made of what times are made of."""
     kept = text.strip()[:32]
     return kept if kept and set(kept) <= set("0123456789-:.TZ ") else ""
 

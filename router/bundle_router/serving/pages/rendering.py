@@ -125,18 +125,18 @@ def error_page(message: str, advice: str, where: str, status: int) -> PageConten
 
 
 def visible_text(text: object) -> str:
-    """A text whose controls and invisible characters are written out; line ends stay."""
+    """Return a text whose controls and invisible characters are written out; line ends stay."""
     return "\n".join(visible(line) for line in ("" if text is None else str(text)).split("\n"))
 
 
 def excerpt(text: object, length: int = EXCERPT) -> str:
-    """The beginning of a text, written out, with what is left out counted."""
+    """Return the beginning of a text, written out, with what is left out counted."""
     whole = "" if text is None else str(text)
     return visible_text(whole if len(whole) <= length else f"{whole[:length].rstrip()} … ({len(whole):,} characters)")
 
 
 def number(value: object) -> str:
-    """A whole number with its thousands separated; a dash for none."""
+    """Return a whole number with its thousands separated; a dash for none."""
     return f"{value:,.0f}" if isinstance(value, int | float) else "–"
 
 
@@ -145,7 +145,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def took(ms: object) -> str:
-    """A duration: 0.4 ms, 65 ms, 3.2 s, 3 min 12 s, 2 h 5 min."""
+    """Return a duration: 0.4 ms, 65 ms, 3.2 s, 3 min 12 s, 2 h 5 min."""
     if not isinstance(ms, int | float):
         return "–"
     if ms < 10:
@@ -160,7 +160,7 @@ def took(ms: object) -> str:
 
 
 def clock(time: object) -> str:
-    """The time of day of an RFC 3339 time, in UTC."""
+    """Return the time of day of an RFC 3339 time, in UTC."""
     return visible(str(time)[11:19]) if time else ""
 
 
@@ -173,7 +173,7 @@ def moment(time: object) -> str:
 
 
 def pretty(value: object) -> str:
-    """JSON for people: a text that holds JSON is laid out, one that does not stays as it is."""
+    """Return JSON for people: a text that holds JSON is laid out, one that does not stays as it is."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -183,7 +183,7 @@ def pretty(value: object) -> str:
 
 
 def size(count: object) -> str:
-    """Bytes in few characters."""
+    """Return bytes in few characters."""
     if not isinstance(count, int | float):
         return "–"
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -193,5 +193,5 @@ def size(count: object) -> str:
 
 
 def tone(word: object) -> str:
-    """The class of a word's colour. The word itself always stands beside it."""
+    """Return the class of a word's colour. The word itself always stands beside it."""
     return "good" if word in GOOD else "bad" if word in BAD else "warn" if word else ""

@@ -67,12 +67,12 @@ class PageViews:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     def runs(self, query: Query) -> PageContent:
-        """The table of runs with what it can be narrowed by."""
+        """Return the table of runs with what it can be narrowed by."""
         asked = run_query(query)
         return self.run_list(self._reader.runs(asked), asked, query)
 
     def run_list(self, page: RunPage, asked: RunQuery, query: Query) -> PageContent:
-        """The table of given runs."""
+        """Return the table of given runs."""
         kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
         longest = max((run.took_ms for run in page.runs), default=0.0)
         facets = [(f, page.facets.get(f, ())) for f in SHOWN_FACETS if page.facets.get(f)]
@@ -87,7 +87,7 @@ class PageViews:
         )  # fmt: skip
 
     def new_runs(self, query: Query) -> PageContent:
-        """How many runs have come since the newest that a list shows: a part of that page."""
+        """Return how many runs have come since the newest that a list shows: a part of that page."""
         count = self._reader.newer_than(first(query, "newest")[:128], run_query(query))
         kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
         return PageContent(
@@ -95,7 +95,7 @@ class PageViews:
         )
 
     def records(self, of: Literal["steps", "calls"], query: Query) -> PageContent:
-        """The table of steps or calls across runs."""
+        """Return the table of steps or calls across runs."""
         equal = tuple((name, value) for name in FILTERS[of] if (value := first(query, name)[:500]))
         page = whole(first(query, "page"), 1) or 1
         runs = RunQuery(text=first(query, "q")[:500], since=time_of(first(query, "since")),
@@ -111,7 +111,7 @@ class PageViews:
         )  # fmt: skip
 
     def overview(self, query: Query) -> PageContent:
-        """What the runs come to, as pictures and tables."""
+        """Return what the runs come to, as pictures and tables."""
         asked = replace(run_query(query), offset=0)
         found = self._reader.stats(asked)
         days = [dict(zip(("day", "decisions", "tokens", "all_tokens"), row, strict=True)) for row in found.by_day]
@@ -126,7 +126,7 @@ class PageViews:
         )  # fmt: skip
 
     def search(self, query: Query) -> PageContent:
-        """Where words stand in goals, arguments and artifacts."""
+        """Return where words stand in goals, arguments and artifacts."""
         words = first(query, "q")[:500]
         hits = self._reader.search(words, limit=100) if words.strip() else []
         return self._page("search.html", "Search", "/runs", [asdict(hit) for hit in hits], q=words, hits=hits)
@@ -134,7 +134,7 @@ class PageViews:
     # --- one run -----------------------------------------------------------------------------------------------------
 
     def run(self, run_id: str, query: Query, limit: int = RECORDS) -> PageContent:
-        """The timeline of a run, `limit` records at a time."""
+        """Return the timeline of a run, `limit` records at a time."""
         run = self._reader.run(run_id)
         start = whole(first(query, "from"))
         part = self._reader.timeline(run_id, start=start, limit=limit)
@@ -158,7 +158,7 @@ class PageViews:
         return items
 
     def new_records(self, run_id: str, query: Query) -> PageContent:
-        """Whether the run has gone on since a page was made: a part of that page."""
+        """Return whether the run has gone on since a page was made: a part of that page."""
         run, seen = self._reader.run(run_id), whole(first(query, "seen"))
         part = self._reader.timeline(run_id, start=seen + 1, limit=RECORDS)
         count = len(part.decisions) + len(part.calls)
@@ -166,7 +166,7 @@ class PageViews:
         return PageContent("new_records.html", values, {"new": count, "state": run.state})
 
     def record(self, run_id: str, seq: int) -> PageContent:
-        """The page of a decision or of a call."""
+        """Return the page of a decision or of a call."""
         run = self._reader.run(run_id)
         if self._reader.rows_of("decisions", run_id, seq=seq):
             return self._decision(run, self._reader.decision(run_id, seq))
@@ -192,7 +192,7 @@ class PageViews:
         )  # fmt: skip
 
     def array(self, run_id: str, seq: int, query: Query) -> PageContent:
-        """What the model saw at a decision: the array in a provider's form, and the guidance."""
+        """Return what the model saw at a decision: the array in a provider's form, and the guidance."""
         from bundle_router.core.tools.exposure import FORMATS
         from bundle_router.review.model_view import model_view
 
@@ -210,7 +210,7 @@ class PageViews:
         )  # fmt: skip
 
     def why(self, run_id: str, seq: int, name: str) -> PageContent:
-        """The whole chain of tests on one tool or bundle at a decision."""
+        """Return the whole chain of tests on one tool or bundle at a decision."""
         found = self._reader.decision(run_id, seq)
         explanation = self._reader.why(run_id, seq, name[:300])
         return self._page(
@@ -221,7 +221,7 @@ class PageViews:
         )  # fmt: skip
 
     def compare(self, query: Query) -> PageContent:
-        """Two decisions beside each other."""
+        """Return two decisions beside each other."""
         a, b = (self._named_decision(first(query, name)) for name in ("a", "b"))
         lines = [json.dumps(_comparable(d), indent=1, sort_keys=True, ensure_ascii=False).splitlines() for d in (a, b)]
         is_short = len(lines[0]) + len(lines[1]) < 20_000
@@ -241,7 +241,7 @@ class PageViews:
         return self._reader.decision(run_id, whole(seq))
 
     def artifact(self, sha256: str) -> PageContent:
-        """Where an artifact came from, and what took it."""
+        """Return where an artifact came from, and what took it."""
         uses = self._reader.artifact_uses(sha256)
         if not uses:
             raise RequestError(f"no record names an artifact {sha256[:64]}")
@@ -282,7 +282,7 @@ class PageViews:
                           effects=effects, problems=self._reader.problems())  # fmt: skip
 
     def catalog(self) -> PageContent:
-        """Servers, bundles and tools of the config in force."""
+        """Return servers, bundles and tools of the config in force."""
         catalog = self._reader.catalog()
         used = {row.name: row for row in self._reader.stats(RunQuery()).tables["calls by bundle"]}
         bundles = [] if catalog is None else [
@@ -302,7 +302,7 @@ class PageViews:
                           servers=servers, away=away, problems=self._reader.problems())  # fmt: skip
 
     def bundle(self, id_: str) -> PageContent:
-        """One bundle: its tools, tokens, and the rows that name it."""
+        """Return one bundle: its tools, tokens, and the rows that name it."""
         catalog = self._reader.catalog()
         bundle = catalog.bundle(id_) if catalog is not None else None
         if catalog is None or bundle is None:
@@ -315,7 +315,7 @@ class PageViews:
         return self._page("bundle.html", bundle.id, "/catalog", json_, bundle=bundle, cards=cards, routes=routes)
 
     def server(self, name: str) -> PageContent:
-        """One server: what was reviewed of it, and what its bundles take."""
+        """Return one server: what was reviewed of it, and what its bundles take."""
         catalog = self._reader.catalog()
         server = catalog.servers.get(name) if catalog is not None else None
         if catalog is None or server is None:
@@ -393,6 +393,6 @@ def _standing(name: str, found: DecisionDetail) -> tuple[str, str]:
 
 
 def _comparable(found: DecisionDetail) -> dict[str, Any]:
-    """A record without what differs between any two."""
+    """Return a record without what differs between any two."""
     names = ("seq", "time", "decision_id", "monotonic_ns", "prev", "hash", "run_id", "elapsed_us", "input_digest")
     return {name: value for name, value in found.line.items() if name not in names}
