@@ -53,20 +53,20 @@ class Arguments:
     blobs: tuple[Blob, ...] = ()
 
 
-def read_arguments(redactor: Redactor, given: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
+def read_arguments(redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
     """Return the arguments as an object and as the record's text, secrets taken out by name and by shape. An object as
     JSON text is taken too: that is how some providers hand it over."""
-    if isinstance(given, str):
-        if len(given) > max_bytes:
-            return _too_large(redactor, given, max_bytes)
+    if isinstance(arguments, str):
+        if len(arguments) > max_bytes:
+            return _too_large(redactor, arguments, max_bytes)
         try:
-            given = json.loads(given or "{}", parse_constant=_no_constant)
+            arguments = json.loads(arguments or "{}", parse_constant=_no_constant)
         except (ValueError, RecursionError) as wrong:
             return _not_json(wrong)
-    if not isinstance(given, Mapping):
-        kind = type(given).__name__
+    if not isinstance(arguments, Mapping):
+        kind = type(arguments).__name__
         return Arguments({}, encode({"not_an_object": kind}), ("not_an_object", "must be an object, with its names."))
-    value = dict(given)
+    value = dict(arguments)
     try:
         text = encode(value)
     except (TypeError, ValueError, RecursionError) as wrong:
@@ -113,43 +113,43 @@ class _Unusable(Exception):
 
 @asynccontextmanager
 async def with_artifacts(
-    ports: EnginePorts, state: RunState, artifact: Artifact, name: str, given: Arguments
+    ports: EnginePorts, state: RunState, artifact: Artifact, name: str, arguments: Arguments
 ) -> AsyncIterator[Arguments]:
     """Give the arguments with bytes and paths in place of handles, where the schema of the tool that is meant wants
     such. What is recorded stays as it was."""
-    if given.wrong is not None or PREFIX not in given.text:
-        yield given
+    if arguments.wrong is not None or PREFIX not in arguments.text:
+        yield arguments
         return
     cards = state.catalog.cards
     card = cards.get(resolve(name, cards, state.surface.canonical).name)
-    found = handles_in(given.value, card.input_schema()) if card is not None else ()
+    found = handles_in(arguments.value, card.input_schema()) if card is not None else ()
     if card is None or not found:
-        yield given
+        yield arguments
         return
     scratch = ports.scratch() if ports.scratch is not None else None
     filler = ArtifactFiller(ports, state, artifact, state.catalog.servers[card.server], scratch)
     limit = state.catalog.settings.limits.max_result_bytes
     try:
-        yield await asyncio.to_thread(_filled, filler, given, found, limit)
+        yield await asyncio.to_thread(_filled, filler, arguments, found, limit)
     finally:
         if scratch is not None:
             scratch.close()
 
 
-async def without_payloads(ports: EnginePorts, given: Arguments) -> Arguments:
+async def without_payloads(ports: EnginePorts, arguments: Arguments) -> Arguments:
     """Return the arguments with artifacts of the run in place of bytes (base64, `data:` URIs) in what is recorded of
     them. The tool gets them as they came. They are stored when the call begins: one that is refused leaves none."""
-    if given.wrong is not None or len(given.text) < LONG:
-        return given
-    if len(given.text) < INLINE_CHARS:
-        return _without(ports, given)
-    return await asyncio.to_thread(_without, ports, given)
+    if arguments.wrong is not None or len(arguments.text) < LONG:
+        return arguments
+    if len(arguments.text) < INLINE_CHARS:
+        return _without(ports, arguments)
+    return await asyncio.to_thread(_without, ports, arguments)
 
 
-def _without(ports: EnginePorts, given: Arguments) -> Arguments:
+def _without(ports: EnginePorts, arguments: Arguments) -> Arguments:
     references = References(ports.describe)
-    value = references.value(json.loads(given.text))
-    return replace(given, text=encode(value), blobs=references.blobs) if references.blobs else given
+    value = references.value(json.loads(arguments.text))
+    return replace(arguments, text=encode(value), blobs=references.blobs) if references.blobs else arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class ArtifactFiller:
             raise _Unusable("storage", "name an artifact that can't be put into a file.") from None
 
 
-def _filled(filler: ArtifactFiller, given: Arguments, found: tuple[Handle, ...], max_bytes: int) -> Arguments:
+def _filled(filler: ArtifactFiller, arguments: Arguments, found: tuple[Handle, ...], max_bytes: int) -> Arguments:
     texts: dict[tuple[str | int, ...], str] = {}
     total = 0
     try:
@@ -199,9 +199,9 @@ def _filled(filler: ArtifactFiller, given: Arguments, found: tuple[Handle, ...],
                 raise _Unusable("too_large", f"stand for over {max_bytes:,} bytes of artifacts.")
             texts[handle.place] = filler.fill(handle, data)
     except _Unusable as wrong:
-        return replace(given, wrong=(wrong.code, wrong.sentence))
+        return replace(arguments, wrong=(wrong.code, wrong.sentence))
     files = dict.fromkeys(texts[handle.place] for handle in found if handle.want == "path")
-    return replace(given, value=filled(given.value, texts), asked=given.value, files=tuple(files))
+    return replace(arguments, value=filled(arguments.value, texts), asked=arguments.value, files=tuple(files))
 
 
 __all__ = ["MAX_NAME", "Arguments", "read_arguments", "shortened", "with_artifacts", "without_payloads"]

@@ -209,7 +209,7 @@ def _with_joining(visible: VisibleTools, answered: MetaAnswer, refused: Sequence
 
 
 def _by_name(question: MetaQuestion, visible: VisibleTools, wanted: SelectTools | GetToolDetails) -> MetaReply:
-    names, told = (wanted.names, _told_dropped(wanted)) if isinstance(wanted, SelectTools) else ((wanted.name,), [])
+    names, notes = (wanted.names, _told_dropped(wanted)) if isinstance(wanted, SelectTools) else ((wanted.name,), [])
     found: dict[str, None] = {}
     refused: list[MissedTool] = []
     for name in names:
@@ -223,11 +223,11 @@ def _by_name(question: MetaQuestion, visible: VisibleTools, wanted: SelectTools 
     if found:
         if isinstance(wanted, GetToolDetails):
             return _with_joining(visible, describe_tool(visible, next(iter(found))))
-        told = [*(row.text for row in refused), *told]
-        return _with_joining(visible, selected_text(visible, tuple(found), told), refused)
+        notes = [*(row.text for row in refused), *notes]
+        return _with_joining(visible, selected_text(visible, tuple(found), notes), refused)
     if not refused:
         return MetaReply("No tool was named: write select:name,other_name.", "invalid_arguments", "invalid_arguments")
-    text = "\n".join((*(row.text for row in refused), *told))
+    text = "\n".join((*(row.text for row in refused), *notes))
     return MetaReply(text, "denied", refused[0].code, refused=tuple(refused))
 
 

@@ -282,13 +282,13 @@ class Surface:
 
     def _skills(self, state: RunState, places: Mapping[str, str]) -> Iterator[SkillText]:
         """Yield the instructions of shown bundles of which something may be called now, in the decision's order."""
-        given: set[str] = set()
+        yielded: set[str] = set()
         for chosen in state.decided.decision.bundles:
             bundle = self.catalog.bundle(chosen.id) if chosen.mode is None else None
             for part, skill in self.catalog.skills_of(bundle) if bundle is not None else ():
                 here = [tool for tool in part.tools if tool in places]
-                if here and skill.path not in given:
-                    given.add(skill.path)
+                if here and skill.path not in yielded:
+                    yielded.add(skill.path)
                     named = [tool for tool in here if is_named_in(skill, tool)]
                     tools = tuple(self.exposed[tool] for tool in named)
                     yield SkillText(part.id, skill.name, skill.description, tools, skill.text)

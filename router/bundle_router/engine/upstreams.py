@@ -325,12 +325,12 @@ class Servers:
         there = [*self._catalog.cards.values(), *admitted.cards.values()]
         everyone = Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in there)
         for light in lights(replace(admitted, tools=admitted.tools[:MAX_INSPECTED]), comparison, everyone):
-            said = [f"{finding.rule} at {finding.where}: {finding.seen}" for finding in light.verdict.findings[:3]]
-            if (told := (server.name, light.tool, *said)) not in self._reported:
+            seen = [f"{finding.rule} at {finding.where}: {finding.seen}" for finding in light.verdict.findings[:3]]
+            if (report := (server.name, light.tool, *seen)) not in self._reported:
                 if len(self._reported) >= _MAX_REPORTED:
                     self._reported.clear()
-                self._reported.add(told)
-                self._diagnostics.event("warning", "tool.suspicious", server=server.name, tool=light.tool, said=said)
+                self._reported.add(report)
+                self._diagnostics.event("warning", "tool.suspicious", server=server.name, tool=light.tool, seen=seen)
 
     def _mark(self, key: tuple[str, str], reason: str) -> None:
         now = self._clock.monotonic_ns()

@@ -113,8 +113,8 @@ def _shown(request: ModelRequest[Any], toolset: Toolset) -> ModelRequest[Any]:
     tools = [*request.tools, *toolset.tools]
     if not toolset.guidance:
         return request.override(tools=tools)
-    said = request.system_message.text if request.system_message is not None else ""
-    text = "\n\n".join(part for part in (said, toolset.guidance) if part)
+    own = request.system_message.text if request.system_message is not None else ""
+    text = "\n\n".join(part for part in (own, toolset.guidance) if part)
     return request.override(tools=tools, system_message=SystemMessage(text))
 
 

@@ -67,9 +67,9 @@ class RoutedAgent(Agent[Any]):
         return [*own, *self._listed[1]]
 
     async def get_system_prompt(self, run_context: RunContextWrapper[Any]) -> str | None:
-        said = await super().get_system_prompt(run_context)
+        own = await super().get_system_prompt(run_context)
         guidance = (await (await self._routed()).toolset()).guidance
-        return "\n\n".join(part for part in (said, guidance) if part) or None
+        return "\n\n".join(part for part in (own, guidance) if part) or None
 
     def run_config(self, config: RunConfig | None = None) -> RunConfig:
         """Return a run configuration, this or a new one, that answers names which are not in the array."""
@@ -82,8 +82,8 @@ class RoutedAgent(Agent[Any]):
         async def say(error: ToolErrorFormatterArgs[Any]) -> str | None:
             if error.kind == "tool_not_found":
                 return await (await self._routed()).missed(error.tool_name)
-            said = theirs(error) if theirs is not None else None
-            return said if said is None or isinstance(said, str) else await said
+            message = theirs(error) if theirs is not None else None
+            return message if message is None or isinstance(message, str) else await message
 
         return say
 

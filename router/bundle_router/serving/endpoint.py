@@ -161,8 +161,8 @@ def require_extra(extra: Literal["mcp", "service"]) -> None:
     what, modules = _EXTRAS[extra]
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        said = f"{what} needs {' and '.join(missing)}, not installed here"
-        raise NotInstalled(said, advice=f"pip install 'bundle-router[{extra}]'")
+        message = f"{what} needs {' and '.join(missing)}, not installed here"
+        raise NotInstalled(message, advice=f"pip install 'bundle-router[{extra}]'")
 
 
 _EXTRAS: Final = {

@@ -130,8 +130,8 @@ def _led_to_sign_in(raw_path: bytes) -> Refusal:
 
 
 def _caller(headers: Headers, keys: Keys, to: Destination | None) -> Caller | None:
-    given = values_of(headers, b"authorization")
-    bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
+    values = values_of(headers, b"authorization")
+    bearer = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
     run_id, decision = (to.run_id, to.decision) if to is not None else (None, None)
     return keys.caller(bearer[1], run_id, decision) if bearer is not None else None
 

@@ -105,10 +105,10 @@ class Keys:
         mac = hmac.new(self._key, named, hashlib.sha256).digest()
         return _MARK + base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
 
-    def caller(self, given: bytes, run_id: str | None, decision: str | None = None) -> Caller | None:
+    def caller(self, presented: bytes, run_id: str | None, decision: str | None = None) -> Caller | None:
         """Return whom a token stands for at a run (None: at what is no run's), under a decision of it where one is
         named; None for a token that opens nothing there. Takes as long for every wrong one."""
-        known = _digest(given)
+        known = _digest(presented)
         found = self._found.get((known, run_id, decision))
         if found is not None:
             return found

@@ -69,8 +69,8 @@ class HttpConnection(HttpToolsProtocol):
 
     head_s = 10.0
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.logger, self.access_log = _LOG, False
         self._late: asyncio.TimerHandle | None = None
         self._unread_bytes = self._head_bytes = 0

@@ -25,11 +25,11 @@ class ServiceMetrics:
     def __init__(self, under_way: Callable[[], float]) -> None:
         self._registry = own = CollectorRegistry()
 
-        def counter(name: str, told: str, *labels: str) -> Any:
-            return cache(Counter(f"bundle_router_{name}", told, labels, registry=own).labels)
+        def counter(name: str, description: str, *labels: str) -> Any:
+            return cache(Counter(f"bundle_router_{name}", description, labels, registry=own).labels)
 
-        def histogram(name: str, told: str, label: str, buckets: Sequence[float]) -> Any:
-            return cache(Histogram(f"bundle_router_{name}", told, [label], buckets=buckets, registry=own).labels)
+        def histogram(name: str, description: str, label: str, buckets: Sequence[float]) -> Any:
+            return cache(Histogram(f"bundle_router_{name}", description, [label], buckets=buckets, registry=own).labels)
 
         self._requests = counter("requests", "Requests answered.", "route", "status")
         self._request_s = histogram("request_seconds", "From the first byte to the answer.", "route", _DECISION_S)

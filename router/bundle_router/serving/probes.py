@@ -39,10 +39,10 @@ def probe_routes(
     async def readyz(request: Request) -> Response:
         trouble = "the service is being stopped" if is_stopped() else await _store_trouble(router)
         status = 503 if trouble else 200
-        said: dict[str, Any] = {"ready": not trouble}
+        body: dict[str, Any] = {"ready": not trouble}
         if request.scope["user"] is not NOBODY:
-            said |= {"store": trouble or "ok", **_about(router, watch.problems)}
-        return JSONResponse(said, status)
+            body |= {"store": trouble or "ok", **_about(router, watch.problems)}
+        return JSONResponse(body, status)
 
     async def series(_request: Request) -> Response:
         return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})

@@ -52,12 +52,12 @@ def lacks(scope: str) -> Refusal:
 async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = True) -> None:
     """Answer with the refusal. `close`: the connection, too, since what follows on it was not read."""
     kind = b"application/problem+json"
-    told: dict[str, Any] = refusal.to_json()
+    body_of: dict[str, Any] = refusal.to_json()
     if scope["path"].startswith("/mcp"):
         kind = b"application/json"
         error = {"code": INVALID_REQUEST, "message": refusal.sentence}
-        told = {"jsonrpc": "2.0", "id": None, "error": error}
-    body = json.dumps(told).encode()
+        body_of = {"jsonrpc": "2.0", "id": None, "error": error}
+    body = json.dumps(body_of).encode()
     headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *refusal.headers]
     if close:
         headers.append((b"connection", b"close"))

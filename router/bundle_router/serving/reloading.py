@@ -27,12 +27,14 @@ LOOK_S: Final = 0.5
 class ConfigWatch:
     """Looks at the config's files. `told` hears `adopted` or `refused`. Belongs to one event loop."""
 
-    def __init__(self, router: Router, keys: Keys, tokens: AccessTokens | None, told: Callable[[str], None]) -> None:
+    def __init__(
+        self, router: Router, keys: Keys, tokens: AccessTokens | None, on_event: Callable[[str], None]
+    ) -> None:
         self._router = router
         self._keys = keys
         self._tokens = tokens
         self._token_problem = ""
-        self._told = told
+        self._on_event = on_event
         self._seen: object = None
         self._read: object = None
         self._config_problems: tuple[str, ...] = ()
@@ -82,14 +84,14 @@ class ConfigWatch:
             found = error.problems if isinstance(error, ConfigError) else (error.message,)
             problems = tuple(str(problem) for problem in found)
             if problems != self._config_problems:
-                self._told("refused")
+                self._on_event("refused")
                 report("error", "config.refused", problems=problems, in_force=before)
             self._config_problems = problems
             return
         self._config_problems = ()
         if not changed:
             return
-        self._told("adopted")
+        self._on_event("adopted")
         report("info", "config.adopted", revision=self._router.catalog.revision, before=before)
         if self._router.catalog.settings.model.names:
             await self._router.warm_up()

@@ -316,10 +316,10 @@ def _fault_of(error: httpx2.TransportError) -> ServerFault:
 
 
 def _fault_for(status: int, retry_after: str) -> ServerFault:
-    said = f"the server answered HTTP {status}"
+    message = f"the server answered HTTP {status}"
     if status in (401, 403):
-        return ServerFault("unauthorized", said)
+        return ServerFault("unauthorized", message)
     if status == 429:
         seconds = float(retry_after) if retry_after.isdigit() and len(retry_after) < 7 else None
-        return ServerFault("rate_limited", said, retry_after_s=seconds)
-    return ServerFault("http_error", said)
+        return ServerFault("rate_limited", message, retry_after_s=seconds)
+    return ServerFault("http_error", message)

@@ -205,13 +205,16 @@ class _Answer:
         message = read_object(bytes(self._held)) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
             return settled({**message, "id": None}, None)
-        said, again = f"the server answered HTTP {self.status}", self.headers.get(b"retry-after", b"").decode("latin-1")
+        reason, again = (
+            f"the server answered HTTP {self.status}",
+            self.headers.get(b"retry-after", b"").decode("latin-1"),
+        )
         if self.status in (401, 403):
-            raise ServerFault("unauthorized", said, sent=True)
+            raise ServerFault("unauthorized", reason, sent=True)
         if self.status == 429:
             seconds = float(again) if again.isdigit() and len(again) < 7 else None
-            raise ServerFault("rate_limited", said, retry_after_s=seconds, sent=True)
-        raise ServerFault("http_error", said, sent=True)
+            raise ServerFault("rate_limited", reason, retry_after_s=seconds, sent=True)
+        raise ServerFault("http_error", reason, sent=True)
 
     def _kind(self) -> bytes:
         return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()

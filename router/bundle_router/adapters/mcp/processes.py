@@ -92,23 +92,23 @@ class Process:
 
     async def _hear(self) -> None:
         """What the supervisor says of it, until nothing is left of it or the supervisor is gone."""
-        loop, said = asyncio.get_running_loop(), b""
+        loop, rest = asyncio.get_running_loop(), b""
         try:
             while part := await loop.sock_recv(self._control, 4096):
-                *lines, said = (said + part).split(b"\n")
+                *lines, rest = (rest + part).split(b"\n")
                 for line in lines:
-                    self._heard(json.loads(line))
+                    self._take_report(json.loads(line))
         except (OSError, ValueError):
             pass
         finally:
             self.exited.set()
             self._gone.set()
 
-    def _heard(self, said: Mapping[str, object]) -> None:
-        self.pid = int(str(said.get("pid", self.pid)))
-        self.failed = str(said.get("failed", self.failed))
-        if "exited" in said:
-            self.status = int(str(said["exited"]))
+    def _take_report(self, report: Mapping[str, object]) -> None:
+        self.pid = int(str(report.get("pid", self.pid)))
+        self.failed = str(report.get("failed", self.failed))
+        if "exited" in report:
+            self.status = int(str(report["exited"]))
             self.exited.set()
 
     def stop_listening(self) -> None:

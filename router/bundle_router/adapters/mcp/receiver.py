@@ -117,24 +117,24 @@ class Receiver:
         if method != "GET" or path != PATH:
             return "404 Not Found", "There is nothing here."
         try:
-            given = parse_qs(query, max_num_fields=32)
+            fields = parse_qs(query, max_num_fields=32)
         except ValueError:
             return "400 Bad Request", "This is not the answer that is waited for."
-        state = given.get("state", [])
+        state = fields.get("state", [])
         if len(state) != 1 or not self._state or not secrets.compare_digest(state[0].encode(), self._state.encode()):
             return "400 Bad Request", "This is not the answer that is waited for."
-        return self._resolve(given)
+        return self._resolve(fields)
 
-    def _resolve(self, given: dict[str, list[str]]) -> tuple[str, str]:
+    def _resolve(self, fields: dict[str, list[str]]) -> tuple[str, str]:
         done = self._redirect
         if done is None or done.done():
             return "400 Bad Request", "This answer was given before."
-        codes, errors = given.get("code", []), given.get("error", [])
+        codes, errors = fields.get("code", []), fields.get("error", [])
         if errors or len(codes) != 1:
             kind = errors[0] if len(errors) == 1 and errors[0] in _KNOWN_ERRORS else "no code came back"
             done.set_exception(ServerFault("unauthorized", f"the authorization was declined ({kind})"))
             return "200 OK", "Not authorized. You can close this page."
-        done.set_result((codes[0], given["state"][0], given["iss"][0] if "iss" in given else None))
+        done.set_result((codes[0], fields["state"][0], fields["iss"][0] if "iss" in fields else None))
         return "200 OK", "Authorized. You can close this page and go back to the terminal."
 
 

@@ -61,10 +61,10 @@ def _wanted(raw: Mapping[str, Any]) -> str:
 
 def refused(name: str, error: RpcError, client: Client | None) -> RawResult:
     """Return the server answered with an error instead of a result: its own words, as it may say what to do better."""
-    said = own_error(error)
+    own = own_error(error)
     code = _CODES.get(error.code, "rpc_error")
-    answer = ServerReply(error=said) if client is not None else None
-    text = f"{name} refused the call (code {error.code}): {said.message}"
+    answer = ServerReply(error=own) if client is not None else None
+    text = f"{name} refused the call (code {error.code}): {own.message}"
     return RawResult((Text(text),), "tool_error", code, answer)
 
 
@@ -82,8 +82,8 @@ def unanswered(raw: RawResult) -> ServerReply:
 
 def told_no(error: RpcError) -> ServerReply:
     """Return a server's error, as the answer to a request other than a call."""
-    said = own_error(error)
-    return ServerReply(error=said, outcome="tool_error", code=_CODES.get(error.code, "rpc_error"), text=said.message)
+    own = own_error(error)
+    return ServerReply(error=own, outcome="tool_error", code=_CODES.get(error.code, "rpc_error"), text=own.message)
 
 
 def faulted(name: str, fault: ServerFault, timeout_s: float) -> RawResult:

@@ -332,12 +332,12 @@ def hear_log(client: Client, line: Mapping[str, Any]) -> None:
         client.on_notification(LOG, line)
 
 
-def progress_to(heard: NotificationHandler) -> ProgressFnT:
+def progress_to(on_notification: NotificationHandler) -> ProgressFnT:
     """Hands progress over without the token, which is the SDK's own."""
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
-        told = {"progress": progress, "total": total, "message": message}
-        heard(PROGRESS, {name: value for name, value in told.items() if value is not None})
+        params = {"progress": progress, "total": total, "message": message}
+        on_notification(PROGRESS, {name: value for name, value in params.items() if value is not None})
 
     return hear
 

@@ -122,7 +122,7 @@ class Pipes:
         self.skipped = 0
         self._bounds = bounds
         self._report = report
-        self._said = b""
+        self._stderr = b""
         self._told_at = 0.0
 
     async def read(self, session: Any) -> None:
@@ -182,7 +182,7 @@ class Pipes:
 
     async def read_errors(self) -> None:
         while chunk := await self.process.stderr.read(_CHUNK):
-            self._said = (self._said + chunk)[-self._bounds.max_stderr_bytes :]
+            self._stderr = (self._stderr + chunk)[-self._bounds.max_stderr_bytes :]
 
     async def write(self, session: Any) -> None:
         """Messages to lines. Ends when the session or the server's input does."""
@@ -193,7 +193,7 @@ class Pipes:
 
     @property
     def last_words(self) -> str:
-        return self._said.decode("utf-8", "replace").strip()
+        return self._stderr.decode("utf-8", "replace").strip()
 
 
 @asynccontextmanager

@@ -77,7 +77,7 @@ class SupervisedServer:
         self.phase = "running"
         self.until = 0.0
         self._pipes = pipes
-        self._heard = b""
+        self._line = b""
 
     def hear(self) -> None:
         """Reads what the router says. The end of it is the wish that the server end."""
@@ -92,8 +92,8 @@ class SupervisedServer:
         if self.plan:
             self.wanted, self.at_once = False, self.at_once or AT_ONCE in part
             return
-        line, newline, rest = (self._heard + part).partition(b"\n")
-        self._heard = line
+        line, newline, rest = (self._line + part).partition(b"\n")
+        self._line = line
         if newline:
             self.plan = json.loads(line)
             self.wanted = self.wanted and not rest
@@ -209,14 +209,14 @@ class Supervision:
     def _take_over(self, router: socket.socket) -> None:
         """Takes one server, or the news that the router is gone."""
         try:
-            said, descriptors, _, _ = socket.recv_fds(router, 1, 4)
+            message, descriptors, _, _ = socket.recv_fds(router, 1, 4)
         except BlockingIOError:
             return
         except OSError:
-            said, descriptors = b"", []
+            message, descriptors = b"", []
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
-        if not said:
+        if not message:
             router.close()
             self._router = None
         elif len(descriptors) == 4:

@@ -38,12 +38,12 @@ class SecretRedactor:
     """
 
     def __init__(self, env_values: Mapping[str, str] | None = None) -> None:
-        self._given: dict[str, str] = {}
+        self._configured: dict[str, str] = {}
         for name, value in (env_values or {}).items():
-            self._given.setdefault(value, label_of("env", name))
+            self._configured.setdefault(value, label_of("env", name))
         self._kept: dict[str, str] = {}
         self._keeping = threading.Lock()
-        self._rules = RuleBook(self._given) if self._given else RuleBook.without_values()
+        self._rules = RuleBook(self._configured) if self._configured else RuleBook.without_values()
         self._labels = {label.encode() for label in self._rules.labels | {WITHHELD, values.TOO_DEEP}}
 
     def keep(self, name: str, value: str) -> None:
@@ -54,10 +54,10 @@ class SecretRedactor:
         """
         head = value[:MAX_KEPT_CHARACTERS]
         with self._keeping:
-            if head in self._given or head in self._kept:
+            if head in self._configured or head in self._kept:
                 return
             kept = dict([*self._kept.items(), (head, label_of("token", name))][-MAX_KEPT:])
-            rules = RuleBook({**self._given, **kept})
+            rules = RuleBook({**self._configured, **kept})
             self._labels = self._labels | {label.encode() for label in rules.labels}  # before what may leave them
             self._rules, self._kept = rules, kept
 

@@ -165,8 +165,8 @@ def _fit_recall(
     before = [step.quality() for step in replayed]
     after = {
         pull: [
-            step.quality({id_: pull * vote for id_, vote in said.items()})
-            for step, said in zip(replayed, votes, strict=True)
+            step.quality({id_: pull * vote for id_, vote in vote_of.items()})
+            for step, vote_of in zip(replayed, votes, strict=True)
         ]
         for pull in PULLS
     }

@@ -282,12 +282,12 @@ class Search:
         if not permitted:
             return []
         weights = self.analyzer.weigh(self.analyzer.terms(request.text), self.weights.tool_scale)
-        taken: dict[str, int] = {}
+        counts: dict[str, int] = {}
         kept: list[Scored] = []
         for hit in self.index.search("unread", weights, k=self.weights.depth, within=permitted):
             server = self.corpus.servers[hit.id]
-            taken[server] = taken.get(server, 0) + 1
-            if taken[server] <= self.weights.unread_quota:
+            counts[server] = counts.get(server, 0) + 1
+            if counts[server] <= self.weights.unread_quota:
                 kept.append(Scored(hit.id, 0.0))
         return kept
 

@@ -110,11 +110,11 @@ def kinds_in(text: str) -> str:
 
 def foreign_stop_words(found: Collection[str]) -> frozenset[str]:
     """Return the stop words of the language that words are of, unless that is English."""
-    said = frozenset(found)
+    words = frozenset(found)
     count, _, stop = max(
-        ((len(said & stop), name, stop) for name, stop in FOREIGN_STOP_WORDS.items()), default=(0, "", frozenset())
+        ((len(words & stop), name, stop) for name, stop in FOREIGN_STOP_WORDS.items()), default=(0, "", frozenset())
     )
-    return stop if count >= 2 and count > len(said & STOP_WORDS) else frozenset()
+    return stop if count >= 2 and count > len(words & STOP_WORDS) else frozenset()
 
 
 @lru_cache(maxsize=4096)

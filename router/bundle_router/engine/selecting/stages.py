@@ -119,5 +119,5 @@ def _in_place_of(failed: Reply | None, found: Found, answer: Answer) -> Reply:
     """Search's answer; where a model failed before, with its failure and what it cost."""
     if failed is None:
         return replace(found.reply, answer=answer)
-    told = replace(answer, model=failed.model)
-    return replace(found.reply, answer=told, failure=failed.failure, model=failed.model)
+    answered = replace(answer, model=failed.model)
+    return replace(found.reply, answer=answered, failure=failed.failure, model=failed.model)

@@ -123,36 +123,36 @@ def _routes(past: Sequence[PastStep], current: Catalog, after: int) -> Iterator[
         counted = _capped(steps)
         totals = Counter(frozenset(step.picks or ()) for step in counted)
         best, same = min(totals.items(), key=lambda item: (-item[1], sorted(item[0])))
-        given = [step for step in steps if frozenset(step.picks or ()) == best]
-        runs = len({step.run_id for step in given})
+        settled = [step for step in steps if frozenset(step.picks or ()) == best]
+        runs = len({step.run_id for step in settled})
         if same < after or runs < MIN_RUNS or same < SAME * len(counted):
             continue
-        bundles = _row(given, current)
-        used = sum(any(id_ in best for id_, _ in step.called) for step in given)
-        if bundles and (used >= USED * len(given) or not calls):
-            cost = round(sum(step.cost_usd for step in given), 6)
-            yield RouteProposal(*address, bundles, len(steps), len(given), runs, used, cost)
+        bundles = _row(settled, current)
+        used = sum(any(id_ in best for id_, _ in step.called) for step in settled)
+        if bundles and (used >= USED * len(settled) or not calls):
+            cost = round(sum(step.cost_usd for step in settled), 6)
+            yield RouteProposal(*address, bundles, len(steps), len(settled), runs, used, cost)
 
 
 def _capped(steps: Iterable[PastStep]) -> list[PastStep]:
-    taken: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     kept = []
     for step in steps:
-        taken[step.run_id] += 1
-        if taken[step.run_id] <= PER_RUN:
+        counts[step.run_id] += 1
+        if counts[step.run_id] <= PER_RUN:
             kept.append(step)
     return kept
 
 
-def _row(given: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
+def _row(settled: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
     """Return the bundles of the row: what the asking route maps already, then the answer in its most frequent order.
     Empty where today's config answers the address itself, or does not permit it."""
-    last = given[-1]
+    last = settled[-1]
     plan = plan_for(current, last.step, last.facts.grants)
     route: Route | None = plan.route
     if route is not None and route.ask is None:
         return ()
-    order, _ = min(Counter(step.picks or () for step in given).items(), key=lambda item: (-item[1], item[0]))
+    order, _ = min(Counter(step.picks or () for step in settled).items(), key=lambda item: (-item[1], item[0]))
     ids = (*(route.bundles if route is not None else ()), *order)
     named = [(id_, current.bundle(id_)) for id_ in ids]
     if any(bundle is None or not plan.verdicts.of(id_, last.facts).permitted for id_, bundle in named):

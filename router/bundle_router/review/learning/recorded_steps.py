@@ -112,14 +112,14 @@ def _add_call(entry: _Open, record: CallFinished) -> None:
 
 
 def _spoken(corrections: Sequence[StepLabel]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    said: dict[str, dict[str, bool]] = {}
+    votes: dict[str, dict[str, bool]] = {}
     for correction in corrections:
-        row = said.setdefault(correction.decision_id, {})
+        row = votes.setdefault(correction.decision_id, {})
         row.update(dict.fromkeys(correction.needed, True))
         row.update(dict.fromkeys(correction.not_needed, False))
     return {
         id_: (frozenset(b for b, yes in row.items() if yes), frozenset(b for b, yes in row.items() if not yes))
-        for id_, row in said.items()
+        for id_, row in votes.items()
     }
 
 

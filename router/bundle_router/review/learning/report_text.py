@@ -21,7 +21,7 @@ def proposals_toml(proposals: Proposals, catalog: Catalog) -> str:
 
 
 def _routes(routes: Sequence[RouteProposal], catalog: Catalog) -> Iterator[str]:
-    taken = {route.name for route in catalog.routes}
+    names = {route.name for route in catalog.routes}
     if routes:
         yield "\n# --- routes.toml: put these rows first; each covers one address only"
     for row in routes:
@@ -30,19 +30,19 @@ def _routes(routes: Sequence[RouteProposal], catalog: Catalog) -> Iterator[str]:
         if row.cost_usd:
             yield f"# The models took {row.cost_usd:.4f} USD for them."
         yield "[[routes]]"
-        yield f"name = {_text(_free_name(row, taken))}"
+        yield f"name = {_text(_free_name(row, names))}"
         yield f"workflow = {_text(row.workflow)}"
         yield f"role = {_text(row.role)}"
         yield f"step = {_text(row.step)}"
         yield f"bundles = {_list(row.bundles)}"
 
 
-def _free_name(row: RouteProposal, taken: set[str]) -> str:
+def _free_name(row: RouteProposal, names: set[str]) -> str:
     plain = "-".join((row.workflow, row.role, row.step))
     name, number = plain, 2
-    while name in taken:
+    while name in names:
         name, number = f"{plain}-{number}", number + 1
-    taken.add(name)
+    names.add(name)
     return name
 
 
@@ -68,11 +68,11 @@ def _example_lines(examples: Sequence[ExampleProposal], catalog: Catalog) -> Ite
 
 def _trim_lines(row: TrimProposal, catalog: Catalog) -> Iterator[str]:
     bundle = catalog.bundles[row.bundle]
-    said = f"shown at {row.steps} steps of {row.runs} runs and never called, {row.tokens:,} tokens each time"
+    words = f"shown at {row.steps} steps of {row.runs} runs and never called, {row.tokens:,} tokens each time"
     if row.whole:
-        yield f"# All of it was {said}: take it out of the routes that name it."
+        yield f"# All of it was {words}: take it out of the routes that name it."
         return
-    yield f"# {', '.join(row.tools)}: {said}."
+    yield f"# {', '.join(row.tools)}: {words}."
     if bundle.bundles or bundle.patterns:
         yield "# (It is composed of others or of globs: take them out where they come from.)"
         return

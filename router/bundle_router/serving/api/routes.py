@@ -102,7 +102,7 @@ class DecisionApi:
             except RefusedRequest as refused:
                 response = respond(refused.refusal)
             except RouterError as error:
-                response = respond(self._told(error))
+                response = respond(self._refusal(error))
             except Exception as defect:  # noqa: BLE001 - the boundary: a defect of ours is a sentence, its text is for the log
                 self._access.report("error", "request.failed", route=route, error=defect)
                 response = respond(INTERNAL)
@@ -111,7 +111,7 @@ class DecisionApi:
 
         return answer
 
-    def _told(self, error: RouterError) -> Refusal:
+    def _refusal(self, error: RouterError) -> Refusal:
         refusal = problem_of(error)
         if refusal.status >= 500:
             self._access.report("error", "request.failed", error=error)
@@ -244,11 +244,11 @@ async def _body(request: Request, model: type[Body]) -> Body:
 
 def _query(request: Request, model: type[Body]) -> Body:
     pairs = request.query_params.multi_items() if request.scope["query_string"] else []
-    given = dict(pairs)
-    if len(given) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise RefusedRequest(Refusal(422, "invalid", "A parameter is there twice.", advice="name each once"))
     try:
-        return model.model_validate(given)
+        return model.model_validate(values)
     except ValidationError as wrong:
         raise RefusedRequest(invalid(wrong)) from None
 

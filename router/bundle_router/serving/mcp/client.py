@@ -152,11 +152,11 @@ async def in_rounds(
         answer = answer_of(came)
         if answer is None or answer.result is None or not answer.wants_input or is_modern(context):
             return came
-        client = replace(client, given=await _given(context, answer.result))
+        client = replace(client, given=await _answers_of(context, answer.result))
     raise MCPError(types.INTERNAL_ERROR, f"The server asked for more input {MAX_ROUNDS} times, which is the limit.")
 
 
-async def _given(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
+async def _answers_of(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the client says to a result that asks, in the words of the request to come."""
     wanted = result.get("inputRequests")
     wanted = wanted if isinstance(wanted, Mapping) else {}

@@ -42,13 +42,13 @@ Media = Callable[[str, bool], Awaitable[Json]]
 async def content_of(result: Result, media: Media, max_inline: int, revision: str) -> list[Json]:
     """Return the content blocks of a result, for a client of that protocol revision. At most `max_inline` bytes go
     inline of any one artifact."""
-    said = [_said(part) for part in result.parts] or [{"type": "text", "text": result.text}]
+    blocks = [_block(part) for part in result.parts] or [{"type": "text", "text": result.text}]
     if not result.artifacts:
-        return said
-    return [*said, *[block async for block in _shown(result, media, max_inline, revision)]]
+        return blocks
+    return [*blocks, *[block async for block in _shown(result, media, max_inline, revision)]]
 
 
-def _said(part: Part) -> Json:
+def _block(part: Part) -> Json:
     if not part.uri:
         return {"type": "text", "text": part.text}
     mime_type = part.mime_type if part.mime_type in INERT else "text/plain"

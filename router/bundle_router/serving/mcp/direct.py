@@ -194,9 +194,9 @@ class DirectPath:
         try:
             result = await (self._listed() if request.method == "tools/list" else self._called(request))
         except Exception as error:  # noqa: BLE001 - the boundary to the client, with the SDK's own sentence for each
-            told = types.JSONRPCError(jsonrpc="2.0", id=request.id, error=modern_error_data(error))
-            status = ERROR_CODE_HTTP_STATUS.get(told.error.code, 200)
-            return status, _dumped(told.model_dump(mode="json", by_alias=True, exclude_none=True)).encode()
+            answer = types.JSONRPCError(jsonrpc="2.0", id=request.id, error=modern_error_data(error))
+            status = ERROR_CODE_HTTP_STATUS.get(answer.error.code, 200)
+            return status, _dumped(answer.model_dump(mode="json", by_alias=True, exclude_none=True)).encode()
         return 200, f'{{"jsonrpc":"2.0","id":{json.dumps(request.id)},"result":{result}}}'.encode()
 
     async def _listed(self) -> str:

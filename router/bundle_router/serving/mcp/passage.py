@@ -126,13 +126,13 @@ def _of_sessions(
         except BaseException:
             mine.discard(uri)
             raise
-        context.session._connection.exit_stack.callback(lambda: following.drop(taken(mine, uri)))
+        context.session._connection.exit_stack.callback(lambda: following.drop(dropped(mine, uri)))
         return {}
 
     async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> Json:
         _require(run, "resources")
         uri, mine = str(params.uri), followed_by(context.session._connection)
-        following.drop(taken(mine, uri))
+        following.drop(dropped(mine, uri))
         return {}
 
     return {
@@ -153,7 +153,7 @@ def _require(run: Passed, feature: Feature) -> None:
         raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
 
 
-def taken(uris: set[str], uri: str) -> tuple[str, ...]:
+def dropped(uris: set[str], uri: str) -> tuple[str, ...]:
     """Return the URI, if it was among these; it is not any more."""
     found = (uri,) if uri in uris else ()
     uris.discard(uri)

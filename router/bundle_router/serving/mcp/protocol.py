@@ -93,8 +93,8 @@ class _Server(Server[Any]):
     def instructions(self, _given: str | None) -> None:
         """The SDK's constructor sets what it was given; the run's guidance is what counts."""
 
-    def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
-        return narrowed(super().get_capabilities(*given, **named), self._run.features)
+    def get_capabilities(self, *args: Any, **options: Any) -> types.ServerCapabilities:
+        return narrowed(super().get_capabilities(*args, **options), self._run.features)
 
     def create_initialization_options(self, notification_options: Any = None, *more: Any, **named: Any) -> Any:
         asked = notification_options or NotificationOptions(tools_changed=True)
@@ -105,7 +105,7 @@ class _Sessions(StreamableHTTPSessionManager):
     """The SDK's sessions, of which the longest unused makes room for a new one: clients of the handshake era leave
     without a word, and would lock everybody out until `IDLE_S` has passed."""
 
-    def _admit_session(self, *given: Any) -> Any:
+    def _admit_session(self, *args: Any) -> Any:
         # Not meant to be overridden, and the only place where a session is refused for want of room.
         if self.max_sessions is not None and len(self._server_instances) >= self.max_sessions:
             idle = [
@@ -119,7 +119,7 @@ class _Sessions(StreamableHTTPSessionManager):
                 scope = self._server_instances.pop(session).idle_scope
                 if scope is not None:
                     scope.cancel()
-        return super()._admit_session(*given)
+        return super()._admit_session(*args)
 
 
 class RunServer:

@@ -47,8 +47,8 @@ class ServedRun:
         self._toolset: Toolset | None = None
         self._schemas: dict[str, Mapping[str, Any]] = {}
         self._lock = asyncio.Lock()
-        told = partial(runs.report, "warning", "mcp.warned", run_id=run_id)
-        self.listen_to_log = runs.log_listener(lambda where, untold: told(where=where, untold=untold))
+        warn = partial(runs.report, "warning", "mcp.warned", run_id=run_id)
+        self.listen_to_log = runs.log_listener(lambda where, untold: warn(where=where, untold=untold))
         self.server: RunServer = RunServer(self, version)
 
     @property

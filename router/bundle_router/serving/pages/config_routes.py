@@ -88,8 +88,8 @@ class ConfigRoutes:
     def _save(self, form: Form, by: str, _request: Request) -> PageContent | str:
         name, text = field(form, "file"), field(form, "text")
         if field(form, "compared") != text_digest(text):
-            said = RequestError("the text was changed since it was compared", advice="see what it comes to now")
-            return self._views.preview(form, refused=said)
+            refusal = RequestError("the text was changed since it was compared", advice="see what it comes to now")
+            return self._views.preview(form, refused=refusal)
         try:
             self._editor.save(
                 {name: text},

@@ -278,5 +278,5 @@ def _behaviour(preview: Preview, places: Mapping[tuple[str, str], str]) -> dict[
 
 
 def _review_values(shown: ShownReview) -> dict[str, Any]:
-    said = json_of(shown.review)
-    return {**said, "digest": shown.digest, "command": shown.review.command}
+    values = json_of(shown.review)
+    return {**values, "digest": shown.digest, "command": shown.review.command}

@@ -100,8 +100,8 @@ class Published:
         try:
             page = self._view(address)()
         except CorruptRun as error:
-            said = {"message": error.message, "advice": error.advice}
-            page = PageContent("error.html", {"title": "Not readable", "here": "", "where": "", **said}, said)
+            texts = {"message": error.message, "advice": error.advice}
+            page = PageContent("error.html", {"title": "Not readable", "here": "", "where": "", **texts}, texts)
         values = {"stale": "", "as_json": "", "token": "", "may_label": False, **page.values, "where": ""}
         links = Links("", self._files, file, NAV)
         yield file, render(replace(page, values=values), links).encode("utf-8")

@@ -58,10 +58,10 @@ class Links:
 
     def to(self, address: str, **query: object) -> str:
         """Return the link to an address; empty where it was not published."""
-        told = {name: value for name, value in query.items() if value not in ("", None)}
+        filled = {name: value for name, value in query.items() if value not in ("", None)}
         if self.files is None:
-            return self.base + address + (f"?{urlencode(told, doseq=True)}" if told else "")
-        file = self.files.get(address) if not told else None
+            return self.base + address + (f"?{urlencode(filled, doseq=True)}" if filled else "")
+        file = self.files.get(address) if not filled else None
         return os.path.relpath(file, os.path.dirname(self.at) or ".") if file is not None else ""  # noqa: PTH120 - text
 
     def asset(self, name: str) -> str:

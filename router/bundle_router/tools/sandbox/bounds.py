@@ -90,11 +90,11 @@ class Watcher:
         room, bound = self._room(), self._plan.total_written_bytes
         if self._free - room <= bound:
             return False
-        taken = _nameless(pids, "")
+        sizes = _nameless(pids, "")
         for folder in (f"/proc/self/fd/{self._plan.root_fd}", *self._plan.write):
-            taken |= {file: size for file, size, ctime_ns in _files(folder) if ctime_ns >= self._began_ns}
-        self._free = room + min(sum(taken.values()), bound)
-        return sum(taken.values()) > bound
+            sizes |= {file: size for file, size, ctime_ns in _files(folder) if ctime_ns >= self._began_ns}
+        self._free = room + min(sum(sizes.values()), bound)
+        return sum(sizes.values()) > bound
 
 
 def _account(path: str, name: str) -> int:
@@ -121,13 +121,13 @@ def _files(folder: str) -> Iterator[tuple[tuple[int, int], int, int]]:
 
 def _nameless(pids: Iterable[int], kind: str) -> dict[tuple[int, int], int]:
     """Return the bytes of the files that processes hold open and that have no name any more, whose last began so."""
-    taken = {}
+    sizes = {}
     for opened in (opened for pid in pids for opened in Path(f"/proc/{pid}/fd").glob("*")):
         with contextlib.suppress(OSError):
             found = opened.stat()
             if not found.st_nlink and stat.S_ISREG(found.st_mode) and str(opened.readlink()).startswith(kind):
-                taken[found.st_dev, found.st_ino] = found.st_blocks * 512
-    return taken
+                sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return sizes
 
 
 def _segments() -> int:
