@@ -92,8 +92,7 @@ class LexicalIndex:
     def updated(
         self, *, add: Iterable[Document] = (), remove: Iterable[tuple[Collection, str]] = (), revision: str
     ) -> LexicalIndex:
-        """Return a new index with some documents replaced, for when one server changed. No other text is analysed
-        again."""
+        """Return a new index with some documents replaced, for when one server changed."""
         documents = {(doc.collection, doc.id): doc for doc in self._source.documents}
         for key in remove:
             documents.pop(key, None)
@@ -150,8 +149,7 @@ class LexicalIndex:
 
     @classmethod
     def load(cls, folder: Path, *, revision: str) -> LexicalIndex | None:
-        """Return the saved index, memory-mapped; None when there is none, or it is of another revision, format or
-        setting."""
+        """Return the saved index, memory-mapped; None when there is none of this revision, format and setting."""
         try:
             meta = json.loads((folder / "index.json").read_text(encoding="utf-8"))
             wanted = {"format": FORMAT, "revision": revision, "k1": K1, "b": B}

@@ -270,8 +270,7 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
 
 
 def _stored(uri: str, data: bytes, facts: MediaFacts) -> Stored:
-    """Return what is known of an artifact that is there already; what a tool said of it stands in the record of its
-    call."""
+    """Return what is known of an artifact that is there already; what a tool said of it is in its call's record."""
     sha256 = uri.rpartition(":")[2]
     stored = Stored(uri, sha256, facts.mime_type, len(data), role="media")
     return replace(stored, width=facts.width, height=facts.height, duration_s=facts.duration_s)

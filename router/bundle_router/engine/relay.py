@@ -305,8 +305,7 @@ class _Request:
 
 
 def _as_result(answer: ServerReply) -> Mapping[str, Any]:
-    """Return the answer in the shape of a tool's result, for the record: what was read, or said in a prompt, as
-    blocks."""
+    """Return the answer in the shape of a tool's result, for the record: what was read or prompted, as blocks."""
     result = answer.result
     if result is None:
         return {"content": [{"type": "text", "text": answer.text}]}
@@ -319,8 +318,7 @@ def _as_result(answer: ServerReply) -> Mapping[str, Any]:
 
 
 def _prompt(servers: Sequence[Server], named: Mapping[str, Any]) -> tuple[Server, dict[str, Any]] | ServerError:
-    """Return the server of a prompt, and what names it there. The longest server's name counts, then the one
-    without."""
+    """Return the server of a prompt, and what names it there. The longest server's name counts."""
     name = str(named.get("name"))
     for server in sorted((one for one in servers if one.prefix), key=lambda one: -len(one.name)):
         own = name.removeprefix(f"{server.name}__")

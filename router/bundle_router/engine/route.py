@@ -53,8 +53,7 @@ class RouteRequest:
 
 
 def accepted(catalog: Catalog, redactor: Redactor, asked: Step) -> Step:
-    """Return the step as it may be recorded. Raises RequestError for what can't be understood, before anything is
-    done."""
+    """Return the step as it may be recorded. Raises RequestError for what can't be understood, first."""
     if not isinstance(asked, Step):
         advice = "from bundle_router import Step; Step(run_id=..., workflow=..., role=..., step=...)"
         raise RequestError(f"route() takes a Step, not {type(asked).__name__}", advice=advice)
@@ -200,8 +199,7 @@ def _decided(
 
 
 def _activation(run: OpenRun, request: RouteRequest) -> Activation:
-    """Return what the step's branch has active: its own, that of the decision it begins at, or what a first step
-    inherits."""
+    """Return what the step's branch has active: its own, that of the decision it begins at, or inherited."""
     step = request.step
     if request.derived is not None:
         return request.derived
@@ -218,8 +216,7 @@ def _activation(run: OpenRun, request: RouteRequest) -> Activation:
 
 
 def _begins_at(run: OpenRun, step: Step) -> DecidedStep | None:
-    """Return the decision of this run that the step names for its branch to begin at; None where it names none of this
-    run."""
+    """Return the decision of this run that the step names for its branch to begin at; None where it names none."""
     id_ = step.parent_decision_id
     if not id_:
         return None

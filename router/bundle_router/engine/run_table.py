@@ -277,8 +277,7 @@ class RunTable:
         return AncestorLimits(tuple(grants), tuple(folders), activation or NOTHING_ACTIVE)
 
     def _decided_of(self, run_id: str, decision_id: str | None) -> tuple[OpenRun, DecidedStep]:
-        """Return an ancestor, read on, and the decision of it that is meant: the one that is named, else its present
-        one."""
+        """Return an ancestor, read on, and the decision of it that is meant: the one named, else its present one."""
         run = self.reading(run_id)
         if run is None:
             raise _no_decision(run_id)

@@ -199,8 +199,7 @@ class Surface:
         self._ranked: OrderedDict[tuple[str, frozenset[str]], Sequence[str]] = OrderedDict()
 
     def rank(self, query: str, permitted: frozenset[str], k: int, *, answering: bool = False) -> Sequence[str]:
-        """Return permitted tools, best first for a query; `answering` an agent, without noise. Blocks while an index is
-        made."""
+        """Return permitted tools, best first for a query; `answering` an agent, without noise. May block."""
         if self._search is not None:
             found = self._search.rank_tools(self.catalog, query, permitted, k, answering=answering)
             if found is not None:

@@ -257,8 +257,7 @@ def _lines_after(path: Path, position: int, size: int) -> Iterator[tuple[bytes, 
 
 
 def _lines(path: Path, size: int, start: int = 0) -> Iterator[bytes]:
-    """Yield the complete lines within `size` bytes of a file, from `start` on. One over MAX_LINE comes in bad
-    pieces."""
+    """Yield the complete lines within `size` bytes of a file, from `start` on. One over MAX_LINE comes in pieces."""
     with _opened(path) as fd:
         if fd is None:
             return

@@ -111,8 +111,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
     async def _refused(
         self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState
     ) -> httpx2.Response:
-        """Return an error status: the server's own JSON-RPC error if that is what it sent, else one that says what it
-        was."""
+        """Return an error status: the server's own JSON-RPC error if that is what it sent, else one that names it."""
         status = response.status_code
         body = await _head_of(response, exchange)
         if status == 404 and "mcp-session-id" in request.headers:
@@ -244,8 +243,7 @@ class TcpPool(httpx2.AsyncHTTPTransport):
 
 
 def open_client(transport: OneOrigin, auth: Any = None) -> httpx2.AsyncClient:
-    """Return a client over a transport, with nothing from the environment. The caller closes it; the pool stays
-    open."""
+    """Return a client over a transport, with nothing from the environment. The caller closes it, not the pool."""
     return httpx2.AsyncClient(
         transport=transport,
         auth=auth,

@@ -73,8 +73,7 @@ class Lists:
         return entry.listing
 
     async def get(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
-        """Return the listing; a stale one while a new one is read. Raises what reading raises when there is none to
-        give."""
+        """Return the listing; a stale one while a new one is read. Raises as reading does when there is none."""
         entry = self._entries.setdefault((server.name, scope.principal), CachedList())
         now = self._clock.monotonic_ns()
         state = entry.freshness.state(now)
@@ -127,8 +126,7 @@ class Lists:
         return entry.listing
 
     async def _admitted(self, server: Server, listing: Listing, before: Listing | None) -> Admitted:
-        """Return what admission makes of the list: off the loop, since a large one takes long; and once for the same
-        list."""
+        """Return what admission makes of the list: off the loop, since a large one takes long; once a list."""
         if before is not None and (before.tools, before.instructions) == (listing.tools, listing.instructions):
             return before.admitted
         admitted = await asyncio.to_thread(self._admit, server, listing)

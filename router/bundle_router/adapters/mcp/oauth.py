@@ -264,8 +264,7 @@ class Provider(OAuthClientProvider):
 
 
 def _aside(request: Request) -> Request:
-    """Return the request, marked as the flow's own: it goes where the server says, and that it fails is an answer
-    too."""
+    """Return the request, marked as the flow's own: it goes where the server says, and may fail."""
     request.extensions[AUTHORIZING] = True
     return request
 

@@ -200,8 +200,7 @@ class _Answer:
         return settled(message, self._number)
 
     def _refused(self) -> dict[str, Any]:
-        """Return an error status: the server's own JSON-RPC error if that is what it sent, else what the status
-        says."""
+        """Return an error status: the server's own JSON-RPC error if it sent one, else what the status says."""
         message = read_object(bytes(self._held)) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
             return settled({**message, "id": None}, None)
@@ -236,8 +235,7 @@ def settled(message: dict[str, Any], number: int | None) -> dict[str, Any]:
 
 
 def read_object(body: bytes) -> dict[str, Any] | None:
-    """Return the JSON object that the bytes are, or None. Lone surrogates are replaced; Python's parser bounds the
-    depth."""
+    """Return the JSON object that the bytes are, or None. Lone surrogates are replaced; the parser bounds depth."""
     try:
         value = json.loads(body, parse_constant=no_number) if len(body) < LARGE else parse_finite(body.decode("utf-8"))
         if b"\\ud" in body or b"\\uD" in body:

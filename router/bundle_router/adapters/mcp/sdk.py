@@ -285,8 +285,7 @@ def pipe() -> tuple[Any, Any, Any, Any]:
 
 
 def parse_line(line: bytes) -> SessionMessage | None:
-    """Return the message on a line, or None when it is none. Invalid UTF-8 and lone surrogates are replaced, not
-    fatal."""
+    """Return the message on a line, or None when it is none. Invalid UTF-8 and lone surrogates are replaced."""
     try:
         return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValidationError:

@@ -104,8 +104,7 @@ class LineRequests:
 
 
 def _message(line: bytes) -> dict[str, Any] | None:
-    """Return the JSON object on a line; invalid UTF-8 is replaced, and an id that came back as text is a number
-    again."""
+    """Return the JSON object on a line; invalid UTF-8 is replaced, and an id that is text becomes a number."""
     message = read_object(line) or read_object(line.decode("utf-8", "replace").encode())
     if message is not None and isinstance(named := message.get("id"), str) and named.isdecimal() and len(named) < 19:
         message["id"] = int(named)

@@ -269,8 +269,7 @@ class Supervision:
             server.control.close()
 
     def _left(self, *, all_ended: bool) -> dict[int, list[int]]:
-        """Return the processes left of each server, nearest first, by its number. Kills those of servers that are
-        gone."""
+        """Return the processes left of each server, nearest first, by its number. Kills those of servers gone."""
         of_pid = {server.pid: server.number for server in self._servers.values() if server.pid and not server.ended}
         if sys.platform != "linux":
             return {number: [pid] for pid, number in of_pid.items()}

@@ -226,8 +226,7 @@ class RuleBook:
         return RuleBook({})
 
     def suspicious(self, data: bytes) -> bool:
-        """Return whether any probe matches, or would without escapes. False: nothing is to be redacted. True: it may
-        be."""
+        """Return whether any probe matches, or would without escapes. False: nothing is to be redacted."""
         if self._set.matching(data) is not None:
             return True
         return b"\\" in data and self._set.matching(encodings.probed(data)) is not None

@@ -299,8 +299,7 @@ class RunChain:
                 self._storage.close(fd)
 
     def corrupt(self, dir_fd: int, why: str) -> CorruptRun:
-        """Return the error for a run whose records do not add up: names the first bad one, for which it reads them
-        all."""
+        """Return the error for a run whose records do not add up: names the first bad one. Reads all."""
         with ExitStack() as opened:
             files: dict[str, Iterator[bytes]] = {}
             for segment in self.segments:

@@ -281,8 +281,7 @@ def _source_of(how: _Settling, reasons: set[Reason], stays: bool) -> Source:
 
 
 def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
-    """Return what the bundle shows without being asked, each glob over unknown tools counted as one. None: no such
-    bundle."""
+    """Return what the bundle shows without being asked, each glob over unknown tools counted as one. None: none."""
     bundle = catalog.bundle(id_)
     if bundle is None:
         return None

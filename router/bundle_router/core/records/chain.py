@@ -259,8 +259,7 @@ def lines_backward(read: Read, end: int, *, block: int = 65_536) -> Iterator[byt
 
 
 def _block_with_a_line(read: Read, end: int, block: int) -> tuple[int, bytes]:
-    """Return the bytes before `end`, enough of them to hold the whole last line and, unless from 0, the newline before
-    it."""
+    """Return the bytes before `end`, enough of them to hold the whole last line and the newline before it."""
     while True:
         start = max(0, end - block)
         data = read(start, end - start)

@@ -118,8 +118,7 @@ class RunRows:
         self._started |= {str(row.get("call_id")): row for row in begun}
 
     def label(self, position: int, label: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
-        """Yield the rows of a reviewer's label: a bundle each. `position` is that of the label's first row in the
-        run."""
+        """Yield the rows of a reviewer's label: a bundle each. `position` is that of the label's first row."""
         decision_id = label.get("decision_id")
         seq = self._seqs.get(str(decision_id), -1)
         votes = [(id_, True) for id_ in label.get("needed", ())] + [(id_, False) for id_ in label.get("not_needed", ())]

@@ -95,8 +95,7 @@ class Memory:
         return _unit({name: count * self.rarity[name] for name, count in counts.items() if name in self.rarity})
 
     def scores(self, features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES) -> dict[str, float]:
-        """Return what it adds, by id. Ids it has nothing to say about are absent. `votes`: what its recollection
-        says."""
+        """Return what it adds, by id. Other ids are absent. `votes`: what its recollection says."""
         total: dict[str, float] = {}
         weights = self.weights
         for name, value in features.items():
@@ -221,8 +220,7 @@ def rarities(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def make_examples(
     labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]]
 ) -> tuple[list[Example], dict[str, float]]:
-    """Return the labels with their features, in an order that does not depend on theirs, and the rarity of each
-    feature."""
+    """Return the labels with their features, in an order that does not depend on theirs, and each feature's rarity."""
     ordered = in_order(labels)
     counts = [count_features(label.text, label.marks, analyzer) for label in ordered]
     rare = rarities(counts)

@@ -86,8 +86,7 @@ class SearchSelector:
         return self._memories
 
     def understand(self, catalog: Catalog, text: str) -> tuple[Search | None, tuple[float, ...] | None]:
-        """Return the search of a catalog, and the text's vector where an embedder is there and heard in time.
-        Blocks."""
+        """Return the search of a catalog, and the text's vector where there is one in time. Blocks."""
         search = self.search_for(catalog)
         understood = self._understood(catalog, text) if search is not None else None
         if search is None or understood is None or understood.vector is None:
@@ -200,8 +199,7 @@ def _stand_in(use: SearchUse, id_: str) -> Answer:
 
 
 def _shortlist(question: Question, judged: Judgement) -> Answer | None:
-    """Return what search would offer behind search: the best that it ranked; where all candidates fit, the others
-    too."""
+    """Return what search would offer behind search: the best that it ranked; where all fit, the others too."""
     from bundle_router.core.tools.exposure import may_be_offered
 
     catalog, ids = question.catalog, judged.shortlist

@@ -77,7 +77,7 @@ class StagedSelector:
         return replace(reply, answer=replace(answer, offered=tuple(id_ for id_ in listed if id_ not in answer.ids)))
 
     def preview(self, question: Question) -> Reply | None:
-        """Return what search says before any model is asked, without a run's recent steps; None where a model comes
+        """Return what search says before any model is asked, without a run's recent steps; None where a model is
         first."""
         if self.search is None or self._order[:1] != ("search",):
             return None

@@ -69,8 +69,7 @@ def hold_back(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[L
 
 
 def base_scores(steps: Sequence[LabelledStep], search: Search) -> dict[Label, Mapping[str, float]]:
-    """Return what search alone gives the permitted bundles of each step; its neutral ones are no rivals and stay
-    out."""
+    """Return what search alone gives the permitted bundles of each step; neutral ones stay out."""
     found: dict[Label, Mapping[str, float]] = {}
     for step in steps:
         scores = search.base_scores(step.past.request, step.permitted)

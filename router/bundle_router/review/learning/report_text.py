@@ -80,8 +80,7 @@ def _trim_lines(row: TrimProposal, catalog: Catalog) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return a TOML basic string. JSON's short escapes are TOML's; its surrogate pairs are not, and DEL has to be
-    escaped."""
+    """Return a TOML basic string. JSON's short escapes are TOML's; its surrogate pairs are not, and DEL is escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
