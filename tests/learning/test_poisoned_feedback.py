@@ -16,7 +16,8 @@ import pytest
 from bundle_router.adapters.embeddings import VectorStore, vectors_for
 from bundle_router.core.models import RecentStep
 from bundle_router.core.search.corpus import texts_of
-from bundle_router.core.search.meaning import Embedding, Passage, passage, passages_of
+from bundle_router.core.search.index import Embedding
+from bundle_router.core.search.meaning import Passage, passage, passages_of
 from bundle_router.core.search.memory import Label, Memory, bounded, learn, make_examples, past_texts
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection, key_of

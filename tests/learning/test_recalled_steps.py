@@ -14,8 +14,8 @@ from bundle_router.adapters.embeddings import VectorStore, embed_texts, vectors_
 from bundle_router.adapters.learned_files import load_learned, save_learned
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.search.corpus import texts_of
-from bundle_router.core.search.index import Near
-from bundle_router.core.search.meaning import Embedding, Passage, passage, passages_of
+from bundle_router.core.search.index import Embedding, Near
+from bundle_router.core.search.meaning import Passage, passage, passages_of
 from bundle_router.core.search.memory import LIMIT, Memory, past_texts
 from bundle_router.core.search.ranking import Memories, Search
 from bundle_router.core.search.recall import DOUBT, PULLS, PastText, Recollection, key_of

@@ -54,7 +54,6 @@ def test_a_thousand_calls_of_which_some_hang_and_half_are_given_up_don_t_mix(pro
         assert not one.ok or one.text == str(2 * number + 1), "the answer to another call"
     outcomes = Counter(one.outcome for one in ended[1::2])
     assert outcomes["ok"] >= 20, outcomes
-    assert outcomes["busy"] >= 1, "more than wait are turned away"
     assert none_left(before)
     begun, finished = pairs(project.records())
     assert begun.keys() <= finished.keys()

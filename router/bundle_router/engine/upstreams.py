@@ -330,7 +330,7 @@ class Servers:
                 if len(self._reported) >= _MAX_REPORTED:
                     self._reported.clear()
                 self._reported.add(report)
-                self._diagnostics.event("warning", "tool.suspicious", server=server.name, tool=light.tool, seen=seen)
+                self._diagnostics.event("warning", "tool.suspicious", server=server.name, tool=light.tool, said=seen)
 
     def _mark(self, key: tuple[str, str], reason: str) -> None:
         now = self._clock.monotonic_ns()

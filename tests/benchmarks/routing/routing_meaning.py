@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from bundle_router.adapters.embeddings import DenseVectors, LocalEmbedder, VectorStore, embed_texts, vectors_for
 from bundle_router.adapters.index_cache import cache_folder
-from bundle_router.core.search.meaning import Embedding, Passage, fault_in, passage, passages_of
+from bundle_router.core.search.index import Embedding
+from bundle_router.core.search.meaning import Passage, fault_in, passage, passages_of
 from bundle_router.core.search.recall import key_of
 
 from tests.benchmarks.routing.routing_data import LabelledSet, Query

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bundle_router.adapters.embeddings.files import ModelFiles, UnusableModel, find_model, read_tensors
-from bundle_router.core.search.meaning import Embedding
+from bundle_router.core.search.index import Embedding
 
 if TYPE_CHECKING:
     import numpy as np

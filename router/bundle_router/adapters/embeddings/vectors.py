@@ -8,8 +8,8 @@ from typing import Final
 
 from bundle_router.adapters.embeddings.kept import VectorStore
 from bundle_router.adapters.embeddings.nearest import DenseVectors
-from bundle_router.core.search.index import Space
-from bundle_router.core.search.meaning import Embedding, Passage, fault_in
+from bundle_router.core.search.index import Embedding, Space
+from bundle_router.core.search.meaning import Passage, fault_in
 from bundle_router.ports import Embedder
 
 Vector = tuple[float, ...]

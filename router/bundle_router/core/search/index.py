@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, get_args
 
+from bundle_router.core.models import Failure
+
 Collection = Literal["bundles", "tools", "reviewed", "unread"]
 """`bundles` and `tools` hold the operator's words and the cards of trusted servers, and rank bundles. `reviewed` holds
 the trusted tools and the pinned ones of other servers, where there are such, and ranks tools. `unread`: all else."""
@@ -97,3 +99,14 @@ class Index(Protocol):
 
     def knows(self, collection: Collection, term: str) -> bool:
         """Return whether any document of the collection holds the term."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """What an embedder made of some texts: a vector for each, in their order; or why there are none. `detail` is for
+    the operator, in the adapter's own words, and holds nothing that was embedded."""
+
+    vectors: tuple[tuple[float, ...], ...] = ()
+    failure: Failure | None = None
+    detail: str = ""
+    retry_after_s: float | None = None

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bundle_router.core.models import Failure
 from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.index import Near, Space
 
@@ -89,14 +88,3 @@ def best_of_tools(near: Iterable[Near], owners: Mapping[str, Sequence[str]]) -> 
         for bundle in owners.get(id_, ()):
             best[bundle] = max(cosine, best.get(bundle, 0.0))
     return best
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """What an embedder made of some texts: a vector for each, in their order; or why there are none. `detail` is for
-    the operator, in the adapter's own words, and holds nothing that was embedded."""
-
-    vectors: tuple[tuple[float, ...], ...] = ()
-    failure: Failure | None = None
-    detail: str = ""
-    retry_after_s: float | None = None

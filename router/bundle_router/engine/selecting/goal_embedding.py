@@ -20,8 +20,7 @@ from typing import Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models import Failure, Hearing
 from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
-from bundle_router.core.search.index import Vectors
-from bundle_router.core.search.meaning import Embedding
+from bundle_router.core.search.index import Embedding, Vectors
 from bundle_router.ports import Clock, Diagnostics, Embedder
 
 KEPT_GOALS: Final = 512
