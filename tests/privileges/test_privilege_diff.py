@@ -67,7 +67,7 @@ def unfolded(diff: PrivilegeDiff, kind: str) -> set[tuple[object, ...]]:
 
 
 @given(catalogs())
-@examples(150)
+@examples(100)
 def test_a_catalog_differs_from_itself_in_nothing(catalog: Catalog) -> None:
     diff = privilege_diff(catalog, catalog)
     assert diff.rows == ()
@@ -76,7 +76,7 @@ def test_a_catalog_differs_from_itself_in_nothing(catalog: Catalog) -> None:
 
 
 @given(edited())
-@examples(150)
+@examples(100)
 def test_exchanging_the_two_exchanges_widening_and_narrowing(pair: tuple[Catalog, Catalog]) -> None:
     old, new = pair
     there, back = privilege_diff(old, new), privilege_diff(new, old)
@@ -104,7 +104,7 @@ def covers(row: PrivilegeRow, bundle: Bundle, tool: str) -> bool:
 
 
 @given(edited(), st.lists(st.tuples(facts_, steps), min_size=1, max_size=6))
-@examples(300)
+@examples(150)
 def test_whatever_a_step_is_newly_permitted_has_a_widening_row(
     pair: tuple[Catalog, Catalog], asked: list[tuple[Facts, Step]]
 ) -> None:
@@ -119,7 +119,7 @@ def test_whatever_a_step_is_newly_permitted_has_a_widening_row(
 
 
 @given(edited(), facts_.map(lambda facts: replace(facts, grants=())), steps, replies, activations)
-@examples(200)
+@examples(150)
 def test_whatever_a_decision_shows_was_in_reach_or_has_a_widening_row(
     pair: tuple[Catalog, Catalog], facts: Facts, step: Step, reply: object, before: Activation
 ) -> None:
@@ -142,7 +142,7 @@ def test_whatever_a_decision_shows_was_in_reach_or_has_a_widening_row(
 
 
 @given(catalogs(), catalogs())
-@examples(200)
+@examples(100)
 def test_all_edits_together_lead_from_one_catalog_to_the_other(old: Catalog, new: Catalog) -> None:
     edits = config_edits(old, new)
     there = with_edits(old, new, edits)
@@ -155,7 +155,7 @@ def test_all_edits_together_lead_from_one_catalog_to_the_other(old: Catalog, new
     st.lists(st.text(alphabet="ab*?", min_size=1, max_size=4), max_size=5, unique=True),
     st.text(alphabet="abc", min_size=1, max_size=5),
 )
-@examples(500)
+@examples(250)
 def test_every_name_is_of_one_class_that_is_found(patterns: list[str], name: str) -> None:
     classes, complete = name_classes(patterns)
     assert complete
