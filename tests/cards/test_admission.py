@@ -183,6 +183,7 @@ def test_another_language_s_type_names_are_read_as_json_s_and_said_so() -> None:
     assert {"'float' as number", "'address/ENS' as any value", "'dict' as object"} <= {
         *note.partition("read ")[2].split(", ")
     }
+    assert note.count("' as ") == 8, "of nine"
     named = [name for name in ("float", "int", "str", "bool", "None", "dict") if f"'{name}' as" in note]
     assert sorted(named, key=lambda name: note.index(f"'{name}'")) == sorted(named), (
         "in one order, whatever the order of a set"
@@ -286,7 +287,7 @@ def test_a_reference_is_found_in_every_place_that_a_schema_may_stand_in(keyword:
 
 FORMS: list[tuple[str, list[Any], list[tuple[Any, str]]]] = [
     ("type", ["array", "boolean", "integer", "null", "number", "object", "string", ["string", "null"]],
-     [([], "empty"), (["string", 5], "5, which is no type")]),
+     [([], "empty"), (["string", 5], "5, which is no type"), ([{}], "{}, which is no type")]),
     ("properties", [{}], [([], "[], not an object")]),
     ("dependencies", [{"a": ["b"]}, {"a": {}}, {"a": True}],
      [([], "[], not an object"), ({"a": ["b", 5]}, "['b', 5]")]),
