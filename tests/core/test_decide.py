@@ -522,6 +522,18 @@ def test_a_pick_rests_on_its_own_score_where_search_picked_it_and_else_on_what_t
         assert (evidence["docs"], evidence["workspace.exec"]) == (first, "it needs docs")
 
 
+def test_what_search_ranks_beside_a_pick_is_offered_where_it_is_a_candidate_and_was_not_picked() -> None:
+    question = decide(ASKING, NOW, Activation(), step())
+    assert isinstance(question, Question)
+    offered = replace(DOCS, offered=("docs", "workspace.exec", "nobody", "workspace.exec"))
+    decision = settle(question, offered, None, FOUND)
+    assert [(chosen.id, chosen.reason, chosen.evidence) for chosen in decision.bundles] == [
+        ("docs", "model", "it needs docs"),
+        ("workspace.exec", "shortlist", "search ranks it, and the model may be wrong"),
+    ]
+    assert "nobody" not in {row.id for row in decision.left_out}, "what is no candidate is not heard of again"
+
+
 @pytest.mark.parametrize(
     ("search", "why_not"),
     [
