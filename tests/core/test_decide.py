@@ -532,6 +532,10 @@ def test_what_search_ranks_beside_a_pick_is_offered_where_it_is_a_candidate_and_
         ("workspace.exec", "shortlist", "search ranks it, and the model may be wrong"),
     ]
     assert "nobody" not in {row.id for row in decision.left_out}, "what is no candidate is not heard of again"
+    full = decide(ASKING, NOW, Activation(), step(max_tools=0))
+    assert isinstance(full, Question)
+    left = settle(full, replace(DOCS, offered=("docs",)), None, FOUND)
+    assert ("docs" in left.bundle_ids, codes(left)["docs"]) == (False, "over_budget"), "a pick is not offered instead"
 
 
 @pytest.mark.parametrize(
