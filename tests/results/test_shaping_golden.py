@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bundle_router.adapters.media import describe
 from bundle_router.core.tools.shaping import Shaped, shape
-from bundle_router.core.tools.shaping.symptoms import looks_like_error
+from bundle_router.core.tools.shaping.shape import looks_like_error
 from bundle_router.core.tools.transport.blocks import blocks_of
 
 RECORDED = Path(__file__).parent.parent / "data" / "results"

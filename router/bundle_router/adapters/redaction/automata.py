@@ -6,7 +6,7 @@ that is not UTF-8 (a lone surrogate, a cut character) is as searchable as any ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final
 
@@ -56,12 +56,9 @@ def literal(data: str | bytes) -> str:
 class PatternSet:
     """Many patterns as one automaton: which of them occur in a text, in one pass."""
 
-    __slots__ = ("_set",)
+    __slots__ = ("matching",)
 
     def __init__(self, regexes: list[str]) -> None:
-        self._set = compile_set([regex.encode() for regex in regexes], max_bytes=SET_MEMORY)
-
-    def matching(self, data: bytes) -> list[int] | None:
-        """Indexes of the patterns that occur, in no order; None when none does."""
-        found: list[int] | None = self._set.Match(data)
-        return found
+        compiled = compile_set([regex.encode() for regex in regexes], max_bytes=SET_MEMORY)
+        self.matching: Callable[[bytes], list[int] | None] = compiled.Match
+        """Return the indexes of the patterns that occur, in no order; None when none does."""

@@ -27,18 +27,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from bundle_router.core.catalog import Catalog, Route
+from bundle_router.core.catalog import Bundle, Catalog, Route
 from bundle_router.core.decide import activation as sticky_set
-from bundle_router.core.decide.plans import Candidates, Plan, permitted_tools, plan_for
+from bundle_router.core.decide.plans import Candidates, Plan, indexes_of, permitted_tools, plan_for
+from bundle_router.core.decide.policy import BundleVerdict
 from bundle_router.core.decide.replies import ranked
-from bundle_router.core.decide.shown import Shown
 from bundle_router.core.models import (
     MODES,
     Activation,
     Answer,
     Candidate,
+    Chosen,
     Decision,
     Entry,
+    Exposure,
     Facts,
     Failure,
     LeftOut,
@@ -48,7 +50,7 @@ from bundle_router.core.models import (
     Source,
     Step,
 )
-from bundle_router.core.tools.exposure import may_be_offered
+from bundle_router.core.tools.exposure import as_presented, may_be_offered, offered_mode, shown_at_most, wanted_direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,3 +389,90 @@ def _justification(how: _Settling, source: Source, shown: Shown) -> str:
 
 
 __all__ = ["Question", "decide", "give_up", "permitted_tools", "plan_for", "settle"]
+
+
+# --- what a step is shown and what is left out, within its budgets ----------------------------------------------------
+# The order in which bundles are added is the order in which they are shown, and in which they claim the budgets. The
+# first reason for an id wins, shown or not; so does the first reason why not.
+
+
+class Shown:
+    """Collects bundles for one step."""
+
+    def __init__(self, catalog: Catalog, step: Step) -> None:
+        self._catalog = catalog
+        self._step = step
+        self.bundles: list[Chosen] = []
+        self.left_out: list[LeftOut] = []
+        self.ids: set[str] = set()
+        self._out: set[str] = set()
+        self._wanted: set[str] = set()  # by a bundle that is shown, in the array
+        self.direct: set[str] = set()
+        """Tools that surely stand in the array: those of bundles that fit their own budgets."""
+        self._count = 0
+        self._tokens = 0
+
+    def add(self, verdict: BundleVerdict, reason: Reason, evidence: str, *, offered: bool = False) -> None:
+        """Shows the bundle where its verdict and the budgets permit it, and says why not where they don't. `offered`:
+        behind search alone, whatever its mode is."""
+        if verdict.id in self.ids:
+            return
+        if verdict.code is not None:
+            self.leave_out(verdict.as_left_out())
+            return
+        bundle = self._catalog.bundle(verdict.id)
+        assert bundle is not None, "a permitted bundle exists"  # noqa: S101 - a caller's bug, not input
+        mode = offered_mode(self._catalog, bundle) if offered else None
+        presented = as_presented(bundle, mode) if mode is not None else bundle
+        wanted, tools, tokens = _in_array(self._catalog, presented, verdict.tools)
+        fresh = wanted if self._wanted.isdisjoint(wanted) else tuple(t for t in wanted if t not in self._wanted)
+        if fresh is not wanted:
+            tools, tokens = shown_at_most(self._catalog, presented, fresh)
+        over = self._over_budget(tools, tokens)
+        if over:
+            self.leave_out(LeftOut(verdict.id, "over_budget", over))
+            return
+        self.ids.add(verdict.id)
+        self.bundles.append(Chosen(verdict.id, len(self.bundles) + 1, reason, evidence, mode))
+        self._wanted.update(fresh)
+        self.direct.update(fresh if tools == len(fresh) else ())
+        self._count += tools
+        self._tokens += tokens
+        self.left_out.extend(verdict.refused)
+
+    def leave_out(self, row: LeftOut) -> None:
+        """Says why a bundle is not shown; nothing where it is, or where a reason was given before."""
+        if row.id not in self._out and row.id not in self.ids:
+            self._out.add(row.id)
+            self.left_out.append(row)
+
+    def withhold(self, verdict: BundleVerdict, otherwise: LeftOut) -> None:
+        """Leaves a bundle out for what its verdict says or, where that permits it, for the other reason."""
+        self.leave_out(otherwise if verdict.permitted else verdict.as_left_out())
+
+    def exposure(self) -> Exposure:
+        indexes = indexes_of(self._catalog)
+        return Exposure(self._count, self._tokens, indexes.all_tools, indexes.all_tokens)
+
+    def _over_budget(self, tools: int, tokens: int) -> str:
+        step = self._step
+        if step.max_bundles is not None and len(self.bundles) + 1 > step.max_bundles:
+            return f"the step takes at most {step.max_bundles} bundles"
+        if step.max_tools is not None and self._count + tools > step.max_tools:
+            return f"with it the step would see {self._count + tools} tools, it takes at most {step.max_tools}"
+        if step.max_tokens is not None and self._tokens + tokens > step.max_tokens:
+            return f"with it the step would pay {self._tokens + tokens} tokens, it takes at most {step.max_tokens}"
+        return ""
+
+
+def _in_array(catalog: Catalog, bundle: Bundle, permitted: tuple[str, ...]) -> tuple[tuple[str, ...], int, int]:
+    """Return what the bundle puts into the array of its permitted tools, how many of them are shown, and their tokens:
+    remembered for the next step, at which the same is permitted as a rule."""
+    known = catalog.memo.setdefault("in_array", {})
+    assert isinstance(known, dict)  # noqa: S101 - nobody else writes it
+    found = known.get(bundle.id)
+    if found is None or found[0] is not bundle or found[1] != permitted:
+        wanted = tuple(wanted_direct(catalog, bundle, permitted))
+        found = known[bundle.id] = (bundle, permitted, (wanted, *shown_at_most(catalog, bundle, wanted)))
+    in_array: tuple[tuple[str, ...], int, int] = found[2]
+    return in_array

@@ -13,14 +13,13 @@ Rules:
 6. Short clean text comes out as it went in. The same blocks always give the same bytes.
 7. A failure dressed as a success is left as it is, and flagged.
 
-Theory of operation: `copies` drops duplicates, `references` replaces payloads, `visible` escapes, `cut` bounds,
-`symptoms` flags; `shape` puts them in order. A form for one provider (image parts, documents) is made later from
+Theory of operation: `references` replaces payloads, `visible` escapes, `cut` bounds; `shape` drops duplicates first,
+flags failures last, and puts all in order. A form for one provider (image parts, documents) is made later from
 `Shaped.blobs`; nothing in here knows a provider.
 """
 
-from bundle_router.core.tools.shaping.shape import shape
+from bundle_router.core.tools.shaping.shape import is_small, shape
 from bundle_router.core.tools.shaping.shaped import Blob, Describe, MediaFacts, Part, Role, Shaped
-from bundle_router.core.tools.shaping.small import is_small
 from bundle_router.core.tools.shaping.visible import visible
 
 __all__ = ["Blob", "Describe", "MediaFacts", "Part", "Role", "Shaped", "is_small", "shape", "visible"]
