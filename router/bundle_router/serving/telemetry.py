@@ -48,15 +48,9 @@ class Telemetry:
         self.metrics.decided(decision, elapsed_s)
         if self._spans is not None:
             self._spans.decided(decision, began_ns, self._spans.context(traceparent))
-        self._report(
-            "info",
-            "step.routed",
-            run_id=decision.run_id,
-            decision_id=decision.decision_id,
-            source=decision.source,
-            degraded=decision.degraded,
-            elapsed_ms=round(elapsed_s * 1000, 3),
-        )
+        about = {"run_id": decision.run_id, "decision_id": decision.decision_id, "source": decision.source}
+        elapsed_ms = round(elapsed_s * 1000, 3)
+        self._report("info", "step.routed", **about, degraded=decision.degraded, elapsed_ms=elapsed_ms)
         return decision
 
     async def call(self, run_id: str, work: Awaitable[Result], traceparent: str | None = None) -> Result:
@@ -68,16 +62,9 @@ class Telemetry:
         self.metrics.called(server if server in self._servers() else "", result, elapsed_s)
         if self._spans is not None:
             self._spans.called(run_id, result, began_ns, self._spans.context(traceparent))
-        self._report(
-            "info",
-            "tool.called",
-            run_id=run_id,
-            call_id=result.call_id,
-            tool=result.tool,
-            outcome=result.outcome,
-            code=result.code,
-            elapsed_ms=round(elapsed_s * 1000, 3),
-        )
+        about = {"run_id": run_id, "call_id": result.call_id, "tool": result.tool}
+        elapsed_ms = round(elapsed_s * 1000, 3)
+        self._report("info", "tool.called", **about, outcome=result.outcome, code=result.code, elapsed_ms=elapsed_ms)
         return result
 
     def answered(self, route: str, status: int, caller: str, elapsed_s: float) -> None:
@@ -121,49 +108,30 @@ class SpanExport:
         """Tell of a decision that began at this wall-clock time, and of the question to a model in it."""
         now_ns = time.time_ns()
         span = self._tracer.start_span("decision", context=caller, start_time=began_ns)
-        span.set_attributes(
-            {
-                "run_id": decision.run_id,
-                "decision_id": decision.decision_id,
-                "source": decision.source,
-                "degraded": decision.degraded,
-                "route": decision.route or "",
-                "bundles": decision.bundle_ids,
-                "catalog_revision": decision.catalog_revision,
-                "tokens": decision.exposure.tokens,
-            }
-        )
+        span.set_attributes({
+            "run_id": decision.run_id, "decision_id": decision.decision_id, "source": decision.source,
+            "degraded": decision.degraded, "route": decision.route or "", "bundles": decision.bundle_ids,
+            "catalog_revision": decision.catalog_revision, "tokens": decision.exposure.tokens,
+        })  # fmt: skip
         use = decision.model
         if use is not None:
             begun = max(began_ns, now_ns - int(use.elapsed_ms * 1e6))
             asked = self._tracer.start_span("model", context=self._within(span), start_time=begun)
-            asked.set_attributes(
-                {
-                    "gen_ai.request.model": use.name,
-                    "gen_ai.usage.input_tokens": use.input_tokens,
-                    "gen_ai.usage.output_tokens": use.output_tokens,
-                    "failure": use.failure or "",
-                    "cached": use.cached,
-                    "attempts": use.attempts,
-                    "cost_usd": use.cost_usd,
-                }
-            )
+            asked.set_attributes({
+                "gen_ai.request.model": use.name, "gen_ai.usage.input_tokens": use.input_tokens,
+                "gen_ai.usage.output_tokens": use.output_tokens, "failure": use.failure or "",
+                "cached": use.cached, "attempts": use.attempts, "cost_usd": use.cost_usd,
+            })  # fmt: skip
             asked.end(now_ns)
         span.end(now_ns)
 
     def called(self, run_id: str, result: Result, began_ns: int, caller: Context) -> None:
         """Tell of a call."""
         span = self._tracer.start_span("call", context=caller, start_time=began_ns)
-        span.set_attributes(
-            {
-                "run_id": run_id,
-                "call_id": result.call_id,
-                "decision_id": result.decision_id,
-                "tool": result.tool,
-                "outcome": result.outcome,
-                "code": result.code,
-            }
-        )
+        span.set_attributes({
+            "run_id": run_id, "call_id": result.call_id, "decision_id": result.decision_id,
+            "tool": result.tool, "outcome": result.outcome, "code": result.code,
+        })  # fmt: skip
         span.end(time.time_ns())
 
     def close(self) -> None:

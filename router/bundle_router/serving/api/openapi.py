@@ -12,30 +12,14 @@ from bundle_router.core.models.steps import MAX_GOAL, MAX_LABEL, MAX_LABEL_TEXT
 from bundle_router.core.tools.exposure import Toolset
 from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
-from bundle_router.serving.api.bodies import (
-    KEY,
-    CallBody,
-    MediaQuery,
-    MissedBody,
-    Problem9457,
-    RouteBody,
-    ToolsQuery,
-)
+from bundle_router.serving.api.bodies import KEY, CallBody, MediaQuery, MissedBody, Problem9457, RouteBody, ToolsQuery
 
 Json = dict[str, Any]
 _LOCAL: Final = ("parts", "whole", "answer")
 """Fields of a `Result` that only the process that made it can use."""
 _VALUES: Final[tuple[tuple[Any, str], ...]] = (
-    (RouteBody, "validation"),
-    (CallBody, "validation"),
-    (MissedBody, "validation"),
-    (ToolsQuery, "validation"),
-    (MediaQuery, "validation"),
-    (Decision, "serialization"),
-    (Toolset, "serialization"),
-    (Result, "serialization"),
-    (RunEnd, "serialization"),
-    (Problem9457, "serialization"),
+    *((value, "validation") for value in (RouteBody, CallBody, MissedBody, ToolsQuery, MediaQuery)),
+    *((value, "serialization") for value in (Decision, Toolset, Result, RunEnd, Problem9457)),
 )
 
 
@@ -47,12 +31,8 @@ def _parameter(name: str, where: str, pattern: str = "", told: str = "") -> Json
 
 _RUN: Final = _parameter("run_id", "path", RUN_ID.pattern)
 _SHA: Final = _parameter("sha256", "path", "[0-9a-f]{64}")
-_KEY: Final = _parameter(
-    "Idempotency-Key",
-    "header",
-    f"({KEY})",
-    "Makes it happen once in its run: the same key again gives what is recorded.",
-)
+_ONCE: Final = "Makes it happen once in its run: the same key again gives what is recorded."
+_KEY: Final = _parameter("Idempotency-Key", "header", f"({KEY})", _ONCE)
 _ETAG: Final = _parameter(
     "If-None-Match", "header", told="The ETag of the list the agent has: 304 while it is the same."
 )
