@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from bundle_router.errors import RequestError
 from bundle_router.serving import AccessTokens, ServiceAddress
+from bundle_router.serving.http import NOTHING
+from bundle_router.serving.refusals import Refusing
 
 from tests.command_line import run
 
@@ -68,6 +70,37 @@ def test_every_route_wants_a_token_with_its_scope(site: Any) -> None:
                         assert (answer.status_code == 403) is (scope not in scopes), (token, path, answer.text)
 
     site.serve_all(work, tokens=token_file(site.folder))
+
+
+def test_who_is_not_let_in_is_told_what_to_do_and_no_page_answers_a_program(site: Any) -> None:
+    asked: dict[str, tuple[str, str, dict[str, Any], int, str]] = {
+        "another host": ("POST", "/v1/route", {"headers": {"host": "evil.example"}}, 421, "wrong_host"),
+        "another origin": ("POST", "/v1/route", {"headers": {"origin": "http://evil.example"}}, 403, "wrong_origin"),
+        "another site": ("GET", "/openapi.json", {"headers": {"sec-fetch-site": "cross-site"}}, 403, "wrong_origin"),
+        "no token": ("POST", "/v1/route", {"headers": {"authorization": ""}}, 401, "unauthorized"),
+        "too much": (
+            "POST",
+            "/v1/route",
+            {"json": " " * 2_000},
+            413,
+            "too_large",
+        ),
+        "an unknown method": ("DELETE", "/v1/route", {}, 405, "method_not_allowed"),
+        "a method of a run": ("PUT", "/v1/runs/r/call", {}, 405, "method_not_allowed"),
+        "a method of a probe": ("POST", "/metrics", {}, 405, "method_not_allowed"),
+        "an unknown place": ("GET", "/v1/nothing", {}, 404, "not_found"),
+    }
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint, token=CALL) as http:  # it may see no page
+            for name, (method, path, sent, status, code) in asked.items():
+                answer = await http.request(method, path, **sent)
+                assert (answer.status_code, answer.json()["code"]) == (status, code), name
+                assert answer.json()["advice"], name
+                assert ("allow" in answer.headers) is (status == 405), name
+
+    bounds = "[service]\nmax_body_bytes = 1024\n"
+    site.serve_all(work, bounds, pages=Refusing(NOTHING), tokens=token_file(site.folder))
 
 
 def test_a_token_that_the_verb_made_opens_what_it_says_and_is_kept_nowhere(site: Any) -> None:

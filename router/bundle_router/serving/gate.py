@@ -30,6 +30,8 @@ _DECISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 PROGRAMS: Final = (b"/v1/", b"/mcp", b"/metrics", b"/openapi.json")
 """Where a token has to be sent as such."""
 SIGN_IN: Final = b"/sign-in"
+_NAME: Final = "use one of these names, or start the service with --name"
+_OWN: Final = "send no Origin, as programs do, or open the service's own pages"
 _OWN_SITE: Final = (b"none", b"same-origin")
 _BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,1024}) *")
 _PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~@:+-]+)+")
@@ -110,12 +112,12 @@ def _stranger(headers: Headers, own: OwnNames) -> Refusal | None:
     """Return a request that was not made to this address, or was made by a page of another."""
     hosts = values_of(headers, b"host")
     if len(hosts) != 1 or hosts[0] not in own.hosts:
-        return Refusal(421, "wrong_host", f"This endpoint answers to the Host {own.words} only.")
+        return Refusal(421, "wrong_host", f"This endpoint answers to the Host {own.words} only.", advice=_NAME)
     origins = values_of(headers, b"origin")
     if len(origins) > 1 or any(origin not in own.origins for origin in origins):
-        return Refusal(403, "wrong_origin", "This endpoint is not for pages of other origins.")
+        return Refusal(403, "wrong_origin", "This endpoint is not for pages of other origins.", advice=_OWN)
     if any(site not in _OWN_SITE for site in values_of(headers, b"sec-fetch-site")):
-        return Refusal(403, "wrong_origin", "This endpoint is not for pages of other sites.")
+        return Refusal(403, "wrong_origin", "This endpoint is not for pages of other sites.", advice=_OWN)
     return None
 
 
@@ -126,7 +128,7 @@ def _wants_a_page(headers: Headers) -> bool:
 def _led_to_sign_in(raw_path: bytes) -> Refusal:
     back = b"" if raw_path == b"/" or misplaced(raw_path) else b"?to=" + raw_path
     sentence = "Sign in with the endpoint's token, or with one of your own."
-    return Refusal(303, "unauthorized", sentence, ((b"location", SIGN_IN + back),))
+    return Refusal(303, "unauthorized", sentence, ((b"location", SIGN_IN + back),), "open /sign-in")
 
 
 def _caller(headers: Headers, keys: Keys, to: Destination | None) -> Caller | None:
@@ -141,4 +143,5 @@ UNAUTHORIZED: Final = Refusal(
     "unauthorized",
     "Send 'Authorization: Bearer' with the endpoint's token, or with the token of this run.",
     ((b"www-authenticate", b"Bearer"),),
+    "take the one that `bundle-router serve` printed, or have one made with `bundle-router token`",
 )

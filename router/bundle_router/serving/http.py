@@ -15,7 +15,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from bundle_router.serving.gate import Admission, judge, misplaced
+from bundle_router.serving.gate import PROGRAMS, Admission, judge, misplaced
 from bundle_router.serving.keys import Scope
 from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, Refusing, Send, lacks, refuse
 from bundle_router.serving.requests import LimitedRequests, Requests
@@ -79,13 +79,13 @@ class ScopedMount:
 
 
 def application(routes: Sequence[BaseRoute], admission: Admission, requests: Requests) -> Asgi:
-    """Return the application over these routes, asked in order. The first mount, whose answers are its own, is asked
-    without Starlette, whose middleware and router cost as much as the gate."""
+    """Return the application over these routes, asked in order. The first mount, and routes that are applications with
+    one path, are asked without Starlette, whose middleware and router cost as much as the gate."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.routing import Mount
+    from starlette.routing import Mount, Route
 
     async def refused(request: Request, error: Exception) -> Response:
         """Starlette's own: the method is none of the route's."""
@@ -93,12 +93,28 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
         content = json.dumps(WRONG_METHOD.to_json())
         return Response(content, WRONG_METHOD.status, headers, "application/problem+json")
 
-    app = Starlette(routes=list(routes), exception_handlers={HTTPException: refused})
-    app.router.redirect_slashes = False
-    app.router.default = Refusing(NOTHING)
+    def built(served: Sequence[BaseRoute]) -> Asgi:
+        app = Starlette(routes=list(served), exception_handlers={HTTPException: refused})
+        app.router.redirect_slashes = False
+        app.router.default = Refusing(NOTHING)
+        return app
+
+    whole = built(routes)
+    programs = built([route for route in routes if not isinstance(route, Mount) or route.path])  # no page is beneath
     first = next(route for route in routes if isinstance(route, Mount))
+    direct: dict[tuple[str, str], Asgi] = {
+        (method, route.path): route.endpoint
+        for route in routes
+        if isinstance(route, Route) and route.app is route.endpoint and "{" not in route.path
+        for method in route.methods or ()
+    }
 
     async def dispatched(scope: Message, receive: Receive, send: Send) -> None:
-        await (first.app if scope["path"].startswith(f"{first.path}/") else app)(scope, receive, send)
+        path: str = scope["path"]
+        if path.startswith(f"{first.path}/"):
+            await first.app(scope, receive, send)
+            return
+        other = programs if scope["raw_path"].startswith(PROGRAMS) else whole
+        await direct.get((scope["method"], path), other)(scope, receive, send)
 
     return RequestGate(LimitedRequests(dispatched, requests), admission)

@@ -16,7 +16,9 @@ from typing import Any, Final
 from bundle_router.serving.gate import Headers, is_too_long
 from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, Send, refuse
 
-TOO_SLOW: Final = Refusal(408, "too_slow", "The message did not arrive in time.")
+TOO_SLOW: Final = Refusal(
+    408, "too_slow", "The message did not arrive in time.", advice="send it whole, or raise [service] body_s"
+)
 _RETRY: Final = ((b"retry-after", b"1"),)
 BUSY: Final = Refusal(
     503, "busy", "Too many requests are under way: try again when some have ended.", _RETRY, "wait, then try again"
@@ -39,7 +41,8 @@ class Requests:
 
     def __init__(self, bounds: RequestBounds) -> None:
         self._bounds = bounds
-        self.too_large = Refusal(413, "too_large", f"A message may have {bounds.max_body_bytes:,} bytes at most.")
+        sentence = f"A message may have {bounds.max_body_bytes:,} bytes at most."
+        self.too_large = Refusal(413, "too_large", sentence, advice="send less, or raise [service] max_body_bytes")
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._closing = False
 
@@ -74,10 +77,11 @@ class Requests:
             await send(message)
 
         try:
-            body = await self._body(receive)
+            body = await self._body(task, receive)
             if isinstance(body, Refusal):
                 await refuse(body, scope, sending)
             elif body is not None:  # else the client went away
+                scope["body"] = body
                 whole: Message = {"type": "http.request", "body": body, "more_body": False}
                 await app(scope, again(whole, receive), sending)
         except asyncio.CancelledError:
@@ -89,22 +93,32 @@ class Requests:
         finally:
             del self._tasks[task]
 
-    async def _body(self, receive: Receive) -> bytes | Refusal | None:
-        """Return the whole body; None when the client went away."""
-        body = bytearray()
+    async def _body(self, task: asyncio.Task[Any], receive: Receive) -> bytes | Refusal | None:
+        """Return the whole body; None when the client went away. The bound is a timer: `asyncio.timeout` costs each
+        request, whose body is there already, as much as reading it does."""
+        body, late = bytearray(), False
+
+        def give_up() -> None:
+            nonlocal late
+            late = task.cancel()
+
+        timer = asyncio.get_running_loop().call_later(self._bounds.body_s, give_up)
         try:
-            async with asyncio.timeout(self._bounds.body_s):
-                while True:
-                    message = await receive()
-                    if message["type"] != "http.request":
-                        return None
-                    body += message.get("body", b"")
-                    if len(body) > self._bounds.max_body_bytes:
-                        return self.too_large
-                    if not message.get("more_body", False):
-                        return bytes(body)
-        except TimeoutError:
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return None
+                body += message.get("body", b"")
+                if len(body) > self._bounds.max_body_bytes:
+                    return self.too_large
+                if not message.get("more_body", False):
+                    return bytes(body)
+        except asyncio.CancelledError:
+            if not late or task.uncancel():  # else somebody else wants it ended, too
+                raise
             return TOO_SLOW
+        finally:
+            timer.cancel()
 
     def stop(self) -> None:
         """Begin no more."""

@@ -41,7 +41,7 @@ UNSUPPORTED: Final = Refusal(
 NO_ARTIFACT: Final = Refusal(
     404, "unknown_artifact", "The run has no such artifact.", advice="use a digest that a result of this run names"
 )
-GONE: Final = Refusal(499, "unavailable", "The client went away.")
+GONE: Final = Refusal(499, "unavailable", "The client went away.", advice="ask again")
 
 
 def problem_of(error: RouterError) -> Refusal:

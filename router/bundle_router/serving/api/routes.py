@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -37,10 +38,10 @@ from bundle_router.serving.api.problems import (
     invalid,
     problem_of,
 )
-from bundle_router.serving.gate import is_json
+from bundle_router.serving.gate import is_json, values_of
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.keys import Caller, Scope
-from bundle_router.serving.refusals import Refusal, lacks
+from bundle_router.serving.refusals import Message, Receive, Refusal, Send, lacks
 from bundle_router.serving.telemetry import Telemetry
 from bundle_router.wiring import Router
 
@@ -59,6 +60,16 @@ class RefusedRequest(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.sentence)
         self.refusal = refusal
+
+
+class Guarded:
+    """One route as an application of its own: Starlette's wrapping of a function costs as much as the gate."""
+
+    def __init__(self, answer: Callable[[Request], Coroutine[Any, Any, Response]]) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        await (await self._answer(Request(scope, receive)))(scope, receive, send)
 
 
 class DecisionApi:
@@ -85,31 +96,28 @@ class DecisionApi:
             ("GET", f"{run}/media/{{sha256}}", "call", self._media),
             ("GET", "/openapi.json", None, self._openapi),
         ]
-        return [Route(path, self._guarded(path, scope, work), methods=[method]) for method, path, scope, work in table]
+        return [
+            Route(path, Guarded(partial(self._guarded, path, scope, work)), methods=[method])
+            for method, path, scope, work in table
+        ]
 
-    def _guarded(self, route: str, scope: Scope | None, work: Work) -> Work:
-        """Return the work behind its checks: who asks, how long it takes, whether anybody still waits, what goes
-        wrong."""
-
-        async def answer(request: Request) -> Response:
-            began = time.perf_counter()
-            caller: Caller = request.scope["user"]
-            try:
-                if scope is not None and scope not in caller.scopes:
-                    raise RefusedRequest(lacks(scope))
-                await request.body()  # whole already; what is received after it is the client's going away
-                response = await _while_waited_for(request, work, self._request_s)
-            except RefusedRequest as refused:
-                response = respond(refused.refusal)
-            except RouterError as error:
-                response = respond(self._refusal(error))
-            except Exception as defect:  # noqa: BLE001 - the boundary: a defect of ours is a sentence, its text is for the log
-                self._access.report("error", "request.failed", route=route, error=defect)
-                response = respond(INTERNAL)
-            self._telemetry.answered(route, response.status_code, caller.name, time.perf_counter() - began)
-            return response
-
-        return answer
+    async def _guarded(self, route: str, needed: Scope | None, work: Work, request: Request) -> Response:
+        """Do the work behind its checks: who asks, how long it takes, whether anybody still waits, what goes wrong."""
+        began = time.perf_counter()
+        caller: Caller = request.scope["user"]
+        try:
+            if needed is not None and needed not in caller.scopes:
+                raise RefusedRequest(lacks(needed))
+            response = await _while_waited_for(request, work, self._request_s)
+        except RefusedRequest as refused:
+            response = respond(refused.refusal)
+        except RouterError as error:
+            response = respond(self._refusal(error))
+        except Exception as defect:  # noqa: BLE001 - the boundary: a defect of ours is a sentence, its text is for the log
+            self._access.report("error", "request.failed", route=route, error=defect)
+            response = respond(INTERNAL)
+        self._telemetry.answered(route, response.status_code, caller.name, time.perf_counter() - began)
+        return response
 
     def _refusal(self, error: RouterError) -> Refusal:
         refusal = problem_of(error)
@@ -120,7 +128,7 @@ class DecisionApi:
     # --- what is asked ---------------------------------------------------------------------------------------------
 
     async def _route(self, request: Request) -> Response:
-        body = await _body(request, route_body(await request.body()))
+        body = _body(request, route_body(request.scope["body"]))
         step, messages = step_and_messages(body, _key(request, body.key))
         caller: Caller = request.scope["user"]
         if caller.principal:
@@ -132,7 +140,7 @@ class DecisionApi:
                     await self._own(caller, run_id, may_be_new=run_id == step.run_id)
         with self._idle.use(step.run_id):
             routing = self._router.route(step, messages=messages)
-            decision = await self._telemetry.decision(routing, request.headers.get("traceparent"))
+            decision = await self._telemetry.decision(routing, _traceparent(request))
         return _json(_DECISION.dump_json(decision))
 
     async def _tools(self, request: Request) -> Response:
@@ -149,17 +157,17 @@ class DecisionApi:
 
     async def _call(self, request: Request) -> Response:
         run_id = await self._run(request)
-        body = await _body(request, CallBody)
+        body = _body(request, CallBody)
         with self._idle.use(run_id):
             calling = self._router.call(
                 run_id, body.name, body.arguments, decision=body.decision, key=_key(request, "")
             )
-            result = await self._telemetry.call(run_id, calling, request.headers.get("traceparent"))
+            result = await self._telemetry.call(run_id, calling, _traceparent(request))
         return JSONResponse(result.to_json())
 
     async def _missed(self, request: Request) -> Response:
         run_id = await self._run(request)
-        body = await _body(request, MissedBody)
+        body = _body(request, MissedBody)
         with self._idle.use(run_id):
             result = await self._router.missed(run_id, body.name, decision=body.decision)
         return JSONResponse(result.to_json())
@@ -232,18 +240,25 @@ _OTHER_PRINCIPAL: Final = Refusal(
 )
 
 
-async def _body(request: Request, model: type[Body]) -> Body:
+def _body(request: Request, model: type[Body]) -> Body:
     if not is_json(request.scope["headers"]):
         raise RefusedRequest(UNSUPPORTED)
     _query(request, NoQuery)
     try:
-        return model.model_validate_json(await request.body())
+        return model.model_validate_json(request.scope["body"])
     except ValidationError as wrong:
         raise RefusedRequest(invalid(wrong)) from None
 
 
+def _traceparent(request: Request) -> str | None:
+    values = values_of(request.scope["headers"], b"traceparent")
+    return values[0].decode("latin-1") if values else None
+
+
 def _query(request: Request, model: type[Body]) -> Body:
-    pairs = request.query_params.multi_items() if request.scope["query_string"] else []
+    if not request.scope["query_string"]:
+        return model()
+    pairs = request.query_params.multi_items()
     values = dict(pairs)
     if len(values) < len(pairs):
         raise RefusedRequest(Refusal(422, "invalid", "A parameter is there twice.", advice="name each once"))
@@ -255,11 +270,12 @@ def _query(request: Request, model: type[Body]) -> Body:
 
 def _key(request: Request, in_body: str) -> str:
     """Return the key of the header, in quotes or not; the body's where there is none."""
-    keys = request.headers.getlist("idempotency-key")
+    keys = values_of(request.scope["headers"], b"idempotency-key")
     if not keys:
         return in_body
-    key = keys[0].strip('"')
-    if len(keys) > 1 or _KEY.fullmatch(keys[0]) is None:
+    sent = keys[0].decode("latin-1")
+    key = sent.strip('"')
+    if len(keys) > 1 or _KEY.fullmatch(sent) is None:
         sentence = "Idempotency-Key is one text of 1 to 200 visible characters, in quotes or not."
         raise RefusedRequest(Refusal(400, "malformed", sentence, advice="send one such header"))
     if in_body not in ("", key):
