@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import ssl
 import zlib
 from collections.abc import AsyncIterator, Mapping
+from functools import cache
 from ipaddress import ip_address
 from typing import Any, Final, Self
 
@@ -158,7 +161,8 @@ class Body(httpx2.AsyncByteStream):
         self._cap = cap
         self._exchange = exchange
         self._seen = 0
-        self._decoder = None if encoding in ("identity", "") else _decoder(encoding)
+        # zlib's own, which stops after a given number of bytes
+        self._decoder = zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
         self._known = encoding in ("identity", "") or self._decoder is not None
         self._rest = b""
 
@@ -220,10 +224,9 @@ class TcpPool(httpx2.AsyncHTTPTransport):
     """The TCP connections to one server, for all its sessions. At most `keep` idle ones are kept; the caller closes."""
 
     def __init__(self, keep: int) -> None:
-        context = httpx2.create_ssl_context()
+        self._context = _certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=keep, keepalive_expiry=KEEP_S)
-        super().__init__(verify=context, limits=limits)
-        self._context = context
+        super().__init__(verify=self._context, limits=limits)
         self._keep = keep
         self._channels: ChannelPool | None = None
 
@@ -242,15 +245,16 @@ class TcpPool(httpx2.AsyncHTTPTransport):
         await super().aclose()
 
 
+@cache
+def _certificates(*_places: str | None) -> ssl.SSLContext:
+    """Return what a server is trusted by. Reading it takes 20 ms, so the servers of a process share it."""
+    return httpx2.create_ssl_context()
+
+
 def open_client(transport: OneOrigin, auth: Any = None) -> httpx2.AsyncClient:
     """Return a client over a transport, with nothing from the environment. The caller closes it, not the pool."""
-    return httpx2.AsyncClient(
-        transport=transport,
-        auth=auth,
-        timeout=httpx2.Timeout(CONNECT_S, read=READ_S),
-        follow_redirects=False,
-        trust_env=False,
-    )
+    timeout = httpx2.Timeout(CONNECT_S, read=READ_S)
+    return httpx2.AsyncClient(transport=transport, auth=auth, timeout=timeout, follow_redirects=False, trust_env=False)
 
 
 def _is_here(host: str) -> bool:
@@ -265,15 +269,9 @@ def _is_here(host: str) -> bool:
 
 
 def _stream_of(response: httpx2.Response) -> AsyncIterator[bytes]:
-    stream = response.stream
-    if not isinstance(stream, httpx2.AsyncByteStream):
+    if not isinstance(response.stream, httpx2.AsyncByteStream):
         raise TypeError("an asynchronous transport gave a synchronous stream")
-    return aiter(stream)
-
-
-def _decoder(encoding: str) -> Any:
-    """zlib's own, which stops after a given number of bytes; None for what it can't read."""
-    return zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
+    return aiter(response.stream)
 
 
 async def _head_of(response: httpx2.Response, exchange: RequestState) -> bytes:
