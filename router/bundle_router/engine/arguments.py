@@ -111,15 +111,17 @@ class _Unusable(Exception):
         self.sentence = sentence
 
 
+def may_hold_handles(arguments: Arguments) -> bool:
+    """Return whether something in the arguments may stand for an artifact."""
+    return arguments.wrong is None and PREFIX in arguments.text
+
+
 @asynccontextmanager
 async def with_artifacts(
     ports: EnginePorts, state: RunState, artifact: Artifact, name: str, arguments: Arguments
 ) -> AsyncIterator[Arguments]:
     """Give the arguments with bytes and paths in place of handles, where the schema of the tool that is meant wants
     such. What is recorded stays as it was."""
-    if arguments.wrong is not None or PREFIX not in arguments.text:
-        yield arguments
-        return
     cards = state.catalog.cards
     card = cards.get(resolve(name, cards, state.surface.canonical).name)
     found = handles_in(arguments.value, card.input_schema()) if card is not None else ()
@@ -204,7 +206,7 @@ def _filled(filler: ArtifactFiller, arguments: Arguments, found: tuple[Handle, .
     return replace(arguments, value=filled(arguments.value, texts), asked=arguments.value, files=tuple(files))
 
 
-__all__ = ["MAX_NAME", "Arguments", "read_arguments", "shortened", "with_artifacts", "without_payloads"]
+__all__ = ["MAX_NAME", "Arguments", "may_hold_handles", "read_arguments", "shortened"]
 
 
 def check_key(redactor: Redactor, key: object) -> None:

@@ -185,7 +185,7 @@ def admit(
     idempotent = may_repeat(state.catalog, tool)
     writer = at.runs.store.writer if request.key and resolved.known else ""
     with run.lock:
-        for _ in range(MOVED_AT_MOST):  # the run was just read on, and what came since is told when we append
+        for _ in range(MOVED_AT_MOST):  # what others wrote since the run was read on is told when we append
             present = run.fold.decided(state.decided.branch)
             if present is None or (present.id != state.decided.id) != bool(state.superseded):
                 return None
@@ -194,6 +194,8 @@ def admit(
                 same_tool = known.name in (tool, state.surface.canonical.get(request.name, request.name))
                 is_other = known.outcome != "busy" and not (same_tool and _same_arguments(known, request))
                 if is_other or is_bound(known, idempotent=idempotent, is_alive=at.runs.store.is_alive):
+                    if run.read_on():  # its end, maybe
+                        continue
                     return KeyTaken(known, same_tool)
             call = AdmittedCall(
                 call_id=run.next_id(),
@@ -211,6 +213,8 @@ def admit(
             refusal = over_budget(run, state, tool, request.arguments.text, tree)
             refusal = refusal or _refusal(state, exposed, resolved, request, checked)
             if refusal is not None:
+                if run.read_on():
+                    continue
                 return refuse(ports, run, replace(call, call_id=""), refusal, wait_s)
             if request.joins and (joined := _with_called(run, call)):
                 call = replace(call, joined=joined)

@@ -29,12 +29,12 @@ from bundle_router.engine.arguments import (
     check_arguments,
     check_key,
     keyed_digest,
+    may_hold_handles,
     read_arguments,
     with_artifacts,
     without_payloads,
 )
 from bundle_router.engine.calls import KeyTaken, admit, once, perform, within_tree
-from bundle_router.engine.discovery import MachineFacts, ServerDiscovery
 from bundle_router.engine.flow import (
     CallPorts,
     EnginePorts,
@@ -46,15 +46,14 @@ from bundle_router.engine.flow import (
     on_store,
 )
 from bundle_router.engine.meta_calls import answer, refuse_missed
-from bundle_router.engine.open_runs import OpenRun, RunEnd, recorded_decision
+from bundle_router.engine.open_runs import FIRST_STEP, OpenRun, RunEnd, RunTable, recorded_decision
 from bundle_router.engine.programs import bundles_in_code, execute
 from bundle_router.engine.relay import RelayedRequest, passed_through
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable
 from bundle_router.engine.route import Messages, accepted, prepare, route
-from bundle_router.engine.run_table import FIRST_STEP, RunTable
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
-from bundle_router.engine.upstreams import Servers
-from bundle_router.errors import RequestError, UnknownArtifact, UnknownRun, expect
+from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
+from bundle_router.errors import UnknownArtifact, UnknownRun, expect
 from bundle_router.ports import Capabilities, Client, RunStore
 
 
@@ -136,19 +135,17 @@ class Engine:
 
     # --- the run as it stands now ----------------------------------------------------------------------------------
 
-    def state(self, run_id: str, decision_id: str | None = None) -> RunState:
+    def state(self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True) -> RunState:
         """Return the run as it stands now, to be judged under a decision of it (None: the newest). Blocks for as long
-        as reading takes. Raises UnknownRun, and RequestError for a decision that is none of this run's."""
-        run = self.runs.reading(run_id)
+        as reading takes. Not `reads_on`: as far as it is known here, for what is appended by comparison. Raises
+        UnknownRun, and RequestError for a decision that is none of this run's."""
+        run = None if reads_on else self.runs.get(run_id)
+        run = run or self.runs.reading(run_id)
         if run is None:
             raise _no_decision(run_id)
         superseded = ""
         with run.lock:
-            branch = run.fold.current_branch if not decision_id else run.fold.branch_of(decision_id)
-            if branch is None:
-                raise RequestError(
-                    f"run {run_id!r} has no decision {decision_id!r}", advice="name one that route() returned for it"
-                )
+            branch = run.branch_of(decision_id)
             decided = run.fold.decided(branch)
             if decided is None:
                 raise _no_decision(run_id)
@@ -170,11 +167,11 @@ class Engine:
             superseded=superseded,
         )
 
-    async def state_async(self, run_id: str, decision_id: str | None = None) -> RunState:
+    async def state_async(self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True) -> RunState:
         """As `state`, without holding an event loop for long."""
         if self._store.blocks or self.runs.get(run_id) is None:
-            return await asyncio.to_thread(self.state, run_id, decision_id)
-        return self.state(run_id, decision_id)
+            return await asyncio.to_thread(partial(self.state, run_id, decision_id, reads_on=reads_on))
+        return self.state(run_id, decision_id, reads_on=reads_on)
 
     # --- what is shown ---------------------------------------------------------------------------------------------
 
@@ -250,18 +247,21 @@ class Engine:
         if isinstance(request.name, str):
             await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
         recorded = await without_payloads(self.ports, request.arguments)
+        if not may_hold_handles(recorded):
+            return await self._once(at, request.with_arguments(recorded), state, decision_id)
         artifact = partial(self.runs.artifact, run.id)
         async with with_artifacts(self.ports, state, artifact, str(request.name), recorded) as filled:
-            filled_request = request if filled is request.arguments else replace(request, arguments=filled)
+            return await self._once(at, request.with_arguments(filled), state, decision_id)
 
-            async def make() -> Result | KeyTaken:
-                made = await self._admitted(at, filled_request, state, decision_id)
-                if isinstance(made, AdmittedCall):
-                    return await perform(at, made)
-                await at.on_disk()
-                return made
+    async def _once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
+        async def make() -> Result | KeyTaken:
+            made = await self._admitted(at, request, state, decision_id)
+            if isinstance(made, AdmittedCall):
+                return await perform(at, made)
+            await at.on_disk()
+            return made
 
-            return await once(at, filled_request, partial(may_repeat, state.catalog), make)
+        return await once(at, request, partial(may_repeat, state.catalog), make)
 
     async def _admitted(
         self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
@@ -270,7 +270,7 @@ class Engine:
         `state` may be older: it says for which tool the arguments are checked, and `admit` whether it still is that."""
         while True:
             checked = await check_arguments(self.ports, state, recordable(request.name), request.arguments)
-            state = await self.state_async(at.run.id, decision_id)
+            state = await self.state_async(at.run.id, decision_id, reads_on=False)  # `admit` hears of what came since
             if request.joins and state.decided.fixed_list:
                 request = replace(request, joins=False)
             tree = self.runs.tree_spent(at.run)

@@ -29,8 +29,7 @@ from bundle_router.ports import (
 )
 
 if TYPE_CHECKING:
-    from bundle_router.engine.open_runs import OpenRun
-    from bundle_router.engine.run_table import RunTable
+    from bundle_router.engine.open_runs import OpenRun, RunTable
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""One run as this process knows it: opened or begun, read on, and let go.
+"""The runs that this process knows: opened or begun, read on, and let go; and what the ancestors of one leave it.
 
 Rules:
 1. No process holds a run. What is known of one here is the fold of its records as far as they were read; it is read on
@@ -7,28 +7,37 @@ Rules:
    awaited.
 3. A run that is closed while steps or calls are under way is let go when the last of them is recorded. Its end is
    written by whoever lets go of it last.
+4. A run's parent is fixed when it begins. What its ancestors leave it is looked up anew each time it is asked for, and
+   it can't shed them by leaving `parent_run_id` out. An ancestor that can't be looked up has nothing to give.
+5. A sub-agent is held to what its parent may have now and, where its step names a decision of the parent, to that too.
+6. A step's folder is recorded relative to the workspace this router was opened with, and never leads out of it. An
+   ancestor's lies in the workspace of the router that it was routed by.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from bundle_router.core.models import Activation, Grant
-from bundle_router.core.models.folders import TOP, is_beneath
-from bundle_router.core.records.call_records import CallFinished, RequestPassed
-from bundle_router.core.records.chain import Writer
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide import budgets
+from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.decide.step_policy import refuse_unknown
+from bundle_router.core.models import Activation, Grant, Step
+from bundle_router.core.models.folders import TOP, is_beneath, relative_folder, seen_from
+from bundle_router.core.records.call_records import CallFinished, RequestPassed, SubRunOpened
+from bundle_router.core.records.chain import Writer, workspace_of
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.fold import DecidedStep, RunFold
-from bundle_router.errors import RequestError, RouterError, RunBusy
-from bundle_router.ports import ArtifactStore, RunLog
+from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun, expect
+from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunStore
 
 MOVED_AT_MOST: Final = 50
 """How often something is decided again because others wrote first, before it is given up."""
-NumberedRecord = TypeVar("NumberedRecord", CallFinished, RequestPassed)
-"""A record whose `call_id` is its own place: of a call that was refused or answered here, so that nothing began it."""
+CallEnd = TypeVar("CallEnd", CallFinished, RequestPassed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +96,9 @@ class OpenRun:
         decided = self.fold.decided(self.fold.current_branch)
         return decided.step.parent_run_id if decided is not None else None
 
-    def read_on(self) -> None:
-        """Take in what others appended. The caller holds the lock."""
-        self.fold.take_all(self.log.news())
+    def read_on(self) -> bool:
+        """Take in what others appended; whether there was any. The caller holds the lock."""
+        return self.fold.take_all(self.log.news())
 
     def append_call(self, record: dict[str, Any], *, compare: bool, wait_s: float) -> int | None:
         """Append a record of a call and take it in; its `seq`, or None where `compare` and others came first, whose
@@ -101,21 +110,25 @@ class OpenRun:
             self.fold.take(record | {"seq": appended.seq})
         return appended.seq
 
-    def append_end(self, record: CallFinished | RequestPassed, *, compare: bool, wait_s: float) -> int | None:
-        """As `append_call`, with what the step has spent by then. The caller holds the lock."""
-        line = record.to_json()
-        line["spent"] = self.fold.spent_after(line).to_json()
-        return self.append_call(line, compare=compare, wait_s=wait_s)
-
-    def append_numbered(self, record_of: Callable[[str], NumberedRecord], *, wait_s: float) -> NumberedRecord:
-        """Append a record that is named after its place, and take it in; made anew where others came first, since two
-        records of one name would pass for two ends of one call. The caller holds the lock. Raises RunBusy."""
-        for _ in range(MOVED_AT_MOST):
-            self.read_on()
-            record = record_of(self.next_id())
-            if self.append_end(record, compare=True, wait_s=wait_s) is not None:
+    def append_end(self, record_of: Callable[[str], CallEnd], *, wait_s: float) -> CallEnd:
+        """Append an end, with what the step has spent by then, and take it in; made anew where others came first. One
+        that is named after its place, which `record_of` is given, is only written there: two records of one name would
+        pass for two ends of one call. The caller holds the lock. Raises RunBusy."""
+        for left in reversed(range(MOVED_AT_MOST)):
+            record = record_of(place := self.next_id())
+            line = record.to_json()
+            line["spent"] = self.fold.spent_after(line).to_json()
+            if self.append_call(line, compare=left > 0 or record.call_id == place, wait_s=wait_s) is not None:
                 return record
         raise self.moved_too_often()
+
+    def branch_of(self, decision_id: str | None) -> str:
+        """Return the branch of a decision (None: the one that is meant where none is named). Raises RequestError."""
+        branch = self.fold.branch_of(decision_id) if decision_id else self.fold.current_branch
+        if branch is None:
+            advice = "name one that route() returned for it"
+            raise RequestError(f"run {self.id!r} has no decision {decision_id!r}", advice=advice)
+        return branch
 
     def next_id(self) -> str:
         """Return the id of the decision or call whose record comes next. The caller holds the lock."""
@@ -215,3 +228,335 @@ def recorded_decision(run: OpenRun, decision_id: str) -> DecidedStep:
     except (KeyError, ValueError):
         raise RequestError(f"run {run.id!r} has no decision {decision_id!r}") from None
     return DecidedStep.of(DecisionRecord.from_json(record))
+
+
+MAX_ANCESTORS: Final = 16
+"""How deep sub-agents may nest. Deeper is a loop, not a plan."""
+FIRST_STEP: Final = "route its first step: Router.route(), or `bundle-router route --run`"
+_STRIPES: Final = 64
+"""Locks that runs share by hash while they are opened: enough that two rarely meet, few enough to keep for ever."""
+
+
+class RunTable:
+    """The runs that this process knows, over one catalog and one store. For many threads at once. `versions` go into
+    the header of each new run."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: RunStore,
+        clock: Clock,
+        diagnostics: Diagnostics,
+        workspace: str,
+        versions: Mapping[str, str],
+    ) -> None:
+        self.store = store
+        self.workspace = workspace
+        self._catalog = catalog
+        self._clock = clock
+        self._diagnostics = diagnostics
+        self._versions = dict(versions)
+        self._runs: dict[str, OpenRun] = {}
+        self._lock = threading.Lock()
+        self._stripes = tuple(threading.Lock() for _ in range(_STRIPES))
+        self._closed = False
+
+    # --- opening ---------------------------------------------------------------------------------------------------
+
+    def get(self, run_id: str) -> OpenRun | None:
+        """Return the run, if it is known here."""
+        return self._runs.get(run_id)
+
+    def held(self, run_id: str) -> OpenRun | None:
+        """Return the run, held, if it is known here: who has it releases it."""
+        run = self._runs.get(run_id)
+        return run if run is not None and run.hold() else None
+
+    def hold(self, run_id: str, step: Step | None) -> OpenRun:
+        """Open a run, begun for a step where there is none yet, and hold it. Blocks.
+
+        Raises UnknownRun where there is none and no step, RequestError, CorruptRun, StorageError.
+        """
+        while True:
+            run = self._opened(run_id, step)
+            if run.hold():
+                return run
+
+    def reading(self, run_id: str) -> OpenRun | None:
+        """Return the run, read on, to be looked at; None where there is none. Blocks for as long as reading takes."""
+        run = self._runs.get(run_id) or self._found(run_id)
+        if run is None:
+            return None
+        try:
+            with run.lock:
+                if not run.ended:
+                    run.read_on()
+        except StorageError as trouble:
+            if trouble.kind != "deleted" or run.leases:
+                raise
+            self._forget(run)  # it was pruned since we looked at it
+            return self.reading(run_id)
+        return run
+
+    def _opened(self, run_id: str, step: Step | None) -> OpenRun:
+        run = self._runs.get(run_id)
+        if run is not None and not run.ended:
+            return run
+        run = self._found(run_id)
+        if run is not None:
+            return run
+        if step is None:
+            raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
+        return self._begun(run_id, step)
+
+    def _found(self, run_id: str) -> OpenRun | None:
+        """Return a run that the store has, opened; None where it has none."""
+        expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
+        with self._stripes[hash(run_id) % _STRIPES]:
+            self._refuse_closed()
+            run = self._runs.get(run_id)
+            if run is not None and not run.ended:
+                return run
+            log = self.store.open(run_id)
+            return self._known(run_id, log) if log is not None else None
+
+    def _begun(self, run_id: str, step: Step) -> OpenRun:
+        parent_id = step.parent_run_id
+        if parent_id == run_id:
+            raise RequestError(f"run {run_id!r} can't be its own parent")
+        self.folder(step, self.limits(parent_id, step.parent_decision_id))  # what is refused leaves nothing behind
+        header = {
+            **self._versions,
+            "catalog_revision": self._catalog.revision,
+            "parent_run_id": parent_id,
+            "workspace": self.workspace,
+        }
+        if parent_id is not None and budgets.bounds_tree(self._catalog.settings.limits):
+            # Before it begins: a run that nobody knows of would spend beside the tree.
+            self._tell_root(parent_id, run_id)
+        with self._stripes[hash(run_id) % _STRIPES]:
+            self._refuse_closed()
+            run = self._runs.get(run_id)
+            if run is not None and not run.ended:
+                return run
+            return self._known(run_id, self.store.create(run_id, header=header, catalog=self._catalog.text))
+
+    def _known(self, run_id: str, log: RunLog) -> OpenRun:
+        run = OpenRun(
+            log,
+            recent_steps=self._catalog.settings.limits.recent_steps,
+            durable=self._catalog.settings.log.durability == "disk",
+            on_trouble=self._say_not_ended,
+        )
+        with run.lock:
+            run.read_on()
+        for torn in log.healed:
+            self._diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
+        with self._lock:
+            self._refuse_closed()
+            self._runs[run_id] = run
+        return run
+
+    def _say_not_ended(self, run: OpenRun, trouble: RouterError) -> None:
+        self._diagnostics.event("error", "run.end_not_written", run_id=run.id, error=trouble)
+
+    def keep_catalog(self, run: OpenRun) -> None:
+        """Make sure that the catalog a decision names stands with the run. The caller holds the run's lock."""
+        run.log.put_catalog(self._catalog.revision, self._catalog.text)
+
+    # --- letting go ------------------------------------------------------------------------------------------------
+
+    def close(self, run_id: str) -> RunEnd:
+        """Let go of a run; one that is not known here is left alone. Raises StorageError when its end can't be
+        written."""
+        with self._lock:
+            run = self._runs.pop(run_id, None)
+        return run.close() if run is not None else RunEnd(ended=False)
+
+    def discard(self, run: OpenRun) -> None:
+        """Let go of a run whose records can't be trusted to be on disk: what is there counts when it is opened anew."""
+        self._forget(run)
+        run.closing = True
+
+    def _forget(self, run: OpenRun) -> None:
+        with self._lock:
+            if self._runs.get(run.id) is run:
+                del self._runs[run.id]
+
+    def close_idle(self, run_id: str) -> bool:
+        """Let go of a run if nothing of it is under way; whether it is not known here any more."""
+        run = self._runs.get(run_id)
+        if run is not None and not run.close_idle():
+            return False
+        if run is not None:
+            self._forget(run)
+        return True
+
+    def close_all(self) -> None:
+        """Let go of every run and open no other. Raises the first error, after all were let go of."""
+        with self._lock:
+            self._closed = True
+            known = list(self._runs)
+        troubles: list[RouterError] = []
+        for run_id in known:
+            try:
+                self.close(run_id)
+            except RouterError as trouble:  # the other runs still want to be let go of
+                troubles.append(trouble)
+        if troubles:
+            raise troubles[0]
+
+    def uses(self, run_id: str) -> bool:
+        """Return whether a step or a call of the run was made here, and it was not let go of since."""
+        run = self._runs.get(run_id)
+        return run is not None and run.used
+
+    @property
+    def any_used(self) -> bool:
+        return any(run.used for run in list(self._runs.values()))
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise RequestError("this router is closed", advice="open another with Router.open(...)")
+
+    # --- artifacts -------------------------------------------------------------------------------------------------
+
+    def artifact(self, run_id: str, sha256: str) -> bytes:
+        """Return the bytes of an artifact of the run, or else of the nearest of its ancestors that has it.
+
+        Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun, StorageError.
+        """
+        at: str | None = run_id
+        for _ in range(MAX_ANCESTORS + 1):
+            run = self.reading(at) if at is not None else None
+            if run is None:
+                if at == run_id:
+                    raise UnknownRun(f"there is no run {run_id!r}", advice="`bundle-router runs list` lists them")
+                break  # no ancestor is left, or one was pruned
+            try:
+                return run.artifacts.get(sha256)
+            except KeyError:
+                at = run.parent_id
+        raise KeyError(sha256)
+
+    # --- ancestors -------------------------------------------------------------------------------------------------
+
+    def check_parent(self, run: OpenRun, step: Step) -> None:
+        """Refuse a step that names another parent than the run has."""
+        if step.parent_run_id is not None and step.parent_run_id != (parent_id := run.parent_id):
+            was = f"a sub-agent of {parent_id!r}" if parent_id else "not a sub-agent"
+            raise RequestError(
+                f"run {run.id!r} is {was}, this step names {step.parent_run_id!r} as its parent",
+                advice="give the sub-agent a run of its own",
+            )
+
+    def limits(self, parent_id: str | None, decision_id: str | None) -> AncestorLimits:
+        """Return what the ancestors leave a run whose step names (or does not name) a decision of its parent.
+
+        Raises UnknownRun for an ancestor that can't be looked up, and RequestError while the policy of one is not
+        understood: another config may be in force by now, and a denial that means nothing under it would be lost.
+        """
+        if parent_id is None:
+            return NO_LIMITS
+        grants: list[Grant] = []
+        folders: list[str] = []
+        activation: Activation | None = None
+        for _ in range(MAX_ANCESTORS):
+            run, decided = self._decided_of(parent_id, decision_id)
+            with run.lock:
+                present = run.fold.decided(decided.branch) or decided
+                activation = activation or run.fold.activation(decided.branch)
+            for one in {present.id: present, decided.id: decided}.values():
+                grants.append(Grant(one.step.workflow, one.step.role, one.step.step, one.step.policy))
+                folders.append(self._folder_of(run, one))
+            parent_id, decision_id = run.parent_id, present.parent_decision_id or None
+            if parent_id is None:
+                break
+        else:
+            raise RequestError(f"run {parent_id!r} is {MAX_ANCESTORS} sub-agents up; nesting ends there")
+        for grant in grants:
+            refuse_unknown(self._catalog, grant.policy, "the step policy of an ancestor run")
+        return AncestorLimits(tuple(grants), tuple(folders), activation or NOTHING_ACTIVE)
+
+    def _decided_of(self, run_id: str, decision_id: str | None) -> tuple[OpenRun, DecidedStep]:
+        """Return an ancestor, read on, and the decision of it that is meant: the one named, else its present one."""
+        run = self.reading(run_id)
+        if run is None:
+            raise _no_decision(run_id)
+        with run.lock:
+            branch = run.branch_of(decision_id)
+            present = run.fold.decided(branch)
+            if present is None:
+                raise _no_decision(run_id)
+            if not decision_id or decision_id == present.id:
+                return run, present
+            return run, recorded_decision(run, decision_id)
+
+    def _folder_of(self, run: OpenRun, decided: DecidedStep) -> str:
+        root = decided.root or workspace_of(run.log.header) or self.workspace
+        folder = seen_from(self.workspace, root, decided.step.workspace)
+        if folder is None:
+            raise RequestError(
+                f"the parent run {run.id!r} works in {decided.step.workspace or TOP!r} of {root!r}, which is not "
+                f"inside {self.workspace!r}",
+                advice="open the router with the workspace that the parent was routed in",
+            )
+        return folder
+
+    def folder(self, step: Step, limits: AncestorLimits) -> str:
+        """Return the folder the step's local tools are confined to, beneath the workspace. It can only be narrowed.
+
+        As it is on disk now: what it names is opened beneath the workspace, without following links, at every call.
+        """
+        if step.workspace is None:
+            return limits.innermost_folder()
+        base = Path(self.workspace, limits.innermost_folder())
+        try:
+            asked = (base / step.workspace).resolve()
+            folder = relative_folder(self.workspace, str(asked)) if asked.is_dir() else None
+        except (OSError, ValueError):  # no path at all: a NUL in it, or names that are too long
+            folder = None
+        if folder is None or not limits.permits_folder(folder):
+            raise RequestError(
+                f"the step's workspace {step.workspace!r} is not a folder inside {str(base)!r}",
+                advice="name a folder beneath the router's workspace, or leave it out",
+            )
+        return folder
+
+    # --- the tree --------------------------------------------------------------------------------------------------
+
+    def tree_spent(self, run: OpenRun) -> Spent | None:
+        """Return what the tree of runs has come to that a run belongs to; None where no tree is bounded."""
+        if not budgets.bounds_tree(self._catalog.settings.limits):
+            return None
+        root = self._root_of(run.id)
+        if root is None:
+            return run.fold.run_spent
+        below = [self.reading(sub_run) for sub_run in root.fold.sub_runs]
+        return budgets.together(one.fold.run_spent for one in (root, *below) if one is not None)
+
+    def _root_of(self, run_id: str) -> OpenRun | None:
+        run = self.reading(run_id)
+        for _ in range(MAX_ANCESTORS):
+            if run is None or run.parent_id is None:
+                break
+            run = self.reading(run.parent_id)
+        return run
+
+    def _tell_root(self, parent_id: str, run_id: str) -> None:
+        """Record in the root of a tree that a run begins below it, so that what it spends counts for the tree."""
+        root = self._root_of(parent_id)
+        if root is not None and run_id not in root.fold.sub_runs and root.hold():
+            try:
+                record = SubRunOpened(run_id=root.id, sub_run_id=run_id, time=self._clock.now())
+                with root.lock:
+                    root.append_call(record.to_json(), compare=False, wait_s=5.0)
+            finally:
+                root.release()
+
+
+def _no_decision(run_id: str) -> UnknownRun:
+    return UnknownRun(
+        f"the parent run {run_id!r} has no decision, so there is nothing its sub-agent may have",
+        advice="route the parent's step first",
+    )

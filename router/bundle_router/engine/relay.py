@@ -287,7 +287,7 @@ class RelayedRequest:
             )
 
         with run.lock:
-            run.append_numbered(record_of, wait_s=wait_s)
+            run.append_end(record_of, wait_s=wait_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,9 @@ class CallRequest:
     digest: str = ""
     whole: bool = False
 
+    def with_arguments(self, arguments: Arguments) -> CallRequest:
+        return self if arguments is self.arguments else replace(self, arguments=arguments)
+
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
@@ -185,16 +188,11 @@ def finish_call(
     nothing began it."""
     elapsed_ms = max(0.0, (ports.clock.monotonic_ns() - call.started_ns) / 1e6 - outcome.queued_ms)
 
-    if call.call_id:
-        run.read_on()
-        record = _finished(ports, run, call, outcome, elapsed_ms, refused=refused)
-        run.append_end(record, compare=False, wait_s=wait_s)
-    else:
+    def record_of(call_id: str) -> CallFinished:
+        ended = call if call.call_id else replace(call, call_id=call_id)
+        return _finished(ports, run, ended, outcome, elapsed_ms, refused=refused)
 
-        def record_of(call_id: str) -> CallFinished:
-            return _finished(ports, run, replace(call, call_id=call_id), outcome, elapsed_ms, refused=refused)
-
-        record = run.append_numbered(record_of, wait_s=wait_s)
+    record = run.append_end(record_of, wait_s=wait_s)
     return result_of(record, outcome, idempotent=call.idempotent)
 
 
@@ -202,9 +200,8 @@ def _finished(
     ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, elapsed_ms: float, *, refused: bool
 ) -> CallFinished:
     """Return the record of a call's end, as the run stands now."""
-    shaped, state = outcome.shaped, call.state
-    activation = run.fold.activation(state.decided.branch)
-    joined = (*call.joined, *outcome.joined, *_readers(activation, call, shaped))
+    shaped = outcome.shaped
+    joined = (*call.joined, *outcome.joined, *_readers(run, call, shaped))
     fields = call_fields(ports, run, call)
     if refused:
         fields["arguments"] = shortened(fields["arguments"])
@@ -246,10 +243,11 @@ def result_of(
     )
 
 
-def _readers(activation: Activation, call: AdmittedCall, shaped: Shaped) -> Joined:
+def _readers(run: OpenRun, call: AdmittedCall, shaped: Shaped) -> Joined:
     """With the first result that can be read on, the tools that read it join the array."""
     if not call.request.joins or not any(_is_readable(blob) for blob in shaped.blobs):
         return ()
+    activation = run.fold.activation(call.state.decided.branch)
     known = {tool for _, tool in _asked_for(activation)}
     return tuple(pair for pair in joined_after(activation, ((call.bundle, READERS),)) if pair[1] not in known)
 

@@ -28,8 +28,7 @@ from bundle_router.core.records.decision_record import DecisionRecord, decided_i
 from bundle_router.core.records.fold import DecidedStep
 from bundle_router.core.records.replayed import conclude
 from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
-from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, recorded_decision
-from bundle_router.engine.run_table import RunTable
+from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, RunTable, recorded_decision
 from bundle_router.errors import KeyConflict, RequestError, StorageError, expect
 from bundle_router.ports import Redactor
 

@@ -94,7 +94,7 @@ class RunState:
         folder = relative_folder(self.root, self.step.workspace)
         return folder if folder is not None and self.limits.permits_folder(folder) else None
 
-    def exposed(self) -> dict[str, str]:
+    def exposed(self) -> Mapping[str, str]:
         """Return the tools that may be called now, each with the bundle that holds it."""
         return exposed_now(self, self.facts, self.catalog)
 
@@ -116,7 +116,7 @@ def superseded_text(state: RunState) -> str:
     return f"decision {state.superseded!r} of run {state.run_id!r} is not open any more: {branch} has decided again"
 
 
-def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> dict[str, str]:
+def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> Mapping[str, str]:
     """Return the tools of the decision that are still permitted by these facts, each with the bundle that holds it.
 
     What the decision did not show is not in it, even if it would be permitted by now: that takes another `route`.
@@ -124,7 +124,7 @@ def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> dict[str, st
     if state.outdated or state.superseded:
         return {}
     shown = permitted_tools(catalog, state.decided.facts, state.step, state.bundle_ids)
-    if facts == state.decided.facts:
+    if facts is state.decided.facts or facts == state.decided.facts:
         return shown
     still = permitted_tools(catalog, facts, state.step, state.bundle_ids)
     return {tool: bundle for tool, bundle in still.items() if tool in shown}

@@ -8,6 +8,7 @@ verdicts and the characters of step policies weigh `_MAX_WEIGHT` together at mos
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as ReadOnly
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -42,12 +43,13 @@ class Verdicts:
     Shared by all addresses under the same policies, so that steps with names of their own don't each pay for it.
     """
 
-    __slots__ = ("_candidates", "_catalog", "_judged", "_meter", "_selectable", "_static", "ceiling")
+    __slots__ = ("_candidates", "_catalog", "_judged", "_meter", "_selectable", "_static", "_tools", "ceiling")
 
     def __init__(self, catalog: Catalog, ceiling: StepCeiling, meter: _Meter) -> None:
         self._catalog = catalog
         self._static: dict[str, BundleVerdict] = {}
         self._judged: dict[str, tuple[Facts, BundleVerdict]] = {}
+        self._tools: dict[tuple[str, ...], tuple[Facts, dict[str, str]]] = {}
         self._selectable: tuple[Bundle, ...] | None = None
         self._candidates: dict[object, Candidates] = {}
         self._meter = meter
@@ -68,6 +70,19 @@ class Verdicts:
         verdict = with_facts(known, facts, bundle)
         self._judged[bundle.id] = (facts, verdict)
         return verdict
+
+    def tools(self, bundle_ids: tuple[str, ...], facts: Facts) -> ReadOnly[str, str]:
+        """Return the permitted tools of the bundles, each with the first that holds it."""
+        known = self._tools.get(bundle_ids)
+        if known is None or known[0] is not facts:
+            tools: dict[str, str] = {}
+            for id_ in bundle_ids:
+                for tool in self.of(id_, facts).tools:
+                    tools.setdefault(tool, id_)
+            if len(self._tools) >= _MAX_CANDIDATES:
+                self._tools.clear()
+            known = self._tools[bundle_ids] = (facts, tools)
+        return known[1]
 
     def candidates(self, facts: Facts, ask: tuple[str, ...] | None, but: tuple[str, ...]) -> Candidates:
         """Return permitted bundles a selector may pick: those `ask` covers (None: all), without `but`."""
@@ -162,14 +177,9 @@ def plan_for(catalog: Catalog, step: Step, grants: tuple[Grant, ...]) -> Plan:
     return indexes_of(catalog).plan(((step.workflow, step.role, step.step), step.policy, grants))
 
 
-def permitted_tools(catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequence[str]) -> dict[str, str]:
+def permitted_tools(catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequence[str]) -> ReadOnly[str, str]:
     """Return the tools that the given bundles come to at this step, each with the first bundle that holds it.
 
     The same verdict as in `decide`: call it at call time with fresh facts to refuse what was revoked since.
     """
-    plan = plan_for(catalog, step, facts.grants)
-    tools: dict[str, str] = {}
-    for id_ in bundle_ids:
-        for tool in plan.verdicts.of(id_, facts).tools:
-            tools.setdefault(tool, id_)
-    return tools
+    return plan_for(catalog, step, facts.grants).verdicts.tools(tuple(bundle_ids), facts)
