@@ -15,7 +15,7 @@ from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import RecentStep, Reply
 from bundle_router.core.models.artifacts import Stored as Stored
 from bundle_router.core.records.chain import Appended, File, Healed, Record, Writer
-from bundle_router.core.search.index import Document, Embedding, Hit, Index, Near, Vectors
+from bundle_router.core.search.index import Document, Embedding, Hits, Index, Near, Vectors
 from bundle_router.core.tools.stubs import Program, ProgramEnd
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.core.tools.transport.tool_servers import (
@@ -361,7 +361,7 @@ __all__ = [
     "Embedder",
     "Embedding",
     "Healed",
-    "Hit",
+    "Hits",
     "Index",
     "Listing",
     "ModelClient",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bundle_router.adapters.bm25 import LexicalIndex
-from bundle_router.core.search.index import COLLECTIONS, Collection, Document
+from bundle_router.core.search.index import COLLECTIONS, Collection, Document, Hits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,9 +24,18 @@ documents = st.lists(
 queries = st.dictionaries(st.sampled_from((*WORDS, "unheard")), st.floats(0.1, 2.0), max_size=4)
 
 
+def ranked(hits: Hits) -> list[tuple[str, float, float]]:
+    """The hits in their order, each with its score and what it matched."""
+    return [(id_, score, hits.matched[id_]) for id_, score in hits.scores.items()]
+
+
 def answers(index: LexicalIndex, query: dict[str, float]) -> list[object]:
     return [
-        (list(index.search(name, query, k=10)), list(index.rarity(name, WORDS)), [index.knows(name, w) for w in WORDS])
+        (
+            ranked(index.search(name, query, k=10)),
+            list(index.rarity(name, WORDS)),
+            [index.knows(name, w) for w in WORDS],
+        )
         for name in COLLECTIONS
     ]
 
@@ -60,7 +69,8 @@ def test_narrowing_keeps_scores_and_only_permitted_ids(
     index = LexicalIndex.build(found, revision="r")
     for name in COLLECTIONS:
         whole = index.search(name, query, k=20)
-        assert list(index.search(name, query, k=20, within=within)) == [hit for hit in whole if hit.id in within]
+        narrowed = index.search(name, query, k=20, within=within)
+        assert ranked(narrowed) == [row for row in ranked(whole) if row[0] in within]
 
 
 def alike(*ids: str) -> list[Document]:
@@ -69,12 +79,12 @@ def alike(*ids: str) -> list[Document]:
 
 def test_equal_scores_are_ordered_by_id_also_at_the_cut() -> None:
     index = LexicalIndex.build([*alike("d", "b", "c", "a"), Document("z", "tools", ("weather",))], revision="r")
-    assert [hit.id for hit in index.search("tools", {"read": 1.0}, k=2)] == ["a", "b"]
+    assert list(index.search("tools", {"read": 1.0}, k=2).scores) == ["a", "b"]
 
 
 def test_a_weight_of_the_query_counts() -> None:
     index = LexicalIndex.build([Document("a", "tools", ("read",)), Document("b", "tools", ("file",))], revision="r")
-    assert [hit.id for hit in index.search("tools", {"read": 1.0, "file": 2.0}, k=2)] == ["b", "a"]
+    assert list(index.search("tools", {"read": 1.0, "file": 2.0}, k=2).scores) == ["b", "a"]
 
 
 def test_a_saved_index_answers_as_before_and_can_be_updated(tmp_path: Path) -> None:
@@ -135,5 +145,5 @@ def test_saved_documents_that_were_changed_are_not_built_upon(tmp_path: Path) ->
 
 def test_an_empty_index_finds_nothing() -> None:
     index = LexicalIndex.build([], revision="r")
-    assert not index.search("bundles", {"read": 1.0}, k=3)
+    assert not index.search("bundles", {"read": 1.0}, k=3).scores
     assert not index.knows("bundles", "read")

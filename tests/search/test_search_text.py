@@ -70,7 +70,7 @@ def test_another_languages_stop_words_say_nothing(text: str, gone: set[str]) -> 
 @pytest.mark.parametrize(
     ("text", "clauses"),
     [
-        ("rename the flag", [("renam", "flag")]),
+        ("rename the flag", []),
         ("Read the log file, and then open a new issue.", [("read", "log", "file"), ("open", "new", "issu")]),
         ("Convert the amount. Also book two flights!", [("convert", "amount"), ("also", "book", "two", "flight")]),
         ("one", []),

@@ -43,7 +43,9 @@ texts = st.builds(Texts, bundles, tools)
 def answers(index: LexicalIndex) -> list[object]:
     terms = sorted({term for words in WORDS for term in ANALYZER.terms(words).stems})
     query = dict.fromkeys(terms, 1.0)
-    return [(list(index.search(name, query, k=20)), list(index.rarity(name, terms))) for name in COLLECTIONS]
+    return [
+        (list(index.search(name, query, k=20).scores.items()), list(index.rarity(name, terms))) for name in COLLECTIONS
+    ]
 
 
 @given(texts, texts)

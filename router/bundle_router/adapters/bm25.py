@@ -21,7 +21,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.core.search.index import COLLECTIONS, MIN_RESPELT, Collection, Document, Hit
+from bundle_router.core.search.index import COLLECTIONS, MIN_RESPELT, Collection, Document, Hits
 from bundle_router.core.search.text import Stem
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ K1: Final = 3.0
 B: Final = 0.6
 FORMAT: Final = "bundle-router.index/2"
 _MASKS: Final = 64
+_BLOCK: Final = 16
 MAX_STEMS: Final = 50_000
 """Words whose stems are kept."""
 
@@ -114,7 +115,7 @@ class LexicalIndex:
         k: int,
         within: frozenset[str] | None = None,
         counting: bool = True,
-    ) -> Sequence[Hit]:
+    ) -> Hits:
         return self._matrices[collection].search(weights, k, within, counting)
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
@@ -208,11 +209,17 @@ def _best(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
     id, also at the cut."""
     import numpy as np
 
-    chosen = np.flatnonzero(scores)
+    least, blocks = 0.0, len(scores) // _BLOCK
+    if blocks > 2 * k:
+        # `k` blocks have a score as high as the k-th best of their highest ones: what is lower is not looked at.
+        highest = scores[: blocks * _BLOCK].reshape(_BLOCK, blocks).max(axis=0)
+        least = float(np.partition(highest, blocks - k)[blocks - k])
+    chosen = np.flatnonzero(scores >= least if least > 0.0 else scores)
+    found = scores[chosen]
     if len(chosen) > k:
-        found = scores[chosen]
-        chosen = chosen[found >= np.partition(found, len(found) - k)[len(found) - k]]
-    return chosen[np.argsort(-scores[chosen], kind="stable")[:k]]
+        kept = found >= np.partition(found, len(found) - k)[len(found) - k]
+        chosen, found = chosen[kept], found[kept]
+    return chosen[np.argsort(-found, kind="stable")[:k]]
 
 
 @dataclass(eq=False)
@@ -227,10 +234,15 @@ class _Matrix:
     idf: NDArray[np.float32]
     bm25: Any = None
     _positions: dict[str, int] = field(init=False)
+    _names: NDArray[Any] = field(init=False)
+    _rarity: list[float] = field(init=False)
     _masks: OrderedDict[frozenset[str], NDArray[np.int64]] = field(init=False)
 
     def __post_init__(self) -> None:
+        import numpy as np
+
         self._positions = {id_: position for position, id_ in enumerate(self.ids)}
+        self._names, self._rarity = np.array(self.ids, dtype=object), self.idf.tolist()
         self._masks = OrderedDict()
 
     @classmethod
@@ -254,7 +266,9 @@ class _Matrix:
         total = max(len(ids), 1)
         idf = np.log1p((total - holders + 0.5) / (holders + 0.5)).astype(np.float32)
         scores = ranker.scores
-        return cls(ids, ranker.vocab_dict, scores["data"], scores["indices"], starts, idf, ranker)
+        # Plain arrays, also of files that are mapped: to slice a memmap costs more than to add it up.
+        data, rows = np.asarray(scores["data"]), np.asarray(scores["indices"])
+        return cls(ids, ranker.vocab_dict, data, rows, np.asarray(starts), idf, ranker)
 
     def save(self, folder: Path) -> None:
         self.bm25.save(folder, show_progress=False)
@@ -268,12 +282,12 @@ class _Matrix:
 
     def rarity(self, terms: Iterable[str]) -> Sequence[float]:
         unseen = math.log1p((max(len(self.ids), 1) + 0.5) / 0.5)
-        columns = self.columns
-        return [float(self.idf[columns[term]]) if term in columns else unseen for term in terms]
+        columns, rarity = self.columns, self._rarity
+        return [rarity[columns[term]] if term in columns else unseen for term in terms]
 
     def like(self, term: str) -> Sequence[str]:
         near = {word for short in _shortened(term) for word in self._by_shortened.get(short, ())}
-        found = sorted((float(self.idf[self.columns[word]]), word) for word in near if _one_apart(term, word))
+        found = sorted((self._rarity[self.columns[word]], word) for word in near if _one_apart(term, word))
         return [word for _, word in found[:2]]
 
     @cached_property
@@ -287,30 +301,29 @@ class _Matrix:
 
     def search(
         self, weights: Mapping[str, float], k: int, within: frozenset[str] | None, counting: bool = True
-    ) -> Sequence[Hit]:
+    ) -> Hits:
         """See `Index.search`: the weighted sum of BM25 scores, and of the rarity of the terms a document holds."""
         import numpy as np
 
         columns = self.columns
-        known = ((columns.get(term), weight) for term, weight in weights.items())
-        asked = [(column, weight) for column, weight in known if column is not None and weight > 0.0]
+        asked = [term for term, weight in weights.items() if weight > 0.0 and term in columns]
         if k <= 0 or not asked or (within is not None and not within):
-            return ()
-        at, weighed = np.array([column for column, _ in asked]), np.array([weight for _, weight in asked])
-        begin = self.starts[at]
-        lengths = self.starts[at + 1] - begin
-        # All the terms' columns as one: where each begins, less how much of the others stands before it.
-        before = np.cumsum(lengths) - lengths
-        places = np.arange(int(lengths.sum())) + np.repeat(begin - before, lengths)
-        rows = self.rows[places]
-        total = np.bincount(rows, self.data[places] * np.repeat(weighed, lengths), minlength=len(self.ids))
+            return Hits({}, {})
+        at, weighed = np.array([columns[term] for term in asked]), np.array([weights[term] for term in asked])
+        begin, end = self.starts[at], self.starts[at + 1]
+        lengths = end - begin
+        spans = [slice(*span) for span in zip(begin.tolist(), end.tolist(), strict=True)]
+        rows = np.concatenate([self.rows[span] for span in spans])
+        parts = np.concatenate([self.data[span] for span in spans]) * np.repeat(weighed, lengths)
+        total = np.bincount(rows, parts, minlength=len(self.ids))
         positions = self._mask(within) if within is not None else None
         best = _best(total, k) if positions is None else positions[_best(total[positions], k)]
-        ids = [self.ids[row] for row in best.tolist()]
+        ids = self._names[best].tolist()
+        scores = dict(zip(ids, total[best].tolist(), strict=True))
         if not counting:
-            return [Hit(id_, score, 0.0) for id_, score in zip(ids, total[best].tolist(), strict=True)]
+            return Hits(scores, {})
         matched = np.bincount(rows, np.repeat(self.idf[at] * weighed, lengths), minlength=len(self.ids))
-        return list(map(Hit, ids, total[best].tolist(), matched[best].tolist()))
+        return Hits(scores, dict(zip(ids, matched[best].tolist(), strict=True)))
 
     def _mask(self, within: frozenset[str]) -> NDArray[np.int64]:
         """Return rows of the permitted documents, in id order. Kept for the sets seen last."""

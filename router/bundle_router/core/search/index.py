@@ -39,12 +39,12 @@ class Document:
     terms: tuple[str, ...]
 
 
-class Hit(NamedTuple):
-    """One found document. `score` is the library's; `matched` sums weight × rarity of the query terms it holds."""
+class Hits(NamedTuple):
+    """Found documents by id, best first: the library's scores, and of each weight × rarity of the query terms it holds,
+    summed (empty where nobody asked for it)."""
 
-    id: str
-    score: float
-    matched: float
+    scores: Mapping[str, float]
+    matched: Mapping[str, float]
 
 
 class Near(NamedTuple):
@@ -86,9 +86,9 @@ class Index(Protocol):
         k: int,
         within: frozenset[str] | None = None,
         counting: bool = True,
-    ) -> Sequence[Hit]:
-        """Return the best `k` documents for the weighted query terms, among `within` where it is given. Without
-        `counting` no hit's `matched` is worked out (0)."""
+    ) -> Hits:
+        """Return the best `k` documents for the weighted query terms, among `within` where it is given; `counting`:
+        with what they matched."""
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
         """Return how rare each term is among the collection's documents (an idf, ≥ 0); unseen terms are rarest."""

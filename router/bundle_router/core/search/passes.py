@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bundle_router.core.search.fusion import best_is_one, blend
-from bundle_router.core.search.index import Collection, Hit, Index
+from bundle_router.core.search.index import Collection, Hits, Index
 from bundle_router.core.search.text import NO_TERMS, Analyzer, Terms
 from bundle_router.core.search.weights import Weights
 
@@ -21,7 +21,8 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One ranking of one text. Scores are relative (best is 1), `strength` is the best raw one of each kind."""
+    """One ranking of one text. Scores are relative (best is 1), `strength` is the best raw one of each kind.
+    `known` and `asked`: weight × rarity, summed, of the request's words that any bundle holds, and of all."""
 
     bundles: Mapping[str, float]
     tools: Mapping[str, float]
@@ -31,15 +32,7 @@ class Pass:
     tool_strength: float
     matched: Mapping[str, float]
     known: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Depth:
-    """How far one pass looks: `k` documents of a collection, tools by themselves too, what documents hold counted."""
-
-    k: int
-    tools: bool
-    counting: bool = True
+    asked: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,70 +46,72 @@ class Passes:
     bundles_of: Mapping[str, tuple[str, ...]]
     ranks_tools: Collection = "tools"
 
-    def of(self, terms: Terms, hints: Terms, need: float, scope: SearchScope, tools: bool) -> Pass:
-        """Return the ranking of a whole request, of which what its best documents hold is counted too."""
-        return self._of(terms, hints, need, scope, _Depth(self.weights.depth, tools))
+    def asked(self, terms: Terms) -> float:
+        """Return how much a text asks for: its words' weight × rarity, summed."""
+        return self._mass("bundles", terms.stems, self.analyzer.weigh(terms, self.weights.bundle_scale))
 
-    def of_clause(self, terms: Terms, scope: SearchScope, tools: bool) -> Pass:
-        """Return the ranking of one of a request's wishes: fewer documents, nothing counted."""
-        return self._of(terms, NO_TERMS, 0.0, scope, _Depth(self.weights.clause_depth, tools, counting=False))
-
-    def _of(self, terms: Terms, hints: Terms, need: float, scope: SearchScope, depth: _Depth) -> Pass:
-        w, analyzer, tools = self.weights, self.analyzer, depth.tools
+    def of(
+        self, terms: Terms, scope: SearchScope, tools: bool, *, hints: Terms = NO_TERMS, need: float | None = None
+    ) -> Pass:
+        """Return the ranking of a whole request, of which what its best documents hold is counted, and `need` (an
+        exponent) says how much of it they have to cover; or, without `need`, of one of its wishes."""
+        w, analyzer, whole = self.weights, self.analyzer, need is not None
         for_bundles = analyzer.weigh(terms, w.bundle_scale)
-        known = self._known("bundles", terms, for_bundles) if depth.counting else 0.0
+        among: Collection = self.ranks_tools if tools else "tools"
+        own, own_tools = self._held("bundles", terms), self._held(among, terms)
+        known = self._mass("bundles", own, for_bundles) if whole else 0.0
+        asked = self._mass("bundles", terms.stems, for_bundles) if whole else 0.0
+        known_tools = self._mass(among, own_tools, for_bundles) if need else 0.0
         for hint, weight in analyzer.weigh(hints, w.bundle_scale).items():
             for_bundles.setdefault(hint, weight * w.context)
-        texts = self._search("bundles", for_bundles, (need, known), scope.bundles, depth)
-        among: Collection = self.ranks_tools if tools else "tools"
-        known_tools = self._known(among, terms, for_bundles) if need > 0.0 else 0.0
+        texts = self._search("bundles", for_bundles, (need, known), scope.bundles)
         best: dict[str, float] = {}
-        matched = {hit.id: hit.matched for hit in texts}
-        for hit in self._search(among, for_bundles, (need, known_tools), scope.tools, depth):
-            for bundle in self.bundles_of.get(hit.id, ()):
-                if hit.score > best.get(bundle, 0.0) and (scope.bundles is None or bundle in scope.bundles):
-                    best[bundle] = hit.score
-                    matched[bundle] = max(matched.get(bundle, 0.0), hit.matched)
-        by_text, by_tool = best_is_one({hit.id: hit.score for hit in texts}), best_is_one(best)
+        matched = {**texts.matched}
+        hits = self._search(among, for_bundles, (need, known_tools), scope.tools)
+        for tool, score in hits.scores.items():
+            for bundle in self.bundles_of.get(tool, ()):
+                if score > best.get(bundle, 0.0) and (scope.bundles is None or bundle in scope.bundles):
+                    best[bundle] = score
+                    matched[bundle] = max(matched.get(bundle, 0.0), hits.matched.get(tool, 0.0))
+        by_text, by_tool = best_is_one(texts.scores), best_is_one(best)
         found: Mapping[str, float] = {}
         tool_strength = max(best.values(), default=0.0)
         if tools:
             for_tools = analyzer.weigh(terms, w.tool_scale)
-            known_tools = self._known(among, terms, for_tools) if need > 0.0 else 0.0
-            hits = self._search(among, for_tools, (need, known_tools), scope.tools, depth)
-            found = best_is_one({hit.id: hit.score for hit in hits})
-            tool_strength = max((hit.score for hit in hits), default=0.0)
-        strength = max((hit.score for hit in texts), default=0.0)
-        of_text, of_tool = w.text_share * self._familiar("bundles", terms), self._familiar(among, terms)
-        of_tool *= 1.0 - w.text_share
+            known_tools = self._mass(among, own_tools, for_tools) if need else 0.0
+            hits = self._search(among, for_tools, (need, known_tools), scope.tools)
+            found = best_is_one(hits.scores)
+            tool_strength = max(hits.scores.values(), default=0.0)
+        strength = max(texts.scores.values(), default=0.0)
+        of_text, of_tool = w.text_share * len(own), (1.0 - w.text_share) * len(own_tools)
         both = blend(by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else w.text_share)
-        return Pass(both, found, by_text, by_tool, strength, tool_strength, matched, known)
+        return Pass(both, found, by_text, by_tool, strength, tool_strength, matched, known, asked)
 
-    def _familiar(self, collection: Collection, terms: Terms) -> float:
-        """Return the share of the request's own words that any document of the collection holds."""
-        found = sum(self.index.knows(collection, term) for term in terms.stems)
-        return found / len(terms.stems) if terms.stems else 0.0
+    def _held(self, collection: Collection, terms: Terms) -> list[str]:
+        """Return the request's own words that any document of the collection holds."""
+        return [term for term in terms.stems if self.index.knows(collection, term)]
 
-    def _known(self, collection: Collection, terms: Terms, weights: Mapping[str, float]) -> float:
-        """Summed weight × rarity of the request's own words that the collection holds at all."""
-        known = [term for term in terms.stems if self.index.knows(collection, term)]
-        rarity = self.index.rarity(collection, known)
-        return sum(weights[term] * rare for term, rare in zip(known, rarity, strict=True))
+    def _mass(self, collection: Collection, stems: Sequence[str], weights: Mapping[str, float]) -> float:
+        """Return the words' weight × rarity, summed."""
+        rarity = self.index.rarity(collection, stems)
+        return sum(weights[term] * rare for term, rare in zip(stems, rarity, strict=True))
 
     def _search(
         self,
         collection: Collection,
         weights: Mapping[str, float],
-        cover: tuple[float, float],
+        cover: tuple[float | None, float],
         within: frozenset[str] | None,
-        depth: _Depth,
-    ) -> Sequence[Hit]:
-        """`cover`: how much of what is known the hits have to cover (an exponent), and how much that is."""
+    ) -> Hits:
+        """`cover`: how much of what is known the hits have to cover, and how much that is."""
         need, known = cover
-        hits = self.index.search(collection, weights, k=depth.k, within=within, counting=depth.counting)
-        if need <= 0.0 or known <= 0.0:
+        depth = self.weights.clause_depth if need is None else self.weights.depth
+        hits = self.index.search(collection, weights, k=depth, within=within, counting=need is not None)
+        if not need or known <= 0.0:
             return hits
-        return [Hit(id_, score * (part / known) ** need if part < known else score, part) for id_, score, part in hits]
+        pairs = zip(hits.scores.items(), hits.matched.values(), strict=True)
+        cut = {id_: score * (part / known) ** need if part < known else score for (id_, score), part in pairs}
+        return Hits(cut, hits.matched)
 
 
 def coherence_of(clauses: Sequence[Pass]) -> float:

@@ -18,6 +18,7 @@ Rules:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,7 +27,7 @@ from typing import Final
 from bundle_router.core.models.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
 from bundle_router.core.search.documents import Corpus
 from bundle_router.core.search.fusion import Scored, add_up, best_is_one, blend, order, with_memory
-from bundle_router.core.search.index import MIN_RESPELT, Index, Vectors
+from bundle_router.core.search.index import MIN_RESPELT, Collection, Index, Vectors
 from bundle_router.core.search.meaning import best_of_tools, likeness
 from bundle_router.core.search.memory import Memory, count_features
 from bundle_router.core.search.passes import Pass, Passes, SearchScope, coherence_of
@@ -68,9 +69,6 @@ class _MeaningScores:
     cosine: float = 0.0
 
 
-WORDS_ALONE: Final = _MeaningScores()
-
-
 @dataclass(frozen=True, slots=True)
 class _Found:
     """What one request gave: fused scores before memory, and the parts they were fused from."""
@@ -80,8 +78,8 @@ class _Found:
     full: Pass
     coherence: float
     meaning: _MeaningScores
-    terms: Terms | None
-    """Of the request's whole text as bundles are ranked by it, where that is what was ranked."""
+    whole: bool
+    """Whether the request's whole text was ranked, for bundles."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class Search:
         fused = with_memory(found.bundles, memory, features, permitted, votes)
         learned = memory.scores(features, votes) if memory is not None else {}
         remembered = {id_: score for id_, score in learned.items() if id_ in permitted}
-        scored = tuple(order(fused)[:k])
+        scored = tuple(order(fused, k))
         return Ranking(scored, self._evidence(request, found, fused, scored, remembered))
 
     def rank_tools(
@@ -127,7 +125,7 @@ class Search:
         own = best_is_one({tool: score for tool, score in found.tools.items() if tool in read})
         for tool, learned in (memories.tools.scores(features) if memories.tools is not None else {}).items():
             own[tool] = max(own.get(tool, 0.0), min(1.0, learned))
-        ranked = order(with_memory(scores, memories.tools, features, read))[:k]
+        ranked = order(with_memory(scores, memories.tools, features, read), k)
         first = (replace(row, own=own.get(row.id, 0.0)) for row in ranked)
         return (*first, *self._unread(request, permitted & self.corpus.unread))[:k]
 
@@ -196,8 +194,9 @@ class Search:
         need = w.coverage * min(1.0, w.short_request / max(len(terms.stems), 1)) ** 2
         context = "\n".join((request.context, quoted, *(step.goal for step in request.recent[:1])))
         hints = self.analyzer.terms(context) if context.strip() else NO_TERMS
-        full = self._passes.of(terms, hints, need, scope, tools)
-        parts = [self._passes.of_clause(self._respelt(clause, tools), scope, tools) for clause in self._clauses(wish)]
+        passes = self._passes
+        full = passes.of(terms, scope, tools, hints=hints, need=need)
+        parts = [passes.of(self._respelt(clause, tools), scope, tools) for clause in self.analyzer.clauses(wish)]
         if parts:
             bundles = blend(full.bundles, add_up(((p.bundles, p.strength) for p in parts), w.bundle_sharpness), w.whole)
             of_tools = blend(full.tools, add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
@@ -209,34 +208,29 @@ class Search:
             bundles = blend(meaning.bundles, best_is_one(bundles), share)
             of_tools = blend(meaning.tools, best_is_one(of_tools), share) if tools else of_tools
         self._add_history(bundles, request, scope)
-        whole = terms if wish == request.text and not tools else None
-        return _Found(bundles, of_tools, full, coherence, meaning, whole)
+        return _Found(bundles, of_tools, full, coherence, meaning, wish == request.text and not tools)
 
     def _respelt(self, terms: Terms, tools: bool = False) -> Terms:
         """Return the terms with what an unknown word may stand for in its place. A name is no misspelt word. Which
         words are known is for bundles a matter of what ranks these alone; `tools`: for tools."""
-        unspelt = terms.named | terms.proper
-        guessed: set[str] = set()
-        stems: list[str] = []
-        for stem in terms.stems:
-            others = self._like(stem, tools) if len(stem) >= MIN_RESPELT - 1 and stem not in unspelt else (stem,)
-            guessed.update(other for other in others if other not in terms.stems)
-            stems += others
+        knows = self.index.knows
+        among: tuple[Collection, ...] = ("tools", self.corpus.ranks_tools) if tools else ("tools",)
+        like = {
+            stem: self.index.like("bundles", stem)
+            for stem in terms.stems
+            if not knows("bundles", stem) and not any(knows(of, stem) for of in among) and len(stem) >= MIN_RESPELT - 1
+            if stem.isascii() and stem.isalpha() and stem not in terms.named and stem not in terms.proper
+        }
+        guessed = frozenset(itertools.chain.from_iterable(like.values())).difference(terms.stems)
         if not guessed:
             return terms
+        stems = itertools.chain.from_iterable(like.get(stem) or (stem,) for stem in terms.stems)
         return replace(terms, stems=tuple(dict.fromkeys(stems)), named=terms.named | guessed)
-
-    def _like(self, stem: str, tools: bool) -> Sequence[str]:
-        known = self.index.knows("bundles", stem) or self.index.knows("tools", stem)
-        known = known or (tools and self.index.knows(self.corpus.ranks_tools, stem))
-        if known or not stem.isascii() or not stem.isalpha():
-            return (stem,)
-        return self.index.like("bundles", stem) or (stem,)
 
     def _meaning_scores(self, request: Request, scope: SearchScope, tools: bool) -> _MeaningScores:
         vector = request.vector or self.understood.get(request.text)
         if vector is None or self.vectors is None:
-            return WORDS_ALONE
+            return _MeaningScores()
         depth = self.weights.depth
         near_tools = self.vectors.nearest("tools", vector, k=depth, within=scope.tools)
         near_pinned = self.vectors.nearest("pinned", vector, k=depth, within=scope.tools) if tools else ()
@@ -251,10 +245,6 @@ class Search:
         return _MeaningScores(
             likeness(both), likeness(dict((*near_tools, *near_pinned))), max(both.values(), default=0.0)
         )
-
-    def _clauses(self, text: str) -> list[Terms]:
-        clauses = self.analyzer.clauses(text)
-        return clauses if len(clauses) > 1 else []
 
     def _add_history(self, scores: dict[str, float], request: Request, scope: SearchScope) -> None:
         """What the run's last steps had is likely wanted again: latest first, shared among a step's bundles."""
@@ -284,11 +274,11 @@ class Search:
         weights = self.analyzer.weigh(self.analyzer.terms(request.text), self.weights.tool_scale)
         counts: dict[str, int] = {}
         kept: list[Scored] = []
-        for hit in self.index.search("unread", weights, k=self.weights.depth, within=permitted):
-            server = self.corpus.servers[hit.id]
+        for tool in self.index.search("unread", weights, k=self.weights.depth, within=permitted).scores:
+            server = self.corpus.servers[tool]
             counts[server] = counts.get(server, 0) + 1
             if counts[server] <= self.weights.unread_quota:
-                kept.append(Scored(hit.id, 0.0))
+                kept.append(Scored(tool, 0.0))
         return kept
 
     def _features(self, request: Request, memory: Memory | None) -> dict[str, float]:
@@ -308,14 +298,11 @@ class Search:
             return Evidence()
         first = scored[0]
         second = scored[1].score if len(scored) > 1 else 0.0
-        terms = found.terms or self._respelt(self.analyzer.terms(request.text))
-        stems = terms.stems
-        weights = self.analyzer.weigh(replace(terms, pairs=()), self.weights.bundle_scale)
-        total = sum(weights[s] * r for s, r in zip(stems, self.index.rarity("bundles", stems), strict=True))
+        full = found.full
+        total = full.asked if found.whole else self._passes.asked(self._respelt(self.analyzer.terms(request.text)))
         unseen = self.index.rarity("bundles", ("\0",))[0] or 1.0
         votes = [scores for scores in (found.full.by_text, found.full.by_tool, found.meaning.bundles, fused) if scores]
-        agreeing = sum(min(votes_of, key=lambda id_: (-votes_of[id_], id_)) == first.id for votes_of in votes)
-        full = found.full
+        agreeing = sum(votes_of.get(first.id, 0.0) >= max(votes_of.values()) for votes_of in votes)
         evidence = Evidence(
             strength=round(full.strength / unseen, 6),
             known=round(full.known / total, 6) if total > 0.0 else 0.0,

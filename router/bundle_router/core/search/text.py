@@ -82,19 +82,22 @@ def split_quotes(text: str) -> tuple[str, str]:
 
 def words(text: str) -> list[str]:
     """Return the words of a text in order, lower case, identifiers split and camelCase kept whole too. Unstemmed."""
-    found: list[str] = []
-    for whole in _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", text)):
-        word = whole if whole.isalnum() else re.split("['’]", whole, maxsplit=1)[0]
-        plain = word.isalpha() and (word[1:].islower() or word.isupper())
-        if plain and (word.isascii() or not _UNSPACED.search(word)):
-            found.append(word.lower())
-            continue
-        parts = _PART.findall(word)
-        if len(parts) > 1:
-            found.append(word.lower())
-        if not any(part.isalpha() and len(part) == 1 and part.isascii() for part in parts):
-            found.extend(part.lower() for part in parts)
-    return [word for word in found if (len(word) > 1 and not word.isdigit()) or not word.isascii()]
+    found = _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
+    return [word for whole in found for word in (_words_of if len(whole) <= MAX_NAME else _words_of.__wrapped__)(whole)]
+
+
+@lru_cache(maxsize=8192)
+def _words_of(whole: str) -> tuple[str, ...]:
+    word = whole if whole.isalnum() else re.split("['’]", whole, maxsplit=1)[0]
+    parts = _PART.findall(word)
+    if word.isalpha() and (word[1:].islower() or word.isupper()) and (word.isascii() or not _UNSPACED.search(word)):
+        found = [word]
+    elif any(part.isalpha() and len(part) == 1 and part.isascii() for part in parts):
+        found = [word] if len(parts) > 1 else []
+    else:
+        found = [word, *parts] if len(parts) > 1 else parts
+    lower = (word.lower() for word in found)
+    return tuple(word for word in lower if (len(word) > 1 and not word.isdigit()) or not word.isascii())
 
 
 _NAME: Final = re.compile(r"[\w)][/_:@=]\w|\w\.\w|[a-z]\d|\d[a-z]|\w-\w+-\w|[#@]\w|://", re.IGNORECASE)
@@ -191,16 +194,16 @@ class Analyzer:
         return Terms(plain, tuple(pairs), frozenset(named.difference(kinds)), proper)
 
     def clauses(self, text: str) -> list[Terms]:
-        """Return the wishes of a long request, each with at least two terms; at most `MAX_CLAUSES`, the first ones."""
+        """Return the wishes of a request of several, each of two terms at least; the first `MAX_CLAUSES`."""
         found: list[Terms] = []
-        for sentence in _SENTENCE.split(text):
-            for clause in _CONJUNCTION.split(sentence):
-                terms = self.terms(clause)
-                if len(terms.stems) >= 2:
-                    found.append(terms)
-                    if len(found) == MAX_CLAUSES:
-                        return found
-        return found
+        clauses = [clause for sentence in _SENTENCE.split(text) for clause in _CONJUNCTION.split(sentence)]
+        for clause in clauses if len(clauses) > 1 else ():
+            terms = self.terms(clause)
+            if len(terms.stems) >= 2:
+                found.append(terms)
+                if len(found) == MAX_CLAUSES:
+                    break
+        return found if len(found) > 1 else []
 
     def weigh(self, terms: Terms, scale: Scale) -> dict[str, float]:
         """Query weights by index term: the words, their synonyms, and pairs of neighbours."""
