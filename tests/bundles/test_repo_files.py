@@ -11,7 +11,7 @@ import pytest
 from bundle_router.core.models import LocalSettings, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo import TOOLS, scanning
-from bundle_router.tools.repo.credentials import CREDENTIALS
+from bundle_router.tools.repo.hiding import CREDENTIALS
 from bundle_router.tools.repo.hits import Ripgrep
 from bundle_router.tools.repo.searching import ripgrep
 from hypothesis import HealthCheck, given

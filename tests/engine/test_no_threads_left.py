@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from functools import partial
 
@@ -91,3 +92,14 @@ def test_what_is_further_on_comes_first_and_so_do_what_came_first_among_equals()
 
     asyncio.run(main())
     assert done == [(1, "shaped"), (4, "shaped"), (3, "taken_apart"), (0, "read"), (2, "read")]
+
+
+def test_the_interpreter_changes_hands_often_while_a_large_result_is_worked_at_and_as_before_afterwards() -> None:
+    """An event loop that wakes waits for the interpreter two or three times, each time so long."""
+    before = sys.getswitchinterval()
+
+    async def main() -> float:
+        return await in_turn("read", sys.getswitchinterval)
+
+    assert asyncio.run(main()) <= 0.001
+    assert sys.getswitchinterval() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -365,6 +366,33 @@ def test_an_engines_own_tools_are_called_like_any_other(tmp_path: Path) -> None:
         assert (crashed.outcome, crashed.code) == ("tool_error", "crashed")
         assert "ZeroDivisionError" in crashed.text
         assert "oh" not in crashed.text
+
+
+def test_calls_that_begin_together_begin_in_several_turns_of_the_loop(tmp_path: Path) -> None:
+    """What else runs on the engine's loop has its turn between them."""
+    gate = threading.Event()
+
+    def wait(_: _Nothing, __: ToolContext) -> ToolOutput:
+        gate.wait(10)
+        return ToolOutput((Text("done"),))
+
+    def started() -> int:
+        record = tmp_path / "runs" / "r" / "tool-calls.jsonl"
+        return record.read_text("utf-8").count("call.started") if record.exists() else 0
+
+    async def main() -> None:
+        async with _open_with(tmp_path, LocalTool("wait", "w", _Nothing, wait)) as router:
+            await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
+            calls = [asyncio.ensure_future(router.call("r", "mine.wait", {})) for _ in range(50)]
+            begun = [0]
+            while begun[-1] < 50:
+                await asyncio.sleep(0)
+                begun.append(started())
+            gate.set()
+            assert {result.outcome for result in await asyncio.gather(*calls)} <= {"ok", "busy"}
+            assert max(after - before for before, after in itertools.pairwise(begun)) <= 17
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

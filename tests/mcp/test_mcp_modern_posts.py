@@ -8,13 +8,15 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.adapters.mcp.http import OneOrigin
+from bundle_router.adapters.mcp.posting import _Answer, read_object
 from bundle_router.core.tools.transport.tool_servers import RawResult
 
 DISCOVERED = {
@@ -25,6 +27,7 @@ DISCOVERED = {
     "ttlMs": 0,
     "cacheScope": "private",
 }
+SSE = "text/event-stream"
 OK = {"content": [{"type": "text", "text": "hello"}], "resultType": "complete"}
 FAILED = {"code": -32602, "message": "no such thing"}
 
@@ -105,7 +108,7 @@ def message(**fields: Any) -> bytes:
 
 
 def events(*said: bytes) -> bytes:
-    return http(b"".join(b"event: message\ndata: " + one + b"\n\n" for one in said), "text/event-stream")
+    return http(b"".join(b"event: message\ndata: " + one + b"\n\n" for one in said), SSE)
 
 
 def text(said: str) -> dict[str, Any]:
@@ -124,6 +127,15 @@ ANSWERS: dict[str, bytes] = {
     "an error without an id": http(message(error=FAILED).replace(b'"ID"', b"null"), status="400 Bad Request"),
     "events": events(message(result=OK)),
     "events with a log line before": events(LOG, message(result=OK)),
+    "lines ended by CR LF": http(
+        events(LOG, message(result=OK))[:-5].partition(b"\r\n\r\n")[2].replace(b"\n", b"\r\n"), SSE
+    ),
+    "lines ended by CR": http(
+        events(LOG, message(result=OK))[:-5].partition(b"\r\n\r\n")[2].replace(b"\n", b"\r") + b"\r", SSE
+    ),
+    "a large event ended by CR LF": http(b"data: " + message(result=MANY) + b"\r\n\r\n", SSE),
+    "a large event in two lines": http(b"data: " + message(result=MANY)[:-1] + b"\ndata:}\n\n", SSE),
+    "a large result with emoji": http(message(result=MANY).replace(b"xxx", b"\\ud83d\\ude00", 1)),
     "an error as an event": events(message(error=FAILED)),
     "a nested result": http(DEEP),
     "an interim response": b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + rpc(result=OK),
@@ -208,3 +220,32 @@ def test_a_call_that_is_given_up_closes_its_connection(bench: Any) -> None:
 
     with answering(b"HTTP/1.1 200 OK\r\n") as server:
         bench.run(main, bench.http(server))
+
+
+@pytest.mark.parametrize("filler", [b"", b"x" * 200_000])
+def test_half_a_pair_of_surrogates_is_replaced_and_a_whole_one_kept(filler: bytes) -> None:
+    half, whole = b"\\ud83d", b"\\uD83D\\uDE00"
+    assert read_object(b'{"a": "' + whole + filler + b'"}') == {"a": "\U0001f600" + filler.decode()}
+    assert read_object(b'{"a": "' + whole + half + filler + b'"}') == {"a": "\U0001f600?" + filler.decode()}
+
+
+def test_a_large_event_costs_less_than_one_regular_expression_over_it() -> None:
+    """What is read on the sessions' loop holds it up for all servers."""
+    body = b"data: " + b"x" * 4_000_000 + b"\r\n\r\n"
+    ends = re.compile(rb"\r\n|\n|\r(?!\Z)")
+
+    def read() -> None:
+        answer = _Answer(1, 8_000_000, lambda: None)
+        answer.head(200, {b"content-type": SSE.encode()})
+        for at in range(0, len(body), 262_144):
+            answer.body(body[at : at + 262_144])
+        assert answer.done
+        assert answer.is_large
+
+    def cost(work: Callable[[], object]) -> float:
+        began = time.thread_time()
+        work()
+        return time.thread_time() - began
+
+    costs = [(cost(read), cost(lambda: ends.split(body))) for _ in range(7)]
+    assert min(ours for ours, _ in costs) < min(theirs for _, theirs in costs)

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,6 +18,7 @@ from bundle_router.errors import ToolFailure
 T = TypeVar("T")
 
 _LAST: Final = 100
+_SWITCH_S: Final = 0.001
 Stage = Literal["read", "taken_apart", "shaped"]
 _RANKS: Final[dict[Stage, int]] = {"shaped": 0, "taken_apart": 1, "read": 2}
 """What is further on comes first, so that few large results are whole in memory at a time: each collection of garbage
@@ -102,4 +104,13 @@ def _one_at_a_time(_process: int) -> Workers:
 def in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:
     """Return a future for what is done with a large result, by the one thread of the process that has to do with them:
     two at it would only take the interpreter from event loops. Raises ToolFailure as `Workers.submit`."""
-    return _one_at_a_time(os.getpid()).submit(work, _RANKS[stage])
+
+    def yielding() -> T:
+        before = sys.getswitchinterval()  # an event loop that wakes waits so long for the interpreter, several times
+        sys.setswitchinterval(min(before, _SWITCH_S))
+        try:
+            return work()
+        finally:
+            sys.setswitchinterval(before)
+
+    return _one_at_a_time(os.getpid()).submit(yielding, _RANKS[stage])

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Decision, Facts, Step
@@ -55,6 +55,9 @@ from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
 from bundle_router.errors import UnknownArtifact, UnknownRun, expect
 from bundle_router.ports import Capabilities, Client, RunStore
+
+TOGETHER: Final = 16
+"""Holds on a run (a call under way has two): where there are more, calls begin some turns of the loop later."""
 
 
 class Engine:
@@ -203,6 +206,8 @@ class Engine:
             check_key(self.ports.redactor, more["key"])
         run = await self._held(run_id)
         try:
+            for _ in range(run.leases // TOGETHER):
+                await asyncio.sleep(0)
             read = self._read(arguments)
             nonce = str(run.log.header.get("nonce") or run.id)
             request = CallRequest(name, read, asked_ns, digest=keyed_digest(nonce, arguments, more.get("key")), **more)

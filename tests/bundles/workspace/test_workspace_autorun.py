@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from bundle_router.core.models import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.credentials import CREDENTIALS
+from bundle_router.tools.repo.hiding import CREDENTIALS
 from bundle_router.tools.sandbox.plan import FACILITIES
 from bundle_router.tools.workspace import autorun
 from bundle_router.tools.workspace.router_code import RouterCode, base_interpreter, router_code

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from bundle_router.adapters.mcp.channels import ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.workers import in_turn
-from bundle_router.core.tools.shaping.json_text import LARGE, no_number, parse_finite
+from bundle_router.core.tools.shaping.json_text import LARGE, dumped, no_number, parse_finite
 
 INVALID_REQUEST: Final = -32600
 MAX_ERROR_BYTES: Final = 64 * 1024
@@ -32,7 +32,6 @@ _STATIC: Final = {
     "user-agent": "bundle-router",
 }
 _HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*")
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")
 
 
 class RequestCarrier(Protocol):
@@ -117,7 +116,7 @@ class _Answer:
         self._decoder: Any = None
         self._stream = self._event = False
         self._held = bytearray()
-        self._data: list[bytes] = []
+        self._data: list[bytearray] = []
         self._message: dict[str, Any] | None = None
 
     # --- as it arrives -----------------------------------------------------------------------------------------------
@@ -152,22 +151,24 @@ class _Answer:
             self._read_events()
 
     def _read_events(self) -> None:
-        *lines, rest = _LINE_END.split(bytes(self._held))
-        if not lines:
-            return
-        self._held = bytearray(rest)
+        held, self._held = self._held, bytearray()
+        late = b"\r" if held.endswith(b"\r") else b""  # its \n may come yet
+        if b"\r" in held:
+            held = held.removesuffix(late).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, self._held = held.split(b"\n")  # a regular expression takes ten times as long, of everybody's time
+        self._held += late
         for line in lines:
             if line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
+                self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
             elif not line and self._data:
-                data, self._data = b"\n".join(self._data), []
+                data, self._data = (self._data[0] if len(self._data) == 1 else bytearray(b"\n").join(self._data)), []
                 self._hear(data)
 
-    def _hear(self, data: bytes) -> None:
+    def _hear(self, data: bytearray) -> None:
         if not data or self.done:
             return
         if len(data) >= LARGE and b'"method"' not in data:  # the answer, read when there is time for it
-            self._held, self._event, self.done = bytearray(data), True, True
+            self._held, self._event, self.done = data, True, True
             return
         message = read_object(data)
         if message is None:
@@ -194,14 +195,14 @@ class _Answer:
             return settled(self._message, self._number)
         if self.status == 202:
             raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
-        message = read_object(bytes(self._held)) if self._event or self._kind() == b"application/json" else None
+        message = read_object(self._held) if self._event or self._kind() == b"application/json" else None
         if message is None:
             raise _garbled("the server's answer is no JSON-RPC message")
         return settled(message, self._number)
 
     def _refused(self) -> dict[str, Any]:
         """Return an error status: the server's own JSON-RPC error if it sent one, else what the status says."""
-        message = read_object(bytes(self._held)) or {}
+        message = read_object(self._held) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
             return settled({**message, "id": None}, None)
         reason, again = (
@@ -234,12 +235,22 @@ def settled(message: dict[str, Any], number: int | None) -> dict[str, Any]:
     raise _garbled("the server's answer is no JSON-RPC message")
 
 
-def read_object(body: bytes) -> dict[str, Any] | None:
+def _without_surrogates(value: Any) -> Any:
+    """Return the JSON value with each lone surrogate as `?`; the value itself where there is none."""
+    text = dumped(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return parse_finite(text.encode("utf-8", "replace").decode())
+    return value
+
+
+def read_object(body: bytes | bytearray) -> dict[str, Any] | None:
     """Return the JSON object that the bytes are, or None. Lone surrogates are replaced; the parser bounds depth."""
     try:
         value = json.loads(body, parse_constant=no_number) if len(body) < LARGE else parse_finite(body.decode("utf-8"))
         if b"\\ud" in body or b"\\uD" in body:
-            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+            value = _without_surrogates(value)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -31,8 +31,7 @@ from bundle_router.tools.repo.beneath import (
     components,
     opener_beside,
 )
-from bundle_router.tools.repo.credentials import CREDENTIALS, is_credential_file
-from bundle_router.tools.repo.hiding import Hidden, identity_of
+from bundle_router.tools.repo.hiding import CREDENTIALS, Hidden, identity_of, is_credential_file
 from bundle_router.tools.repo.lineage import open_folder
 from bundle_router.tools.repo.refusals import explained, invalid, outside
 

@@ -1,4 +1,4 @@
-"""Folders of the router's own, its records above all, that no tool reads, lists, searches or writes.
+"""What no tool shows: folders of the router's own, its records above all, and files with credentials, known by name.
 
 A folder is known by its device and inode, so a symlink, `..`, another spelling, a bind mount or a new name makes no
 difference. What a result leaves out for this is counted and said, so that nobody takes the rest for everything.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Final
 
 from bundle_router.tools.repo.beneath import Identity
 from bundle_router.tools.repo.phrases import count
@@ -54,3 +55,40 @@ def identity_of(path: str) -> Identity | None:
     except (OSError, ValueError):
         return None
     return info.st_dev, info.st_ino
+
+
+# --- credentials for other machines: hooks, `.npmrc` and `.env` are readable, code and ordinary project settings -----
+
+CREDENTIALS: Final = (
+    (".git/config", "git: credentials in the URLs of remotes (`exec` can read it, or git would not work there)"),
+    (".git/credentials", "git: stored credentials"),
+    (".git-credentials", "git: stored credentials"),
+    (".config/git/credentials", "git: stored credentials"),
+    (".netrc", "curl, ftp, pip and others"),
+    ("_netrc", "the same on Windows"),
+    (".pypirc", "twine"),
+    (".pgpass", "PostgreSQL"),
+    (".my.cnf", "MySQL"),
+    (".docker/config.json", "Docker registries"),
+    (".aws/credentials", "AWS"),
+    (".kube/config", "Kubernetes"),
+    (".cargo/credentials.toml", "cargo"),
+    (".config/gh/hosts.yml", "GitHub"),
+    (".ssh/id_rsa", "ssh"),
+    (".ssh/id_ecdsa", "ssh"),
+    (".ssh/id_ed25519", "ssh"),
+)
+"""(the end of a path, who uses it)."""
+
+_ENDS: Final = tuple(tuple(path.split("/")) for path, _ in CREDENTIALS)
+_LAST: Final = frozenset(parts[-1] for parts in _ENDS)
+
+
+def is_credential_file(path: str) -> bool:
+    """Return whether a path, as it really is, ends like one of them. Case does not count: on some disks it does not."""
+    name = path.rpartition("/")[2].casefold()
+    if name not in _LAST and name != "config.worktree":
+        return False
+    parts = tuple(part.casefold() for part in PurePath(path).parts)
+    in_git = ".git" in parts and name in ("config", "config.worktree", "credentials")  # of submodules and worktrees too
+    return in_git or any(parts[-len(end) :] == end for end in _ENDS)

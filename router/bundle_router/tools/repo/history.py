@@ -12,17 +12,19 @@ Rules:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
 from typing import Final
 
 from pydantic import Field, field_validator, model_validator
 
 from bundle_router.core.models import Frozen, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo import pathspecs
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.gitrefs import is_revision
 from bundle_router.tools.repo.gitview import GitView, repository
 from bundle_router.tools.repo.phrases import count, show_name
+from bundle_router.tools.repo.refusals import hidden, outside
 
 _DATE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z :.,+/-]{0,63}")
 _MAX_NAMES_BYTES: Final = 8 * 1024 * 1024
@@ -123,7 +125,7 @@ def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -
             "--end-of-options",
             *_range(view, arguments.revision),
             "--",
-            *pathspecs.only(root, arguments.path),
+            *_only(root, arguments.path),
             max_bytes=context.max_bytes,
         )
     commits = [item.rstrip("\n") for item in out.decode("utf-8", "replace").split("\0") if item]
@@ -164,10 +166,10 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
             "--end-of-options",
             *sides,
             "--",
-            *(pathspecs.only(root, arguments.path) or ["."]),
+            *(_only(root, arguments.path) or ["."]),
         ]
         if root.hidden.identities:
-            scope += pathspecs.but_hidden(root, _names(view, scope))
+            scope += _but_hidden(root, _names(view, scope))
         if reads_files and root.hard_links == "refuse":
             _refuse_hard_links(root, _names(view, scope))
         form = ["--stat=120"] if arguments.stat else ["--stat=120", "--patch", f"--unified={arguments.context}"]
@@ -246,3 +248,38 @@ def _range(view: GitView, revision: str) -> list[str]:
         return [_commit(view, revision)]
     before, _, after = revision.partition("..")
     return [f"{_commit(view, before)}..{_commit(view, after)}"]
+
+
+# --- which paths git is asked about ---------------------------------------------------------------------------------
+#
+# git knows paths as text, and so does its history; what a folder is, only the disk says. So the names of a diff are
+# looked up as folders, beneath the root, before git is asked for their content.
+
+
+def _only(root: Root, path: str | None) -> list[str]:
+    """Return the path, checked as text too: it may have been deleted, so there may be nothing to open."""
+    if path is None:
+        return []
+    relative = root.relative(path)
+    if ".." in relative.split("/"):
+        raise outside(path)
+    if root.is_hidden(relative):
+        raise hidden(path)
+    return [f":(literal){relative}"]
+
+
+def _but_hidden(root: Root, names: Iterable[str]) -> list[str]:
+    """Leaves out every hidden folder that one of these paths goes through."""
+    known: dict[str, bool] = {}
+    return [f":(exclude,literal){folder}" for folder in sorted(set(_hidden(root, names, known)))]
+
+
+def _hidden(root: Root, names: Iterable[str], known: dict[str, bool]) -> Iterator[str]:
+    for name in names:
+        for folder in reversed(PurePosixPath(name).parents[:-1]):
+            text = str(folder)
+            if text not in known:
+                known[text] = root.is_hidden(text)
+            if known[text]:
+                yield text
+                break

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.regexes import compile_ascii
+from bundle_router.tools.repo.hits import compile_ascii
 
 MAX_IGNORE_BYTES: Final = 256 * 1024
 MAX_RULES: Final = 2000

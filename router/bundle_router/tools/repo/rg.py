@@ -27,8 +27,7 @@ from bundle_router.tools.repo import scanning
 from bundle_router.tools.repo.beneath import PATH_ONLY, components
 from bundle_router.tools.repo.children import Child, Command, started
 from bundle_router.tools.repo.confinement import Root
-from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep
-from bundle_router.tools.repo.regexes import bad_pattern
+from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep, bad_pattern
 
 _MAX_EVENT_BYTES: Final = 8 * MAX_FILE_BYTES
 """One line of a file that is all one line, in JSON, with escapes."""

@@ -14,9 +14,8 @@ from typing import Any, Final
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.confinement import FolderEntry, Root, read_up_to
-from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep
+from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep, compile_lines
 from bundle_router.tools.repo.ignoring import MAX_IGNORE_BYTES, Glob, Rules, is_ignored, parse, parse_glob
-from bundle_router.tools.repo.regexes import compile_lines
 
 _MAX_ENTRIES: Final = 100_000
 """Entries of one folder that are looked at."""

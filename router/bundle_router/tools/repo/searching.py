@@ -21,9 +21,8 @@ from bundle_router.core.models import Text, ToolContext, ToolOutput
 from bundle_router.tools.repo import rg, scanning
 from bundle_router.tools.repo.children import find_binary
 from bundle_router.tools.repo.confinement import workspace
-from bundle_router.tools.repo.hits import FileHits, Line, Ripgrep, TextSearch
+from bundle_router.tools.repo.hits import FileHits, Line, Ripgrep, TextSearch, bad_pattern
 from bundle_router.tools.repo.phrases import count, show_name
-from bundle_router.tools.repo.regexes import bad_pattern
 
 LINE_CHARS: Final = 400
 """Characters shown of one line, round the first match."""

@@ -1,8 +1,16 @@
-"""What a program may see: the parts of the machine it needs, its workspace, and nothing else."""
+"""What a program may see: the parts of the machine it needs, its workspace, and nothing else; and what its environment
+holds: little, and nothing that makes programs load or run something else.
+
+1. The environment starts empty. `PATH`, `HOME`, the temporary folder and the language are fixed here.
+2. The rule's `env` may pass variables on, but never one that matches `NEVER_PASSED`, listed or not.
+3. The rule's `set_env` comes last: those are the operator's own words in the config.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Final
 
 from bundle_router.core.models import BinaryRule
@@ -11,18 +19,8 @@ from bundle_router.tools.workspace.router_code import base_interpreter
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC: Final = (
-    *(
-        "alternatives",
-        "ca-certificates.conf",
-        "debian_version",
-        "fonts",
-        "gitconfig",
-        "group",
-        "host.conf",
-        "hosts",
-        "inputrc",
-    ),
-    *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld.so.preload", "locale.alias", "localtime", "magic"),
+    *("alternatives", "ca-certificates.conf", "debian_version", "fonts", "gitconfig", "group", "host.conf", "hosts"),
+    *("inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld.so.preload", "locale.alias", "localtime", "magic"),
     *("mime.types", "nsswitch.conf", "os-release", "passwd", "pki/tls/certs", "protocols", "resolv.conf", "services"),
     *("ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone"),
 )
@@ -40,3 +38,33 @@ def readable(rule: BinaryRule, binary: Binary) -> tuple[str, ...]:
 def loader() -> tuple[str, ...]:
     """Return what the launcher's interpreter needs; the program itself is not granted it."""
     return (base_interpreter(), sys.base_prefix, sys.base_exec_prefix)
+
+
+PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+NEVER_PASSED: Final = (
+    *("LD_*", "DYLD_*", "GLIBC_*", "MALLOC_*", "GCONV_PATH", "LOCPATH", "NLSPATH", "HOSTALIASES", "RES_OPTIONS"),
+    *("PYTHON*", "GIT_*", "NODE_*", "NPM_*", "npm_*", "PERL*", "RUBY*", "GEM_*", "BUNDLE_*", "LUA_*", "PHP*"),
+    *("JAVA_TOOL_OPTIONS", "*JAVA_OPTIONS", "JDK_*", "MAVEN_*", "GRADLE_*", "RUSTC_*", "CARGO_*", "GOFLAGS"),
+    *("BASH*", "ENV", "SHELL*", "IFS", "PS4", "CDPATH", "PROMPT_COMMAND", "ZDOTDIR", "FPATH"),
+    *("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "XDG_*", "*PAGER", "*EDITOR", "VISUAL", "BROWSER", "LESS*"),
+    *("SSH_*", "GPG_*", "DBUS_*", "DOCKER_*", "KUBE*", "MAKE*", "PYTEST_*", "PIP_*", "UV_*", "VIRTUAL_ENV"),
+)
+"""Patterns of variables with which whoever set them decides what a program loads, runs, reads or talks to."""
+
+
+def passable(name: str) -> bool:
+    """Return whether a rule's `env` may name this variable."""
+    return bool(name) and "=" not in name and not any(fnmatchcase(name, pattern) for pattern in NEVER_PASSED)
+
+
+def environment(rule: BinaryRule, *, private: str, outside: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of a program. `private` is its own temporary folder; `outside` is the router's."""
+    passed = {name: outside[name] for name in rule.env if name in outside and passable(name)}
+    fixed = {
+        "PATH": PATH,
+        "HOME": f"{private}/home",
+        "TMPDIR": f"{private}/tmp",  # noqa: S108  # beneath a folder made for this program
+        "LANG": "C.UTF-8",
+    }
+    return {**passed, **fixed, **dict(pair.split("=", 1) for pair in rule.set_env)}

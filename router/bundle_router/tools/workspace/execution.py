@@ -26,7 +26,7 @@ from bundle_router.tools.sandbox.plan import FACILITIES, SandboxPlan, Statement
 from bundle_router.tools.workspace import confine, grammar, macos
 from bundle_router.tools.workspace.binary import Binary, opened
 from bundle_router.tools.workspace.cgroups import ControlGroup, control_groups
-from bundle_router.tools.workspace.environment import environment
+from bundle_router.tools.workspace.confine import environment
 from bundle_router.tools.workspace.keeping import KeptPlaces, kept_places, move_aside
 from bundle_router.tools.workspace.process import Finished, run
 from bundle_router.tools.workspace.survey import MAX_ENTRIES

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bundle_router.tools.repo.beneath import Identity
-from bundle_router.tools.repo.credentials import is_credential_file
+from bundle_router.tools.repo.hiding import is_credential_file
 
 MAX_ENTRIES: Final = 200_000
 
