@@ -1,6 +1,7 @@
 """How servers are reached: one row a transport. What is particular to one is asked of its row, and nowhere by its name.
 
-A new transport is a row here, and in `bundle_router.adapters.mcp.wires` what opens a connection over it.
+A new transport is a row here, and in `bundle_router.adapters.mcp.wires` what opens a connection over it. A key of its
+own that says which server is reached belongs to `core.tools.pins.Origin`, too: else a pin holds for another server.
 """
 
 from collections.abc import Mapping

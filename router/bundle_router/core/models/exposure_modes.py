@@ -1,7 +1,7 @@
 """How agents see a bundle's tools: one row a mode. What is particular to one is asked of its row, not by its name.
 
-A new mode is its name and row here, a field of that name in `core.tools.exposure.placements.Placement`, and what an
-answer tells the agent to do with such tools, in `core.tools.meta_tools.descriptions`.
+A new mode is its name and row here, a field of that name in `core.tools.exposure.placements.Placement` (and whether it
+is `found_by_name`), and what an answer tells the agent to do with such tools, in `core.tools.meta_tools.descriptions`.
 """
 
 from collections.abc import Mapping
