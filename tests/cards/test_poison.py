@@ -19,6 +19,8 @@ from bundle_router.core.tools.warning_light import neighbours as neighbours_rule
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import rounds
+
 DATA = Path(__file__).parent.parent / "data" / "cards"
 
 
@@ -226,7 +228,8 @@ def test_every_rule_can_be_met_and_is_explained() -> None:
 )
 def test_no_text_makes_looking_slow(unit: str) -> None:
     text = unit * (20_000 // len(unit))
-    definition = _tool(text, inputSchema={"properties": {f"p{n}": {"description": text} for n in range(12)}})
+    properties = {f"p{n}": {"description": text} for n in range(rounds(12))}
+    definition = _tool(text, inputSchema={"properties": properties})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     inspect(definition)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 5.0, "CPU seconds, ten times what it takes"

@@ -32,6 +32,8 @@ from bundle_router.testing.upstream import (
 )
 from bundle_router.wiring import load_catalog, open_model, open_redactor
 
+from tests.profiles import rounds
+
 SECRET = "sk-canary-4Jf8sK2mZq9wX7vB"
 
 needs_model = pytest.mark.skipif(
@@ -202,7 +204,7 @@ def _descriptors() -> int:
 
 @needs_model
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to count open files")
-def test_three_hundred_questions_leave_no_socket_behind(
+def test_many_questions_leave_no_socket_behind(
     opened: Callable[..., ModelSelector], question: Callable[..., Any]
 ) -> None:
     acts: list[Act] = [
@@ -227,8 +229,8 @@ def test_three_hundred_questions_leave_no_socket_behind(
 
         asyncio.run(ask_all(20))
         before = _descriptors()
-        replies = asyncio.run(ask_all(300))
-        assert sum(reply.model.attempts for reply in replies if reply.model) > 100
+        replies = asyncio.run(ask_all(rounds(300)))
+        assert sum(reply.model.attempts for reply in replies if reply.model) > len(replies) / 3
         assert server.connections <= 2
         assert _descriptors() <= before + 2
 

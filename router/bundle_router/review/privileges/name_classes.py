@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from bundle_router.core.models.patterns import is_glob, matches
@@ -140,5 +141,4 @@ def _moved(states: tuple[int, ...], globs: Sequence[str], char: str) -> tuple[in
 
 def _free_char(used: set[str]) -> str:
     """Return a character that no pattern spells: it stands for all of them."""
-    chars: list[str] = [*"xyzqwv", *map(chr, range(0x61, 0x10000))]
-    return next(char for char in chars if char not in used)
+    return next(char for char in chain("xyzqwv", map(chr, range(0x61, 0x10000))) if char not in used)
