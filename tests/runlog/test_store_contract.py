@@ -118,7 +118,7 @@ def test_any_record_of_a_long_run_is_read_again_whoever_wrote_it(make_store: Mak
 
 
 def test_reading_an_old_record_of_a_directory_reads_a_part_of_its_file(tmp_path: Path) -> None:
-    from bundle_router.adapters.run_log.storage import POSIX
+    from bundle_router.adapters.run_log.directory import POSIX
 
     read: list[int] = []
 
@@ -276,7 +276,7 @@ def test_a_killed_process_is_known_to_be_gone_and_a_stopped_one_is_not(tmp_path:
 
 
 def test_a_file_system_without_locks_is_refused(tmp_path: Path) -> None:
-    from bundle_router.adapters.run_log.storage import POSIX
+    from bundle_router.adapters.run_log.directory import POSIX
     from bundle_router.adapters.run_log.writers import FileSystem, refuse_without_locks
     from bundle_router.errors import StorageError
 

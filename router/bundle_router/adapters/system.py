@@ -8,16 +8,23 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.util import find_spec
 
 from bundle_router.ports import Clock
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class SystemClock:
     """Wall time for records, monotonic time for durations and lifetimes."""
 
     def now(self) -> str:
-        return datetime.now(UTC).isoformat(timespec="microseconds")[:26] + "Z"
+        seconds, ns = divmod(time.time_ns(), 1_000_000_000)
+        return f"{_second(seconds)}.{ns // 1_000:06d}Z"
 
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()

@@ -10,9 +10,9 @@ from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Facts
 from bundle_router.core.tools.exposure import Toolset
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
+from bundle_router.engine.engine import EngineVersions
 from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
-from bundle_router.engine.versions import EngineVersions
 
 
 class EndpointAccess:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.engine.engine import Engine
+from bundle_router.engine.engine import Engine, EngineVersions
 from bundle_router.engine.flow import EnginePorts
-from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, expect
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import (
@@ -67,7 +66,7 @@ class PinnedFrom:
         return before != self.pins
 
     def renew(self, in_force: Catalog, make: Make) -> tuple[Engine, Mapping[str, Pins]] | None:
-        """See `bundle_router.engine.versions.Renew`. `in_force` is the catalog the router was opened with."""
+        """See `bundle_router.engine.engine.Renew`. `in_force` is the catalog the router was opened with."""
         before = self.pins
         if not self.has_changed():
             return None

@@ -24,14 +24,14 @@ Rules:
    and when something else is to be said of the whole (another catalog, a torn end).
 
 Order is the sequence; wall-clock times in the records are for people. The modules: `store` begins and opens runs, `log`
-appends, `segment` follows the chain and heals torn ends, `writers` says who is alive, `directory` keeps things
-private, `storage` is the seam to the operating system.
+follows the chain, appends and heals torn ends, `writers` says who is alive, `directory` keeps things private, over the
+seam to the operating system.
 """
 
 from __future__ import annotations
 
+from bundle_router.adapters.run_log.directory import POSIX, Storage
 from bundle_router.adapters.run_log.log import DiskRunLog
-from bundle_router.adapters.run_log.storage import POSIX, Storage
 from bundle_router.adapters.run_log.store import DiskRunStore
 
 __all__ = ["POSIX", "DiskRunLog", "DiskRunStore", "Storage"]

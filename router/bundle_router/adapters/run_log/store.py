@@ -15,7 +15,10 @@ from typing import Any, Final
 
 from bundle_router.adapters.run_log.directory import (
     LOCK,
+    POSIX,
+    Storage,
     check_private,
+    from_os,
     identity,
     make_private,
     open_file,
@@ -23,11 +26,11 @@ from bundle_router.adapters.run_log.directory import (
     open_runs,
     read_header,
     replace_text,
+    translated,
     write_all,
     write_header,
 )
 from bundle_router.adapters.run_log.log import DiskRunLog, RunLogSetting
-from bundle_router.adapters.run_log.storage import POSIX, Storage, from_os, translated
 from bundle_router.adapters.run_log.writers import WriterTokens, refuse_without_locks
 from bundle_router.core.catalog import Durability
 from bundle_router.core.models import RUN_ID

@@ -18,8 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bundle_router.adapters.run_log.directory import make_private, open_file, open_runs, write_all
-from bundle_router.adapters.run_log.storage import Storage, failed, translated
+from bundle_router.adapters.run_log.directory import (
+    Storage,
+    failed,
+    make_private,
+    open_file,
+    open_runs,
+    translated,
+    write_all,
+)
 
 FOLDER: Final = ".writers"
 LOCAL_FILE_SYSTEMS: Final = frozenset(
