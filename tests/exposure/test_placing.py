@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.decide.activation import apply, ask_for
-from bundle_router.core.models import Activation, Mode
+from bundle_router.core.models import MODES, Activation, Mode
 from bundle_router.core.tools.exposure import Placement, ShownBundle, needs_ranking, place
+from bundle_router.core.tools.meta_tools import EXECUTE, VisibleTools, found_text, meta_names
 from bundle_router.testing import small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,18 @@ def test_the_bundles_mode_says_where_its_tools_are(mode: Mode) -> None:
     placement = place(catalog, held(catalog), Activation())
     assert names(placement) == {"direct": [], "deferred": [], "meta": []} | {mode: list(TOOLS)}
     assert placement.behind == (mode != "direct")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_whatever_the_mode_its_tools_can_be_reached(mode: Mode) -> None:
+    catalog = catalog_of(bundle("one", TOOLS, mode))
+    placement = place(catalog, held(catalog), Activation())
+    assert [(where, row.name) for where, row in placement.rows()] == [(mode, tool) for tool in TOOLS]
+    traits, names_given = MODES[mode], meta_names(placement)[0]
+    assert (EXECUTE in names_given) == traits.by_program
+    assert ("call_tool" in names_given) == (not traits.in_array and not traits.by_program)
+    answer = found_text(VisibleTools(catalog, placement, {}), TOOLS[:1])
+    assert answer.tools == (TOOLS[:1] if traits.may_join and not traits.in_array else ()), "what is found joins"
 
 
 def test_an_untrusted_servers_tools_are_behind_meta_tools_whatever_the_bundle_says() -> None:
