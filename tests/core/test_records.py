@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,14 @@ from bundle_router.core.models import (
     Step,
 )
 from bundle_router.core.models.canonical import EncodedObject, digest_of, encode, encode_object
-from bundle_router.core.records.decision_record import decision_from, facts_from, input_digest, reply_from, step_from
+from bundle_router.core.records.decision_record import (
+    DecisionRecord,
+    decision_from,
+    facts_from,
+    input_digest,
+    reply_from,
+    step_from,
+)
 from bundle_router.core.records.replayed import catalog_from, replay
 from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
@@ -60,6 +68,15 @@ def recorded(reply: Reply, over: Catalog | None = None, step: Step = STEP) -> tu
     router.route_sync(step)
     decision = router.route_sync(step)
     return decision, router.fakes.records("r")[-1]
+
+
+def test_every_field_of_a_decisions_record_is_read_back() -> None:
+    written = DecisionRecord.from_json(recorded(Reply(failure="refused"))[1])
+    texts: dict[str, Any] = {item.name: f"a {item.name}" for item in fields(written) if item.default == ""}
+    whole = replace(written, fixed_list=True, elapsed_us=1, monotonic_ns=2, **texts)
+    assert [item.name for item in fields(whole) if getattr(whole, item.name) == item.default] == []
+    line = json.loads(encode(whole.to_json())) | {"seq": whole.seq}  # which the chain adds
+    assert DecisionRecord.from_json(line) == whole
 
 
 @pytest.mark.parametrize(
