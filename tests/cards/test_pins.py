@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bundle_router.core.catalog import Server
+from bundle_router.core.catalog import TRANSPORT_KEYS, Server
 from bundle_router.core.tools.admission import VolatileError, admit
 from bundle_router.core.tools.pins import (
     Pins,
@@ -87,6 +87,11 @@ def test_a_server_reached_in_another_way_loses_all_its_tools(
     assert now(other, pins, definitions) == Usable({}, (("mail", "*"),)), "one row, however many tools"
     assert usable(pins, None, other, "required").cards == {}, "also before it is contacted"
     assert [row.path for row in compare(pins, admit(other, definitions, INSTRUCTIONS), other).server] == [path]
+
+
+def test_every_key_that_says_which_server_is_reached_is_pinned() -> None:
+    elsewhere = {"auth", "client_id", "files", "shared"}  # who we are there, what it may read, how often it is started
+    assert {*TRANSPORT_KEYS} - elsewhere == {path.removeprefix("/origin/") for path in SERVER_CHANGES} - {"transport"}
 
 
 def test_changed_instructions_block_all_tools(server: Server, definitions: Definitions) -> None:
