@@ -189,7 +189,7 @@ def test_imports_point_one_way(module: str) -> None:
             assert imported.split(".")[2] in {module.split(".")[2], *SHARED_ADAPTERS}, (
                 f"adapters never import each other: {module}, {imported}"
             )
-        if layer == "bundles" and imported.startswith("router"):
+        if layer == "tools" != layer_of(imported):
             assert imported in ("bundle_router.errors", "bundle_router.core.models"), f"{module} imports {imported}"
 
 
