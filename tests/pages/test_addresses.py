@@ -17,9 +17,11 @@ from bundle_router.core.models.words import CODES, FAILURES, OUTCOMES, REASONS, 
 from bundle_router.core.records.read_model import RunQuery
 from bundle_router.errors import RequestError
 from bundle_router.review import sentences
-from bundle_router.serving.pages.application import POLICY, pages
+from bundle_router.serving.pages.application import POLICY, PageRoutes, pages
 from bundle_router.serving.pages.publishing import publish
+from bundle_router.serving.pages.rendering import Links
 from bundle_router.wiring.run_reader import RunReader, open_reader
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from tests.pages.conftest import CONFIG
@@ -48,6 +50,15 @@ def some_addresses(reader: RunReader) -> list[str]:
         f"/runs/{run}/0", f"/runs/{run}/0/array?form=anthropic", f"/runs/{run}/0/why/workspace.exec", f"/runs/{run}/2",
         f"/compare?a={run}/0&b=feature-001/0",
     ]  # fmt: skip
+
+
+def test_every_page_is_among_those_that_are_asked_for(reader: RunReader) -> None:
+    asked = [address.partition("?")[0] for address in some_addresses(reader)]
+    routes = [route for route in PageRoutes(reader, Links(), lambda _: None).routes() if isinstance(route, Route)]
+    paths = {route.path for route in routes}
+    with_json = [route for route in routes if f"{route.path}.json" in paths]
+    assert len(with_json) > 10
+    assert [route.path for route in with_json if not any(map(route.path_regex.match, asked))] == []
 
 
 def test_every_page_is_there_for_people_and_for_programs(client: TestClient, reader: RunReader) -> None:
