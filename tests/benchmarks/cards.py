@@ -30,7 +30,8 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.tools.admission import admit
 from bundle_router.core.tools.admission.lookalikes import alike_names
 from bundle_router.core.tools.exposure import exposed_names
-from bundle_router.core.tools.pins import approve, pins_from_text, pins_to_text, usable
+from bundle_router.core.tools.pins import approve, usable
+from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
 from bundle_router.core.tools.warning_light import LightVerdict, Neighbour, Neighbourhood, inspect
 
 FOLDS = 5

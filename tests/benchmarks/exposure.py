@@ -120,7 +120,7 @@ def labelled(folder: Path) -> tuple[dict[str, Card], dict[str, str], list[Query]
     cards: dict[str, Card] = {}
     names: dict[str, str] = {}
     for row in _rows(folder / "tools.jsonl"):
-        made = card(safe[row["server"]], row["name"], row["description"] or "", row["inputSchema"] or {}, {})
+        made = card(safe[row["server"]], row["name"], row["description"] or "", row["inputSchema"] or {})
         cards[made.name] = made
         names[row["id"]] = made.name
     about = {safe[row["id"]]: row["description"] or row["id"] for row in _rows(folder / "servers.jsonl")}

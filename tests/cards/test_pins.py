@@ -17,11 +17,10 @@ from bundle_router.core.tools.pins import (
     approve,
     compare,
     drifted_among,
-    pins_from_text,
-    pins_to_text,
     report_lines,
     usable,
 )
+from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
 from bundle_router.errors import CorruptPins, RequestError
 
 INSTRUCTIONS = "Send sparingly."

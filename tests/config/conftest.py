@@ -13,5 +13,5 @@ _TEXTS = {"repo.git_log": "History. For one commit's changes call git_diff; `sea
 def cards() -> dict[str, Card]:
     return {
         name: Card(card.server, card.tool, _TEXTS.get(name, "Does it."), "{}", "sha256:0", 100)
-        for name, card in cards_of(shipped_servers(), {}).items()
+        for name, card in cards_of(shipped_servers()).items()
     }

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]  # ships no type information
 import pytest
 from bundle_router.adapters.config_files import fingerprint, read_config, scaffold, shipped_folder
+from bundle_router.adapters.local import cards_of, shipped_cards, shipped_servers
 from bundle_router.core.catalog import Card
 from bundle_router.core.config import FILE_NAMES, from_bytes, load
 from bundle_router.core.config.reference import reference_text
@@ -306,6 +308,13 @@ def test_every_key_says_in_words_what_it_is_for(name: str) -> None:
 def test_the_schemas_and_the_reference_beside_the_shipped_files_are_those_of_this_version() -> None:
     for path, text in {**schema_texts(), "README.md": reference_text()}.items():
         assert (shipped_folder() / path).read_text(encoding="utf-8") == text, f"{path} is stale: run .ci/generate"
+
+
+def test_the_cards_that_are_shipped_are_those_of_the_tools() -> None:
+    shipped = {name: replace(card, tokens=0, counted=True) for name, card in shipped_cards().items()}
+    made = {name: replace(card, tokens=0, counted=True) for name, card in cards_of(shipped_servers()).items()}
+    assert shipped == made, "cards.json is stale: run .ci/generate"
+    assert all(card.tokens > 20 for card in shipped_cards().values())
 
 
 def test_the_reference_has_a_row_for_every_key_with_its_meaning() -> None:

@@ -347,7 +347,7 @@ def test_the_start_of_a_call_is_on_disk_before_its_effect(open_with: Opened, tmp
 def test_a_tool_with_a_name_that_is_none_is_refused_when_the_router_is_opened() -> None:
     for name in ("", "a b", "x" * 200, "über"):
         with pytest.raises(RequestError, match="is not a tool name"):
-            cards_of({"mine": [LocalTool(name, "d", Nothing, lambda arguments, context: ToolOutput(()))]}, {})
+            cards_of({"mine": [LocalTool(name, "d", Nothing, lambda arguments, context: ToolOutput(()))]})
 
 
 def test_an_artifact_is_read_without_opening_its_run(open_with: Opened, tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from bundle_router.core.config.config_text import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
 from bundle_router.core.config.init_files import ignores_runs, scaffold_texts
 from bundle_router.core.models.canonical import digest_of
+from bundle_router.dataclass import dataclass
 from bundle_router.errors import ConfigError, Problem, RequestError
 
 _READS: Final = 6

@@ -16,7 +16,7 @@ from typing import Final
 
 from bundle_router.adapters.text_files import replace_texts
 from bundle_router.core.models import SERVER_NAME
-from bundle_router.core.tools.pins import Pins, pins_from_text, pins_to_text
+from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.errors import CorruptPins, RequestError
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -53,6 +53,8 @@ class PinFiles:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise CorruptPins(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
+        from bundle_router.core.tools.pins.file import pins_from_text  # loaded where there are pins
+
         pins = pins_from_text(text, str(path))
         if pins.server != server:
             raise CorruptPins(f"{path}: holds the pins of server {pins.server!r}")
@@ -79,5 +81,7 @@ class PinFiles:
     def write(self, pins: Pins) -> Path:
         """Replaces the server's pin file; returns where it is. Raises StorageError, and then nothing has changed."""
         path = self.path(pins.server)
+        from bundle_router.core.tools.pins.file import pins_to_text
+
         replace_texts({path: pins_to_text(pins)})
         return path

@@ -1,7 +1,7 @@
 """Counts tokens as cl100k_base does, where a tokenizer is installed.
 
 It takes a second to load, so this is for reviews and reports: what routing needs was counted before, and stands in pins
-and in `bundle_router/tools/tokens.json`.
+and in `bundle_router/tools/cards.json`.
 """
 
 from __future__ import annotations

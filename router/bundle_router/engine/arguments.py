@@ -17,7 +17,6 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, f
 from bundle_router.core.tools.meta_tools import resolve
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.shaping.references import LONG, References
+from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.flow import EnginePorts
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import CorruptRun, RequestError, StorageError

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -37,6 +36,7 @@ from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import Shaped, shape
 from bundle_router.core.tools.transport.pass_through import Client, fits, narrowed, passes
 from bundle_router.core.tools.transport.tool_servers import CallPlace, RawResult, Scope
+from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import CheckedArguments
 from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
 from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun

@@ -15,7 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Decision, Facts, Step
@@ -46,16 +46,16 @@ from bundle_router.engine.flow import (
     in_thread,
     on_store,
 )
-from bundle_router.engine.meta_calls import answer, refuse_missed
 from bundle_router.engine.open_runs import FIRST_STEP, OpenRun, RunEnd, RunTable, recorded_decision
-from bundle_router.engine.programs import bundles_in_code, execute
-from bundle_router.engine.relay import RelayedRequest, passed_through
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable
 from bundle_router.engine.route import Messages, accepted, prepare, route
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
 from bundle_router.errors import CorruptPins, UnknownArtifact, UnknownRun, expect
 from bundle_router.ports import Capabilities, Client, RunStore
+
+if TYPE_CHECKING:
+    from bundle_router.engine.relay import RelayedRequest
 
 TOGETHER: Final = 16
 """Holds on a run (a call under way has two): where there are more, calls begin some turns of the loop later."""
@@ -218,6 +218,8 @@ class Engine:
                     return await self._answer(run, request, decision_id)
                 request = replace(request, name=wanted.name, arguments=self._read(wanted.arguments), via=name)
             if name == EXECUTE and self.ports.programs is not None:
+                from bundle_router.engine.programs import bundles_in_code
+
                 state = await self.state_async(run.id, decision_id)
                 if bundles_in_code(state):
                     await self._discovery.discover(state)
@@ -228,6 +230,8 @@ class Engine:
 
     async def _execute(self, run: OpenRun, request: CallRequest, state: RunState) -> Result:
         """Run a program of the agent's; its calls are judged under the same decision."""
+        from bundle_router.engine.programs import execute
+
         assert self.ports.programs is not None  # noqa: S101 - the caller looked
 
         async def call(tool: str, arguments: Mapping[str, Any], key: str, via: str) -> Result:
@@ -288,6 +292,8 @@ class Engine:
 
     async def _answer(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
         """Return what a meta-tool other than `call_tool` gives."""
+        from bundle_router.engine.meta_calls import answer
+
         await self._discovery.discover(await self.state_async(run.id, decision_id))
         state = await self.state_async(run.id, decision_id)
         request = replace(request, joins=request.joins and not state.decided.fixed_list)
@@ -296,6 +302,8 @@ class Engine:
 
     async def missed(self, run_id: str, name: str, decision_id: str | None = None) -> Result:
         """See `Router.missed`."""
+        from bundle_router.engine.meta_calls import refuse_missed
+
         run = await self._held(run_id)
         try:
             at = CallPorts(self.ports, self.runs, run)
@@ -307,6 +315,8 @@ class Engine:
 
     async def passes(self, run_id: str, decision_id: str | None = None) -> frozenset[Feature]:
         """See `EndpointAccess.passes`."""
+        from bundle_router.engine.relay import passed_through
+
         await self._discovery.discover(await self.state_async(run_id, decision_id))
         return passed_through(await self.state_async(run_id, decision_id)).features
 
@@ -315,6 +325,8 @@ class Engine:
         self, run_id: str, client: Client, decision_id: str | None = None
     ) -> AsyncIterator[RelayedRequest]:
         """Yield what passes a request of the run's agent on to its servers."""
+        from bundle_router.engine.relay import RelayedRequest, passed_through
+
         run = await self._held(run_id)
         try:
             state = await self.state_async(run_id, decision_id)

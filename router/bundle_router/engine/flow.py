@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bundle_router.core.tools.meta_tools import Finder
 from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.dataclass import dataclass
 from bundle_router.engine.reuse import ResultReuse
 from bundle_router.errors import RunBusy, StorageError
 from bundle_router.ports import (

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -47,6 +46,7 @@ from bundle_router.core.tools.meta_tools import (
     text_of,
 )
 from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import Arguments
 from bundle_router.engine.calls import over_budget, refuse
 from bundle_router.engine.flow import CallPorts, EnginePorts, on_store

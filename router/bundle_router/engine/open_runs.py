@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -32,6 +31,7 @@ from bundle_router.core.records.call_records import CallFinished, RequestPassed,
 from bundle_router.core.records.chain import Writer, workspace_of
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.fold import DecidedStep, RunFold
+from bundle_router.dataclass import dataclass
 from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun, expect
 from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunStore
 

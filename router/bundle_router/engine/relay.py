@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -39,6 +38,7 @@ from bundle_router.core.tools.transport.pass_through import (
     passes,
 )
 from bundle_router.core.tools.transport.templates import fits_template
+from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.calls import over_budget
 from bundle_router.engine.flow import CallPorts, on_store
 from bundle_router.engine.results import ended_by, shape_blocks, store

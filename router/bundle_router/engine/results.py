@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any, Final
 
 from bundle_router.core.decide import activation as sticky_set
@@ -20,6 +20,7 @@ from bundle_router.core.tools.meta_tools import READERS
 from bundle_router.core.tools.shaping import Blob, Part, Shaped, is_small, shape
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import MAX_NAME, Arguments, shortened
 from bundle_router.engine.flow import EnginePorts
 from bundle_router.engine.open_runs import OpenRun

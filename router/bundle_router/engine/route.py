@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from bundle_router.core.catalog import Catalog
@@ -27,6 +26,7 @@ from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest
 from bundle_router.core.records.fold import DecidedStep
 from bundle_router.core.records.replayed import conclude
+from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
 from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, RunTable, recorded_decision
 from bundle_router.errors import KeyConflict, RequestError, StorageError, expect

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
@@ -38,6 +37,7 @@ from bundle_router.core.tools.exposure import (
 from bundle_router.core.tools.exposure.provider_forms import NATIVE, with_deferred
 from bundle_router.core.tools.meta_tools import VisibleTools, guidance, meta_definitions, meta_names, meta_tokens
 from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.open_runs import AncestorLimits
 from bundle_router.errors import RequestError
 from bundle_router.ports import ToolSearch

@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Server
@@ -35,6 +34,7 @@ from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.meta_tools import resolve
 from bundle_router.core.tools.pins import Pins, PinSetting, Usable, compare, drifted_among, narrowed, usable, with_cards
 from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
+from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.surface import RunState, exposed_now
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import Capabilities, Clock, Diagnostics, Redactor, ToolServers

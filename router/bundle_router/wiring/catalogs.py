@@ -25,16 +25,17 @@ LocalServers = Mapping[str, Sequence[LocalTool | Callable[..., Any]] | LocalServ
 
 
 def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[LocalTool]], dict[str, Card]]:
-    """Return the local servers a config may name (first-party ones, and the caller's own over them) and their cards."""
-    from bundle_router.adapters.local import cards_of, counted_tokens, shipped_servers, tools_of
+    """Return the caller's own local servers, and the cards of all that a config may name: theirs over first-party
+    ones."""
+    from bundle_router.adapters.local import cards_of, shipped_cards, tools_of
 
     expect("local", local, (Mapping, type(None)), "local={'tickets': [get_ticket]}")
-    own = {
+    own: dict[str, Sequence[LocalTool]] = {
         name: tools_of(name, declared.tools if isinstance(declared, LocalServer) else declared)
         for name, declared in (local or {}).items()
     }
-    servers = {**shipped_servers(), **own}
-    return servers, cards_of(servers, counted_tokens())
+    shipped = {name: card for name, card in shipped_cards().items() if card.server not in own}
+    return own, {**shipped, **cards_of(own)}
 
 
 def declared_files(local: LocalServers | None) -> list[ConfigFile]:
@@ -70,10 +71,10 @@ def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnosti
 
 def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
     """Return what is wrong with the arguments of a first-party tool's call, one sentence each."""
-    from bundle_router.adapters.local import argument_problems, shipped_servers
+    from bundle_router.adapters.local import argument_problems, shipped_cards, shipped_tools
 
-    known = next((made for made in shipped_servers().get(server, ()) if made.name == tool), None)
-    return argument_problems(known, arguments) if known is not None else ()
+    known = shipped_tools(server) if f"{server}.{tool}" in shipped_cards() else ()
+    return [problem for made in known if made.name == tool for problem in argument_problems(made, arguments)]
 
 
 def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:

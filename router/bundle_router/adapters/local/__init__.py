@@ -66,18 +66,20 @@ def shipped_servers() -> dict[str, Sequence[LocalTool]]:
     """Return the first-party servers: every package of `bundle_router.tools` that declares `TOOLS`."""
     import bundle_router.tools
 
-    found: dict[str, Sequence[LocalTool]] = {}
-    for info in sorted(pkgutil.iter_modules(bundle_router.tools.__path__), key=lambda i: i.name):
-        module = importlib.import_module(f"bundle_router.tools.{info.name}") if info.ispkg else None
-        if tools := getattr(module, "TOOLS", None):
-            found[info.name] = tuple(tools)
-    return found
+    packages = sorted(info.name for info in pkgutil.iter_modules(bundle_router.tools.__path__) if info.ispkg)
+    return {name: tools for name in packages if (tools := shipped_tools(name))}
 
 
-def counted_tokens() -> dict[str, int]:
-    """Return tokens of the first-party definitions by digest (cl100k_base), counted when they were written."""
-    text = resources.files("bundle_router.tools").joinpath("tokens.json").read_text(encoding="utf-8")
-    return {row["sha256"]: row["tokens"] for row in json.loads(text)["tools"]}
+def shipped_tools(server: str) -> Sequence[LocalTool]:
+    """Return the tools of one first-party server, whose package is loaded."""
+    return tuple(getattr(importlib.import_module(f"bundle_router.tools.{server}"), "TOOLS", ()))
+
+
+def shipped_cards() -> dict[str, Card]:
+    """Return the cards of the first-party tools by canonical name, as `.ci/generate` wrote them: no module of a tool
+    is loaded for them."""
+    text = resources.files("bundle_router.tools").joinpath("cards.json").read_text(encoding="utf-8")
+    return {f"{row['server']}.{row['tool']}": Card(**row) for row in json.loads(text)["tools"]}
 
 
 @lru_cache(maxsize=256)
@@ -110,7 +112,7 @@ def tools_of(server: str, tools: object) -> tuple[LocalTool, ...]:
         raise RequestError(f"local server {server!r}: {wrong.message}", advice=wrong.advice) from None
 
 
-def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, int]) -> dict[str, Card]:
+def cards_of(servers: Mapping[str, Sequence[LocalTool]]) -> dict[str, Card]:
     """Return the cards of all local tools by canonical name.
 
     Raises RequestError for what is no LocalTool, for a name that is none or is listed twice, and for a description that
@@ -128,7 +130,7 @@ def cards_of(servers: Mapping[str, Sequence[LocalTool]], tokens: Mapping[str, in
                     f"{server}.{tool.name}: its description has {len(tool.description):,} characters",
                     advice=f"an agent pays for it at every step: say it in {MAX_DESCRIPTION:,} at most",
                 )
-            made = card(server, tool.name, tool.description, input_schema(tool.arguments), tokens)
+            made = card(server, tool.name, tool.description, input_schema(tool.arguments))
             if made.name in cards:
                 raise RequestError(f"local server {server!r} has two tools named {tool.name!r}")
             cards[made.name] = made
@@ -184,7 +186,10 @@ def _holds_many(value: object) -> bool:
 
 
 class LocalSessions:
-    """Calls local tools. `max_concurrent_calls` run at once; more wait their turn within their deadline."""
+    """Calls local tools: the caller's own `servers`, and first-party ones, loaded when they are first called.
+
+    `max_concurrent_calls` run at once; more wait their turn within their deadline.
+    """
 
     def __init__(
         self,
@@ -195,7 +200,7 @@ class LocalSessions:
         protected: Sequence[str] = (),
         hidden: Sequence[str] = (),
     ) -> None:
-        self._tools = {(server, tool.name): tool for server, tools in servers.items() for tool in tools}
+        self._servers = {name: _by_name(tools) for name, tools in servers.items()}
         self._settings = settings
         self._limits = limits
         self._diagnostics = diagnostics
@@ -205,8 +210,13 @@ class LocalSessions:
         self._checks = Workers(1)
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
+    def _tool(self, server: str, tool: str) -> LocalTool:
+        if server not in self._servers:
+            self._servers[server] = _by_name(shipped_tools(server))
+        return self._servers[server][tool]
+
     async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
-        entry = self._tools[server, tool]
+        entry = self._tool(server, tool)
         if _holds_many(arguments):
             with contextlib.suppress(ToolFailure):  # no thread to be had: it is checked here
                 return await self._checks.submit(lambda: argument_problems(entry, arguments))
@@ -223,7 +233,7 @@ class LocalSessions:
         place: CallPlace = NOWHERE,
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
-        entry = self._tools[server, tool]
+        entry = self._tool(server, tool)
         begun, gone, asked = threading.Event(), threading.Event(), time.monotonic()
 
         def context() -> ToolContext:
@@ -314,6 +324,10 @@ class LocalSessions:
     async def close(self) -> None:
         self._workers.close()
         self._checks.close()
+
+
+def _by_name(tools: Sequence[LocalTool]) -> dict[str, LocalTool]:
+    return {tool.name: tool for tool in tools}
 
 
 def _failed(failure: ToolFailure) -> RawResult:

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bundle_router.adapters.mcp.receiver import Person, command_for
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.dataclass import dataclass
 from bundle_router.errors import needs_extra
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.mcp.receiver import Person
 
 KeepSecret = Callable[[str, str], None]
 """Told the name and the value of every token, so that none is written to a record."""
@@ -52,6 +54,8 @@ class Authorization:
         """Return why the server can't be used before a person authorizes it, and how they do; empty when it can."""
         if server.auth is None or self.person is not None:
             return ""
+        from bundle_router.adapters.mcp.receiver import command_for
+
         why = self.kept(server, scope).unusable(time.time())
         return f"{why} ({command_for(server.name, scope.principal)})" if why else ""
 

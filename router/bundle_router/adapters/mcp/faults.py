@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from bundle_router.core.tools.transport.pass_through import Client
+from bundle_router.dataclass import dataclass
 
 if TYPE_CHECKING:
     import anyio

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -20,6 +19,7 @@ from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ProcessSupervisor
 from bundle_router.core.catalog import CallLimits, Server
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for
 from bundle_router.core.tools.transport.references import MissingReference, resolved
+from bundle_router.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import OneOrigin, TcpPool

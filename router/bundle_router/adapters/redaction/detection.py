@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from math import log2
 from pathlib import Path
@@ -22,6 +21,7 @@ from bundle_router.adapters.redaction import known_secrets as environment
 from bundle_router.adapters.redaction.automata import PatternSet, literal, pattern
 from bundle_router.adapters.redaction.field_names import NAME_ENDS
 from bundle_router.adapters.redaction.shapes import SHAPES, Shape, confirmed, is_long_token
+from bundle_router.dataclass import dataclass
 
 _QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
 PROOF: Final = b"ghp_" + b"0aB1" * 9

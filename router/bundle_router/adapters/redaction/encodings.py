@@ -11,10 +11,10 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.adapters.redaction.automata import pattern
+from bundle_router.dataclass import dataclass
 
 ESCAPED: Final = r"""%[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])|\x1b\[[0-9;]*[A-Za-z]"""
 """What a secret may hide behind in any text. The other escapes matter where something begins right behind them."""

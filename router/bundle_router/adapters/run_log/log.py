@@ -21,7 +21,6 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -66,6 +65,7 @@ from bundle_router.core.records.chain import (
     seal_text,
     with_opening,
 )
+from bundle_router.dataclass import dataclass, field
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
 

@@ -14,7 +14,6 @@ import secrets
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +26,7 @@ from bundle_router.adapters.run_log.directory import (
     translated,
     write_all,
 )
+from bundle_router.dataclass import dataclass
 
 FOLDER: Final = ".writers"
 LOCAL_FILE_SYSTEMS: Final = frozenset(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -43,6 +43,7 @@ from bundle_router.core.catalog.tables import Bundle, Era, Feature, Policy, Reus
 from bundle_router.core.catalog.transports import TRANSPORT_KEYS, TRANSPORTS, Transport, TransportTraits
 from bundle_router.core.models import LocalSettings
 from bundle_router.core.models.canonical import digest, encode
+from bundle_router.dataclass import dataclass, field
 
 __all__ = [
     "MIN_LABELS",

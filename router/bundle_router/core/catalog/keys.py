@@ -8,7 +8,6 @@ catalog itself never looks at them, so a catalog that an older version recorded 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Annotated, Any, Final
 
@@ -17,6 +16,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from bundle_router.core.models import BUNDLE_ID, SERVER_NAME, Effect
+from bundle_router.dataclass import dataclass, field
 
 SAME: Final = object()
 

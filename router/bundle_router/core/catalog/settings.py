@@ -5,7 +5,7 @@ more.
 """
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
@@ -22,6 +22,7 @@ from bundle_router.core.catalog.keys import (
     without_repetition,
 )
 from bundle_router.core.models import Offer
+from bundle_router.dataclass import dataclass, replace
 
 Durability = Literal["process", "disk"]
 FallbackStage = Literal["search", "model", "shortlist", "default"]

@@ -8,7 +8,6 @@ more.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
@@ -30,6 +29,7 @@ from bundle_router.core.catalog.keys import (
 )
 from bundle_router.core.catalog.transports import TRANSPORTS, Transport, TransportTraits
 from bundle_router.core.models import MODES, BinaryRule, Effect, Mode, Trust
+from bundle_router.dataclass import dataclass, field
 
 Era = Literal["auto", "handshake", "modern"]
 ServerAuth = Literal["oauth"]

@@ -5,8 +5,9 @@ own that says which server is reached belongs to `core.tools.pins.Origin`, too: 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from bundle_router.dataclass import dataclass
 
 Transport = Literal["streamable-http", "stdio", "sse", "local"]
 

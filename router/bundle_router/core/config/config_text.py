@@ -14,9 +14,9 @@ array its stack, a long run of hexadecimal digits quadratic time. Rules:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from bundle_router.dataclass import dataclass
 from bundle_router.errors import Problem
 
 MAX_BYTES: Final = 8 * 1024 * 1024

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.config.bundles import BundleResolver
@@ -13,6 +12,7 @@ from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.router_settings import CheckBinary, no_check, resolve_local, resolve_settings
 from bundle_router.core.config.rows import resolve_policies, resolve_routes
 from bundle_router.core.config.servers import check_prefixes, included, resolve_server
+from bundle_router.dataclass import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from bundle_router.core.config.secrets import (
     references,
 )
 from bundle_router.core.models.patterns import is_glob, matches
-from bundle_router.core.tools.admission import VolatileError, volatile_paths
 
 ServerEntry = WrittenEntry[Server]
 
@@ -69,6 +68,8 @@ def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], repo
     _check_trust(entry, report)
     for index, row in enumerate(server.reuse):
         check_globs(entry, ("reuse", index, "tools"), row.tools, report)
+    if server.volatile:  # what admits definitions is loaded for these alone
+        from bundle_router.core.tools.admission import VolatileError, volatile_paths
     for index, path in enumerate(server.volatile):
         try:
             volatile_paths((path,))

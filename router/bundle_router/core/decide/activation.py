@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.decide.history import from_messages as from_messages
 from bundle_router.core.models import Activation, Asked, Entry, Reason
+from bundle_router.dataclass import dataclass, replace
 
 MAX_ASKED: Final = 128
 """Tools one run may have asked for at a time. More are found and called all the same, but don't join the array; the

@@ -23,7 +23,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -51,6 +50,7 @@ from bundle_router.core.models import (
     Step,
 )
 from bundle_router.core.tools.exposure import as_presented, may_be_offered, offered_mode, shown_at_most, wanted_direct
+from bundle_router.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as ReadOnly
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -20,6 +19,7 @@ from bundle_router.core.decide.policy import BundleVerdict, static_verdict, unkn
 from bundle_router.core.models import Facts, Grant, Step, StepPolicy
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.patterns import first_match
+from bundle_router.dataclass import dataclass
 
 _MAX_WEIGHT: Final = 4_000_000
 """About the characters that are held."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from bundle_router.dataclass import dataclass
 
 _ALWAYS: Final = ("uri", "sha256", "mime_type", "bytes", "role")
 _WHERE_KNOWN: Final = ("claimed_type", "name", "width", "height", "duration_s")

@@ -16,8 +16,9 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final, Literal
+
+from bundle_router.dataclass import dataclass, replace
 
 End = Literal["answered", "blameless", "failed", "grave"]
 

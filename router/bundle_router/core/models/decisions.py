@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.models.exposure_modes import Mode
 from bundle_router.core.models.words import Code, Failure, Hearing, Reason, Recall, Source, Verdict
+from bundle_router.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ is `found_by_name`), and what an answer tells the agent to do with such tools, i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from bundle_router.dataclass import dataclass
 
 Mode = Literal["direct", "deferred", "meta", "code"]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field, field_validator
 
 from bundle_router.core.models.frozen import Frozen
 from bundle_router.core.models.words import RUN_ID, Trust
+from bundle_router.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     Words = Sequence[str]

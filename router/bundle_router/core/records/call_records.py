@@ -6,13 +6,13 @@ Rules: those of `decision_record`. `read_record` gives the value of any record o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from bundle_router.core.decide.budgets import Spent
 from bundle_router.core.models import Outcome
 from bundle_router.core.models.artifacts import Stored
 from bundle_router.core.records.decision_record import DecisionRecord, Json
+from bundle_router.dataclass import dataclass
 
 CALL_SCHEMA: Final = "bundle-router.call/1"
 _LINE: Final = ("time", "monotonic_ns", "run_id", "call_id", "decision_id", "server", "arguments")

@@ -20,10 +20,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from bundle_router.core.models.canonical import digest, digest_of, encode_object
+from bundle_router.dataclass import dataclass
 
 File = Literal["routing", "calls"]
 FILES: Final[Mapping[File, str]] = {"routing": "routing.jsonl", "calls": "tool-calls.jsonl"}

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from bundle_router.core.models import (
@@ -33,6 +32,7 @@ from bundle_router.core.models import (
 )
 from bundle_router.core.models.canonical import EncodedObject, digest, encode
 from bundle_router.core.models.evidence import Evidence
+from bundle_router.dataclass import dataclass
 
 DECISION_SCHEMA: Final = "bundle-router.decision/1"
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bundle_router.core.decide import activation as sticky_set
@@ -22,6 +21,7 @@ from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Spent
 from bundle_router.core.models import Activation, Decision, Facts, Outcome, RecentStep, Step
 from bundle_router.core.records.decision_record import DecisionRecord, activation_from
+from bundle_router.dataclass import dataclass, field, replace
 
 DEFAULT_BRANCH: Final = ""
 NOT_COUNTED: Final = frozenset(("search_tools", "get_tool_details", "missed"))

@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
@@ -24,6 +23,7 @@ from bundle_router.core.decide.replies import admitted
 from bundle_router.core.models import Decision, LocalSettings, Reply
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import DecisionRecord, outcome_json
+from bundle_router.dataclass import dataclass, replace
 
 Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]
 T = TypeVar("T")

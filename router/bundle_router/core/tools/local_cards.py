@@ -1,4 +1,4 @@
-"""From a tool's definition to its card: canonical, hashed, counted."""
+"""From a tool's definition to its card: canonical and hashed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,8 @@ def definition_of(description: str, schema: Mapping[str, Any]) -> dict[str, Any]
     return {"description": description, "parameters": schema}
 
 
-def card(server: str, tool: str, description: str, schema: Mapping[str, Any], tokens: Mapping[str, int]) -> Card:
-    """Return the card of one definition. `tokens` maps a definition's digest to its counted tokens; what was never
-    counted is estimated at four bytes a token, and marked so."""
+def card(server: str, tool: str, description: str, schema: Mapping[str, Any]) -> Card:
+    """Return the card of one definition. Its tokens are estimated at four bytes a token, and marked so."""
     definition = definition_of(description, schema)
-    sha256 = digest_of(definition)
-    known = tokens.get(sha256)
-    return Card(
-        server=server,
-        tool=tool,
-        description=description,
-        schema=encode(schema),
-        sha256=sha256,
-        tokens=known if known is not None else -(-len(encode(definition)) // 4),
-        counted=known is not None,
-    )
+    tokens = -(-len(encode(definition)) // 4)
+    return Card(server, tool, description, encode(schema), digest_of(definition), tokens, counted=False)

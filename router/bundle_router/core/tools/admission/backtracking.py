@@ -10,8 +10,9 @@ that is linear by construction, or none.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Final
+
+from bundle_router.dataclass import dataclass, field
 
 _TOKEN: Final = re.compile(r"\\.?|\[[\]^]?(?:\\.|[^\]\\])*\]?|.", re.DOTALL)
 """One character, escape or class."""

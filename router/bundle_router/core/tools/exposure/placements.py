@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from bundle_router.core.models import MODES, Mode
 from bundle_router.core.models.canonical import digest_of
+from bundle_router.dataclass import dataclass
 
 Place = Mode
 """Where a permitted tool is: in the array, behind search until it is asked for, behind `call_tool` for good, or called

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Skill
 from bundle_router.core.models import MODES, Activation, Mode, Offer
 from bundle_router.core.tools.exposure.placements import Place, Placed, Placement
+from bundle_router.dataclass import dataclass, replace
 
 _OPENNESS: Final[Mapping[Place, int]] = {place: at for at, place in enumerate(MODES)}
 _LAST: Final = 1 << 30

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -12,6 +11,7 @@ from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.meta_tools.coercion import MAX_FOUND
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
 from bundle_router.core.tools.stubs import functions
+from bundle_router.dataclass import dataclass
 
 ANSWER_CHARS: Final = 2_000
 """Characters of one search answer: what is found first may fill it. About 500 tokens."""

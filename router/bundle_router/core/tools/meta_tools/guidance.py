@@ -9,13 +9,13 @@ were listed by the operator.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models import MODES
 from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.meta_tools.signatures import one_line
+from bundle_router.dataclass import dataclass
 
 TOLD_TOKENS: Final = 100
 """What the index may cost for saying more of a bundle than its name."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.models.spelling import Suggester
+from bundle_router.dataclass import dataclass
 
 MAX_NAME: Final = 200
 CLIENT_PREFIX: Final = "mcp__"

@@ -16,7 +16,6 @@ Rules:
 
 from bundle_router.core.tools.pins.applied import pinned, with_cards
 from bundle_router.core.tools.pins.compare import Comparison, FieldDifference, ToolChange, compare, report_lines
-from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
 from bundle_router.core.tools.pins.reviewed import Origin, Pin, Pins, approve, narrowed, origin_of
 from bundle_router.core.tools.pins.usable import PinSetting, Usable, drifted_among, usable
 
@@ -35,8 +34,6 @@ __all__ = [
     "narrowed",
     "origin_of",
     "pinned",
-    "pins_from_text",
-    "pins_to_text",
     "report_lines",
     "usable",
     "with_cards",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Server
@@ -14,6 +13,7 @@ from bundle_router.core.tools.admission.identity import INSTRUCTIONS, VolatilePa
 from bundle_router.core.tools.admission.lookalikes import revealed
 from bundle_router.core.tools.admission.schemas import pointer
 from bundle_router.core.tools.pins.reviewed import Pins, origin_of
+from bundle_router.dataclass import dataclass
 
 Kind = Literal["unchanged", "changed", "added", "removed", "refused"]
 

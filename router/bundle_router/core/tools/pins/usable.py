@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
 from bundle_router.core.catalog import Card, Server
@@ -11,6 +10,7 @@ from bundle_router.core.models import WHOLE_SERVER
 from bundle_router.core.tools.admission import Admitted, volatile_paths
 from bundle_router.core.tools.pins.compare import server_differences
 from bundle_router.core.tools.pins.reviewed import Pins
+from bundle_router.dataclass import dataclass, field
 
 PinSetting = Literal["required", "trusted-may-skip"]
 """`required`: no pin, no use. `trusted-may-skip`: a trusted server without a pin file is taken as it comes."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
@@ -14,6 +13,7 @@ from bundle_router.core.tools.shaping.json_text import dumped, parse
 from bundle_router.core.tools.shaping.references import References
 from bundle_router.core.tools.shaping.shaped import Describe, Part, Shaped
 from bundle_router.core.tools.shaping.visible import visible, without_surrogates
+from bundle_router.dataclass import dataclass
 
 READING: Final = "read_artifact reads it in pages, search_artifact searches it"
 EMPTY: Final = "[the tool returned nothing]"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal
+
+from bundle_router.dataclass import dataclass, field
 
 Role = Literal["media", "embedded", "full_result", "program"]
 """`media`: a media block; `embedded`: found inside text or JSON; `full_result`: a result that was cut, whole."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Feature, Server
 from bundle_router.core.models import Outcome
+from bundle_router.dataclass import dataclass, field, replace
 
 MAX_PASSED_BYTES: Final = 768 * 1024
 """An answer with more is not passed on as it came: clients refuse events over 1 MiB."""

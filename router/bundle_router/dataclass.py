@@ -1,0 +1,90 @@
+"""`dataclass`, as the standard library's, for modules that every command loads.
+
+The standard library compiles six methods for a frozen class when it is made, which was a third of the CPU of a cold
+`bundle-router route`. Here one is, `__init__`; the others are shared and read a class's fields from one getter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, FrozenInstanceError, field, fields, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["dataclass", "field", "replace"]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    import dataclasses
+
+    def dataclass(cls: type | None = None, /, **how: bool) -> Any:
+        """Decorate a class as `dataclasses.dataclass` does; what is not `frozen` and `slots` is left to that."""
+        if cls is None:
+            return lambda decorated: dataclass(decorated, **how)
+        if {**how, "kw_only": True} != {"frozen": True, "slots": True, "kw_only": True}:
+            return dataclasses.dataclass(**how)(cls)
+        cls.__doc__ = cls.__doc__ or cls.__name__  # else its signature is worked out
+        kw_only = how.get("kw_only", False)
+        made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
+        compared = [item.name for item in fields(made) if item.compare]
+        shared = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash, "__init__": _init_of(made)}
+        for name, method in shared.items():
+            if name not in cls.__dict__ or (name == "__hash__" and cls.__dict__[name] is None):
+                setattr(made, name, method)
+        made.__setattr__, made.__delattr__, made.__setstate__ = _refuse, _refuse, _set_state
+        made.__compared__ = attrgetter(*compared) if compared else lambda _: ()
+        return made
+
+
+def _init_of(made: type) -> Callable[..., None]:
+    """Return the `__init__` of a class of fields, compiled."""
+    names: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": MISSING}
+    positional: list[str] = ["self"]
+    keyword: list[str] = []
+    body: list[str] = []
+    for item in fields(made):
+        default, value = "", item.name
+        if item.default is not MISSING:
+            names[f"_default_{item.name}"] = item.default
+            default = f"=_default_{item.name}"
+        elif item.default_factory is not MISSING:
+            names[f"_make_{item.name}"] = item.default_factory
+            default, value = "=_MISSING", f"_make_{item.name}() if {item.name} is _MISSING else {item.name}"
+        if item.init:
+            (keyword if item.kw_only else positional).append(item.name + default)
+        elif default:
+            value = f"_default_{item.name}" if item.default is not MISSING else f"_make_{item.name}()"
+        if item.init or default:
+            body.append(f" _set(self, {item.name!r}, {value})")
+    if hasattr(made, "__post_init__"):
+        body.append(" self.__post_init__()")
+    parameters = ", ".join([*positional, *(["*", *keyword] if keyword else [])])
+    exec(f"def __init__({parameters}):\n" + ("\n".join(body) or " pass"), names)  # noqa: S102 - names of fields alone
+    init: Callable[..., None] = names["__init__"]
+    init.__qualname__, init.__module__ = f"{made.__qualname__}.__init__", made.__module__
+    init.__annotations__ = {**{item.name: item.type for item in fields(made) if item.init}, "return": None}
+    return init
+
+
+def _repr(self: Any) -> str:
+    shown = ", ".join(f"{item.name}={getattr(self, item.name)!r}" for item in fields(self) if item.repr)
+    return f"{type(self).__qualname__}({shown})"
+
+
+def _eq(self: Any, other: Any) -> Any:
+    return self.__compared__(self) == self.__compared__(other) if type(other) is type(self) else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(self.__compared__(self))
+
+
+def _refuse(_self: object, name: str, *_value: object) -> None:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _set_state(self: object, state: tuple[None, dict[str, Any]]) -> None:
+    """Take over what a copy, or another process, holds."""
+    for name, value in state[1].items():
+        object.__setattr__(self, name, value)
