@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from bundle_router.core.catalog import Catalog
     from bundle_router.core.models import Decision, Step, StepPolicy
-    from bundle_router.core.tools.exposure import Toolset
+    from bundle_router.core.tools.exposure.placements import Toolset
     from bundle_router.engine.results import Result
     from bundle_router.errors import RouterError
     from bundle_router.wiring import Router, load_catalog
@@ -33,7 +33,7 @@ _HOMES: Final = {
     "RouterError": "bundle_router.errors",
     "Step": "bundle_router.core.models",
     "StepPolicy": "bundle_router.core.models",
-    "Toolset": "bundle_router.core.tools.exposure",
+    "Toolset": "bundle_router.core.tools.exposure.placements",
     "load_catalog": "bundle_router.wiring",
 }
 _MODULES: Final = ("errors", "ext", "serving", "testing", "tool")

@@ -29,9 +29,10 @@ from typing import Any
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.admission import admit
 from bundle_router.core.tools.admission.lookalikes import alike_names
-from bundle_router.core.tools.exposure import exposed_names
-from bundle_router.core.tools.pins import approve, usable
+from bundle_router.core.tools.exposure.names import exposed_names
 from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
+from bundle_router.core.tools.pins.reviewed import approve
+from bundle_router.core.tools.pins.usable import usable
 from bundle_router.core.tools.warning_light import LightVerdict, Neighbour, Neighbourhood, inspect
 
 FOLDS = 5

@@ -42,9 +42,13 @@ from bundle_router.core.search.ranking import Search  # noqa: E402
 from bundle_router.core.search.request import Request  # noqa: E402
 from bundle_router.core.search.text import Analyzer  # noqa: E402
 from bundle_router.core.tools.admission import admit  # noqa: E402
-from bundle_router.core.tools.exposure import ShownBundle, definition, exposed_names, place  # noqa: E402
+from bundle_router.core.tools.exposure.names import exposed_names  # noqa: E402
+from bundle_router.core.tools.exposure.placing import ShownBundle, place  # noqa: E402
+from bundle_router.core.tools.exposure.provider_forms import definition  # noqa: E402
 from bundle_router.core.tools.local_cards import card  # noqa: E402
-from bundle_router.core.tools.meta_tools import NAMES, VisibleTools, found_text, guidance, meta_definitions  # noqa: E402
+from bundle_router.core.tools.meta_tools.definitions import NAMES, meta_definitions  # noqa: E402
+from bundle_router.core.tools.meta_tools.descriptions import VisibleTools, found_text  # noqa: E402
+from bundle_router.core.tools.meta_tools.guidance import guidance  # noqa: E402
 
 from tests.benchmarks.capture import SAMPLE, capture  # noqa: E402
 

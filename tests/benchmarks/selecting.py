@@ -39,7 +39,8 @@ from bundle_router.engine.engine import Engine, EngineVersions  # noqa: E402
 from bundle_router.engine.flow import EnginePorts  # noqa: E402
 from bundle_router.engine.selecting import SearchSelector  # noqa: E402
 from bundle_router.testing import FakeCapabilities, FakeDiagnostics, FakeSessions, MemoryArtifacts, small_catalog  # noqa: E402
-from bundle_router.wiring import Router, make_search  # noqa: E402
+from bundle_router.wiring import Router  # noqa: E402
+from bundle_router.wiring.searching import make_search  # noqa: E402
 
 from tests.benchmarks.decisions import catalog_of, step_of  # noqa: E402
 from tests.benchmarks.routing import routing_data  # noqa: E402

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from bundle_router.core.tools.admission.lookalikes import alike_names, revealed
-from bundle_router.core.tools.exposure import RESERVED, exposed_names
-from bundle_router.core.tools.meta_tools import EXECUTE, NAMES
+from bundle_router.core.tools.exposure.names import RESERVED, exposed_names
+from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ import pytest
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.admission import admit
-from bundle_router.core.tools.pins import Pins, approve
+from bundle_router.core.tools.pins.reviewed import Pins, approve
 from bundle_router.errors import CorruptPins, RequestError, StorageError
 
 

@@ -11,16 +11,10 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import TRANSPORT_KEYS, Server
 from bundle_router.core.tools.admission import VolatileError, admit
-from bundle_router.core.tools.pins import (
-    Pins,
-    Usable,
-    approve,
-    compare,
-    drifted_among,
-    report_lines,
-    usable,
-)
+from bundle_router.core.tools.pins.compare import compare, report_lines
 from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
+from bundle_router.core.tools.pins.reviewed import Pins, approve
+from bundle_router.core.tools.pins.usable import Usable, drifted_among, usable
 from bundle_router.errors import CorruptPins, RequestError
 
 INSTRUCTIONS = "Send sparingly."

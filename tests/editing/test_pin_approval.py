@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bundle_router.errors import RequestError
-from bundle_router.wiring import open_pins
+from bundle_router.wiring.catalogs import open_pins
 from bundle_router.wiring.config_editing import ConfigEditor
 from bundle_router.wiring.pin_approval import DefinitionsChanged, PinApproval
 

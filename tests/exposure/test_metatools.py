@@ -16,7 +16,7 @@ from bundle_router.core.decide.activation import MAX_ASKED, apply, ask_for
 from bundle_router.core.models import Activation, Mode, Text
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import replay
-from bundle_router.core.tools.meta_tools import NAMES, READERS
+from bundle_router.core.tools.meta_tools.definitions import NAMES, READERS
 from bundle_router.core.tools.meta_tools.plain import relevant
 from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.review.explanation import explain

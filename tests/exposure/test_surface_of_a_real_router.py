@@ -11,11 +11,11 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.core.models import Text
-from bundle_router.core.tools.meta_tools import NAMES, READERS
+from bundle_router.core.tools.meta_tools.definitions import NAMES, READERS
 from bundle_router.engine.selecting import RankedTools, SearchSelector
 from bundle_router.testing import FakeDiagnostics
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
-from bundle_router.wiring import make_search
+from bundle_router.wiring.searching import make_search
 from pydantic import BaseModel, ConfigDict
 
 CONFIG = Path(__file__).parents[2] / "config"

@@ -8,20 +8,13 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Bundle, Card
 from bundle_router.core.models import Activation
-from bundle_router.core.tools.exposure import ShownBundle, exposed_names, place
-from bundle_router.core.tools.meta_tools import (
-    ReadArtifact,
-    guidance,
-    literal,
-    one_line,
-    parse,
-    read_page,
-    resolve,
-    search_lines,
-    signature,
-)
-from bundle_router.core.tools.meta_tools.coercion import SearchArtifact
-from bundle_router.core.tools.meta_tools.guidance import CHARS_A_TOKEN, NAMED_TOKENS
+from bundle_router.core.tools.exposure.names import exposed_names
+from bundle_router.core.tools.exposure.placing import ShownBundle, place
+from bundle_router.core.tools.meta_tools.artifact_pages import literal, read_page, search_lines
+from bundle_router.core.tools.meta_tools.coercion import ReadArtifact, SearchArtifact, parse
+from bundle_router.core.tools.meta_tools.guidance import CHARS_A_TOKEN, NAMED_TOKENS, guidance
+from bundle_router.core.tools.meta_tools.resolving import resolve
+from bundle_router.core.tools.meta_tools.signatures import one_line, signature
 from bundle_router.testing import small_catalog
 from hypothesis import given
 from hypothesis import strategies as st

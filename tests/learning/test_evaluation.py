@@ -21,7 +21,7 @@ from bundle_router.review.evaluation import (
     reciprocal_rank,
     unknown_ids,
 )
-from bundle_router.wiring import make_search
+from bundle_router.wiring.searching import make_search
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -18,7 +18,7 @@ from bundle_router.errors import ConfigError
 from bundle_router.review.learning.calibration import calibration_version
 from bundle_router.review.learning.learned_values import Learned, known_of, known_tools_of
 from bundle_router.testing import FakeClock, FakeDiagnostics
-from bundle_router.wiring import load_remembering
+from bundle_router.wiring.catalogs import load_remembering
 from bundle_router.wiring.searching import open_selector, open_tool_search
 
 CONFIG = Path(__file__).parent.parent.parent / "config"

@@ -18,7 +18,7 @@ from bundle_router.review.learning.labels import label_steps
 from bundle_router.review.learning.learned_values import NOTHING, Learned
 from bundle_router.review.learning.report import Learning, learn
 from bundle_router.review.learning.report_text import proposals_toml
-from bundle_router.wiring import make_search
+from bundle_router.wiring.searching import make_search
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -24,7 +24,7 @@ from bundle_router.core.search.recall import Recollection, key_of
 from bundle_router.core.search.request import Request
 from bundle_router.review.learning.fitting import fit
 from bundle_router.review.learning.labels import label_steps
-from bundle_router.wiring import make_search
+from bundle_router.wiring.searching import make_search
 
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 

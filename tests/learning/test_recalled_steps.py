@@ -25,7 +25,7 @@ from bundle_router.review.learning.calibration import calibrate
 from bundle_router.review.learning.labels import label_steps
 from bundle_router.review.learning.learned_values import NOTHING, Learned, known_of
 from bundle_router.review.learning.report import Learning, learn
-from bundle_router.wiring import make_search
+from bundle_router.wiring.searching import make_search
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from bundle_router.core.catalog import Policy, Route
 from bundle_router.review.learning.fitting import base_scores
 from bundle_router.review.learning.labels import QUOTAS, RUN_STEPS, label_steps
 from bundle_router.review.learning.recorded_steps import StepLabel
-from bundle_router.wiring import make_search
+from bundle_router.wiring.searching import make_search
 
 HERE = ("support", "agent", "act")
 

@@ -18,7 +18,7 @@ from bundle_router.adapters.mcp import ConnectionSetting, McpSessions, open_mcp_
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
 from bundle_router.core.models import Text
-from bundle_router.core.tools.pins import approve
+from bundle_router.core.tools.pins.reviewed import approve
 from bundle_router.core.tools.transport.tool_servers import EVERYONE, RawResult
 from bundle_router.testing import FakeClock, FakeDiagnostics
 

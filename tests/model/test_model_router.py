@@ -30,7 +30,9 @@ from bundle_router.testing.upstream import (
     says,
     status,
 )
-from bundle_router.wiring import load_catalog, open_model, open_redactor
+from bundle_router.wiring import load_catalog
+from bundle_router.wiring.effects import open_redactor
+from bundle_router.wiring.searching import open_model
 
 from tests.profiles import rounds
 

@@ -34,7 +34,8 @@ from bundle_router.testing.upstream import (
     slow_headers,
     status,
 )
-from bundle_router.wiring import load_catalog, make_search_for, open_embedder
+from bundle_router.wiring import load_catalog
+from bundle_router.wiring.searching import make_search_for, open_embedder
 
 from tests.selecting.embedders import about
 

@@ -11,7 +11,7 @@ from bundle_router.adapters.index_cache import KEPT, IndexCache, cache_folder
 from bundle_router.core.search.corpus import outline_of, texts_of
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request
-from bundle_router.wiring import MIN_CACHED, make_search
+from bundle_router.wiring.searching import MIN_CACHED, make_search
 
 from tests.selecting.catalogs import ANALYZER, SURE, catalog, search_over
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request
-from bundle_router.wiring import load_catalog, make_search
+from bundle_router.wiring import load_catalog
+from bundle_router.wiring.searching import make_search
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from bundle_router import StepPolicy
-from bundle_router.core.tools.meta_tools import NAMES
+from bundle_router.core.tools.meta_tools.definitions import NAMES
 from bundle_router.errors import RequestError
 from bundle_router.serving import STOP_S, serve_mcp
 

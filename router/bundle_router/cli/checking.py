@@ -13,7 +13,7 @@ from bundle_router.cli.shared_arguments import add_config, add_development, add_
 from bundle_router.cli.vendor import DEFAULT_FOLDER
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import ConfigFile
-from bundle_router.core.tools.pins import Pins
+from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.errors import Problem
 from bundle_router.review.lint import unused_local
 from bundle_router.review.problem_excerpts import excerpt_lines
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bundle_router.review.lint import check
     from bundle_router.review.lint.pins import pin_problems, unpinned_servers
     from bundle_router.tools.workspace.grammar import problems as check_binary
-    from bundle_router.wiring import declared_files, local_cards, project_folder, read_catalog
+    from bundle_router.wiring.catalogs import declared_files, local_cards, project_folder, read_catalog
 
     local = local_servers(arguments)
     _, cards = local_cards(local)

@@ -13,8 +13,8 @@ from bundle_router.cli.output import heading, say, table
 from bundle_router.cli.route import new_run_id
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.tools.admission import admit
-from bundle_router.core.tools.exposure import Toolset
-from bundle_router.core.tools.pins import approve
+from bundle_router.core.tools.exposure.placements import Toolset
+from bundle_router.core.tools.pins.reviewed import approve
 from bundle_router.demo import trouble
 from bundle_router.demo.real_servers import INSTALL, DemoServer, Missing, find_servers, serving_page, write_config
 from bundle_router.demo.repository import make
@@ -48,7 +48,7 @@ def run_mcp(runs: str) -> int:
 
 def _pin(config: Path, servers: Sequence[DemoServer]) -> list[Review]:
     """Writes a config with these servers, asks them what they list, and approves it as it is."""
-    from bundle_router.wiring import open_pins, read_catalog
+    from bundle_router.wiring.catalogs import open_pins, read_catalog
 
     write_config(config, servers)
     catalog, pins = read_catalog(config)
@@ -156,7 +156,8 @@ def _outcome(result: Result | None) -> str:
 
 def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: DemoServer) -> None:
     """A tool that was approved with other words than it has now, as after a bad release: it is not called."""
-    from bundle_router.wiring import Router, open_pins, read_catalog
+    from bundle_router.wiring import Router
+    from bundle_router.wiring.catalogs import open_pins, read_catalog
 
     files, (tool, call_arguments) = open_pins(config), server.calls[0]
     pins, entry = files.read(server.name), read_catalog(config)[0].servers[server.name]

@@ -92,7 +92,7 @@ def load_labelled(path: Path) -> tuple[LabelledRow, ...]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 when a case fails. A labelled set has no right answer to fail: its figures are for people."""
-    from bundle_router.wiring import load_remembering
+    from bundle_router.wiring.catalogs import load_remembering
 
     shares = tuple(arguments.share or (0.5, 0.8))
     if not all(0.0 < share <= 1.0 for share in shares):
@@ -139,7 +139,7 @@ def _measure_all(
     """Return each set's figures under the config, with what was learned, and the bundles it lacks."""
     from bundle_router.core.search.ranking import NO_MEMORIES
     from bundle_router.review.evaluation import measure, rank_row, unknown_ids
-    from bundle_router.wiring import make_search_for
+    from bundle_router.wiring.searching import make_search_for
 
     known = memories or NO_MEMORIES
     search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows], known.bundles)

@@ -25,7 +25,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.text_files import replace_texts
-    from bundle_router.wiring import read_catalog
+    from bundle_router.wiring.catalogs import read_catalog
 
     config = config_folder(arguments)
     local = local_servers(arguments)
@@ -76,7 +76,7 @@ def appended(config: str | None, local: LocalServers, texts: Mapping[Path, str])
     from bundle_router.core.config import from_bytes
     from bundle_router.review.lint import check
     from bundle_router.tools.workspace.grammar import problems as check_binary
-    from bundle_router.wiring import declared_files, local_cards
+    from bundle_router.wiring.catalogs import declared_files, local_cards
 
     whole = {}
     for path, text in texts.items():

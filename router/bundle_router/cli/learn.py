@@ -148,7 +148,7 @@ def _read_run(archive: RunArchive, run_id: str, catalogs: dict[str, Catalog]) ->
 
 
 def _search(catalog: Catalog, requests: list[str]) -> tuple[Search | None, str]:
-    from bundle_router.wiring import make_search_for
+    from bundle_router.wiring.searching import make_search_for
 
     try:
         return make_search_for(catalog, requests), ""

@@ -18,7 +18,7 @@ MAX_TIMEOUT_S = 3_600.0
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    from bundle_router.wiring import LOGIN_S
+    from bundle_router.wiring.logins import LOGIN_S
 
     parser.add_argument("server", metavar="SERVER", help="a server of servers.toml")
     parser.add_argument("--principal", default="", help="whose authorization it is to be (default: everybody's)")
@@ -39,7 +39,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.wiring import load_catalog, log_in, log_out
+    from bundle_router.wiring import load_catalog
+    from bundle_router.wiring.logins import log_in, log_out
 
     catalog = load_catalog(config_folder(arguments), local=local_servers(arguments))
     server = _server(catalog, arguments.server)

@@ -12,7 +12,7 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, progress, say
 from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.tools.pins import Pins, approve
+from bundle_router.core.tools.pins.reviewed import Pins, approve
 from bundle_router.errors import RequestError
 from bundle_router.review.imports import bundle_text
 from bundle_router.review.unrouted import unpickable_line
@@ -36,7 +36,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.wiring import open_pins, read_catalog
+    from bundle_router.wiring.catalogs import open_pins, read_catalog
 
     config = config_folder(arguments)
     local = local_servers(arguments)

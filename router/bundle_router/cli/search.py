@@ -34,7 +34,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.core.search.corpus import request_of
-    from bundle_router.wiring import load_remembering, make_search_for
+    from bundle_router.wiring.catalogs import load_remembering
+    from bundle_router.wiring.searching import make_search_for
 
     placed = _is_placed(arguments)
     if not placed and not arguments.query.strip():

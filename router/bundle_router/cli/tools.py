@@ -6,7 +6,7 @@ import argparse
 
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.cli.shared_arguments import add_opening, open_router
-from bundle_router.core.tools.exposure import FORMATS
+from bundle_router.core.tools.exposure.provider_forms import FORMATS
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

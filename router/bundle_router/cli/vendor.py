@@ -32,7 +32,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.text_files import replace_texts
     from bundle_router.review.vendor import module_name, vendored_source
-    from bundle_router.wiring import project_folder, read_catalog
+    from bundle_router.wiring.catalogs import project_folder, read_catalog
 
     config = config_folder(arguments)
     catalog, pins = read_catalog(config, local_servers(arguments))

@@ -24,7 +24,7 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.decide.budgets import HEAD, shortened
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, file_name, filled, handles_in
-from bundle_router.core.tools.meta_tools import resolve
+from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.dataclass import dataclass, replace

@@ -30,8 +30,9 @@ from bundle_router.core.models import Outcome, Text
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.call_records import CallFinished, CallStarted
 from bundle_router.core.records.fold import KeyedCall
-from bundle_router.core.tools.exposure import as_presented, waits
-from bundle_router.core.tools.meta_tools import Resolved, resolve, takes_nothing
+from bundle_router.core.tools.exposure.placing import as_presented, waits
+from bundle_router.core.tools.meta_tools.resolving import Resolved, resolve
+from bundle_router.core.tools.meta_tools.signatures import takes_nothing
 from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import Shaped, shape
 from bundle_router.core.tools.transport.pass_through import Client, fits, narrowed, passes

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Decision, Facts, Step
 from bundle_router.core.tools.artifact_handles import PREFIX
-from bundle_router.core.tools.exposure import Toolset, names_in
-from bundle_router.core.tools.meta_tools import EXECUTE, NAMES, CallTool, parse
-from bundle_router.core.tools.pins import Pins
+from bundle_router.core.tools.exposure.names import names_in
+from bundle_router.core.tools.exposure.placements import Toolset
+from bundle_router.core.tools.meta_tools.coercion import CallTool, parse
+from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
+from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.core.tools.reusable_results import may_repeat
 from bundle_router.core.tools.shaping.media_forms import media_form
 from bundle_router.engine.arguments import (

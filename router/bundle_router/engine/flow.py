@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from bundle_router.core.tools.meta_tools import Finder
+from bundle_router.core.tools.meta_tools.artifact_pages import Finder
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass
 from bundle_router.engine.reuse import ResultReuse

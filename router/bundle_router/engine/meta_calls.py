@@ -19,32 +19,36 @@ from bundle_router.core.decide.budgets import Spent
 from bundle_router.core.models import Outcome, Text
 from bundle_router.core.models.artifacts import Stored
 from bundle_router.core.models.folders import TOP
-from bundle_router.core.tools.meta_tools import (
-    META_SERVER,
+from bundle_router.core.tools.meta_tools.artifact_pages import (
+    describe_media,
+    literal,
+    queried,
+    read_page,
+    search_lines,
+    text_of,
+)
+from bundle_router.core.tools.meta_tools.coercion import (
     GetToolDetails,
     ListTools,
     Malformed,
-    MetaAnswer,
     ReadArtifact,
     SearchArtifact,
     SearchTools,
     SelectTools,
-    VisibleTools,
     Wanted,
-    describe_media,
+    parse,
+)
+from bundle_router.core.tools.meta_tools.definitions import META_SERVER
+from bundle_router.core.tools.meta_tools.descriptions import (
+    MetaAnswer,
+    VisibleTools,
     describe_tool,
     found_text,
     list_bundle,
     list_bundles,
-    literal,
-    parse,
-    queried,
-    read_page,
-    resolve,
-    search_lines,
     selected_text,
-    text_of,
 )
+from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import Arguments

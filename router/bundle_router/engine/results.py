@@ -16,7 +16,7 @@ from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.models import Activation, Block, Outcome
 from bundle_router.core.models.artifacts import Stored
 from bundle_router.core.records.call_records import CallFinished, ShapedSize
-from bundle_router.core.tools.meta_tools import READERS
+from bundle_router.core.tools.meta_tools.definitions import READERS
 from bundle_router.core.tools.shaping import Blob, Part, Shaped, is_small, shape
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.core.tools.transport.tool_servers import Scope

@@ -19,23 +19,12 @@ from bundle_router.core.models import Activation, Code, Facts, Mode, Step
 from bundle_router.core.models.folders import relative_folder
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.records.fold import DecidedStep
-from bundle_router.core.tools.exposure import (
-    FORMATS,
-    ActiveTool,
-    DeferredTool,
-    Format,
-    Placement,
-    ShownBundle,
-    SkillText,
-    Toolset,
-    as_presented,
-    is_named_in,
-    listing,
-    needs_ranking,
-    place,
-)
-from bundle_router.core.tools.exposure.provider_forms import NATIVE, with_deferred
-from bundle_router.core.tools.meta_tools import VisibleTools, guidance, meta_definitions, meta_names, meta_tokens
+from bundle_router.core.tools.exposure.placements import ActiveTool, DeferredTool, Placement, SkillText, Toolset
+from bundle_router.core.tools.exposure.placing import ShownBundle, as_presented, is_named_in, needs_ranking, place
+from bundle_router.core.tools.exposure.provider_forms import FORMATS, NATIVE, Format, listing, with_deferred
+from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
+from bundle_router.core.tools.meta_tools.descriptions import VisibleTools
+from bundle_router.core.tools.meta_tools.guidance import guidance
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.open_runs import AncestorLimits

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NotRequired
 
 from bundle_router.core.models import Step
-from bundle_router.core.tools.exposure import Toolset
+from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.engine.results import Result
 from bundle_router.errors import needs_extra
 from bundle_router.ext.step_tools import StepTools, step_key

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from bundle_router.core.models import Step
 from bundle_router.core.models.canonical import digest
-from bundle_router.core.tools.exposure import Format, Toolset
-from bundle_router.core.tools.meta_tools import NAMES
+from bundle_router.core.tools.exposure.placements import Toolset
+from bundle_router.core.tools.exposure.provider_forms import Format
+from bundle_router.core.tools.meta_tools.definitions import NAMES
 from bundle_router.engine.results import Result
 from bundle_router.wiring import Router
 

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter
 
 from bundle_router.core.models import Decision, Step
-from bundle_router.core.tools.exposure import Toolset
+from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, needs_extra
 from bundle_router.ext.step_tools import short_key, step_key

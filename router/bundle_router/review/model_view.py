@@ -16,17 +16,12 @@ from typing import Any
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import plan_for
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.tools.exposure import (
-    Format,
-    Placement,
-    ShownBundle,
-    as_presented,
-    listing,
-    names_in,
-    needs_ranking,
-    place,
-)
-from bundle_router.core.tools.meta_tools import guidance, meta_definitions, meta_names, meta_tokens
+from bundle_router.core.tools.exposure.names import names_in
+from bundle_router.core.tools.exposure.placements import Placement
+from bundle_router.core.tools.exposure.placing import ShownBundle, as_presented, needs_ranking, place
+from bundle_router.core.tools.exposure.provider_forms import Format, listing
+from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
+from bundle_router.core.tools.meta_tools.guidance import guidance
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.models.patterns import first_match
-from bundle_router.core.tools.exposure import may_be_offered
+from bundle_router.core.tools.exposure.placing import may_be_offered
 
 
 def unpickable_line(catalog: Catalog) -> str:

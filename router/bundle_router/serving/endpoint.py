@@ -103,7 +103,7 @@ async def opened_keys(key: str | None, tokens: AccessTokens | None) -> Keys:
 @contextlib.asynccontextmanager
 async def served_runs(access: EndpointAccess) -> AsyncIterator[ServedRuns]:
     """Give the runs as MCP servers, every session of which is ended at the end."""
-    from bundle_router.wiring import package_version
+    from bundle_router.wiring.effects import package_version
 
     runs = ServedRuns(access, package_version())
     try:

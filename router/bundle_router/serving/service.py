@@ -90,7 +90,7 @@ async def serve(
     from bundle_router.serving.api.routes import DecisionApi
     from bundle_router.serving.metrics import ServiceMetrics
     from bundle_router.serving.probes import OPEN_TO_ALL, probe_routes
-    from bundle_router.wiring import package_version
+    from bundle_router.wiring.effects import package_version
 
     keys = await opened_keys(key, tokens)
     address = address or ServiceAddress(port=port)

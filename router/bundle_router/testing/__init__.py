@@ -31,7 +31,8 @@ from bundle_router.engine.flow import EnginePorts
 from bundle_router.errors import RequestError
 from bundle_router.ports import Selector
 from bundle_router.testing.memory_store import MemoryArtifacts, MemoryRun, MemoryRunLog, MemoryRuns, MemoryRunStore
-from bundle_router.wiring import Router, shipped_argument_problems
+from bundle_router.wiring import Router
+from bundle_router.wiring.catalogs import shipped_argument_problems
 from bundle_router.wiring.effects import open_results
 
 

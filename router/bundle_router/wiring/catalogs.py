@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
     from bundle_router.core.config import ConfigFile
     from bundle_router.core.search.ranking import Memories
-    from bundle_router.core.tools.pins import Pins
+    from bundle_router.core.tools.pins.reviewed import Pins
     from bundle_router.ports import Diagnostics
 
 LocalServers = Mapping[str, Sequence[LocalTool | Callable[..., Any]] | LocalServer]
@@ -95,7 +95,7 @@ def read_catalog(config: str | Path | None, local: LocalServers | None = None) -
 
     Raises ConfigError, CorruptPins.
     """
-    from bundle_router.core.tools.pins import pinned
+    from bundle_router.core.tools.pins.applied import pinned
 
     catalog = read_unpinned(config, local)
     pins = open_pins(config).read_all(remote_servers(catalog))

@@ -8,7 +8,7 @@ from typing import Any
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Facts
-from bundle_router.core.tools.exposure import Toolset
+from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.engine.engine import EngineVersions
 from bundle_router.engine.results import Result

@@ -32,7 +32,7 @@ from bundle_router.wiring.toolservers import REMOTE, Development, PinnedServers
 
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
-    from bundle_router.core.tools.pins import Pins
+    from bundle_router.core.tools.pins.reviewed import Pins
     from bundle_router.engine.selecting import StagedSelector
 
 Make = Callable[[Catalog, "Mapping[str, Pins]", Collection[str]], Engine]
@@ -52,7 +52,7 @@ class PinnedFrom:
 
     def catalog(self) -> Catalog:
         """With the cards of the pins as they were read last."""
-        from bundle_router.core.tools.pins import pinned
+        from bundle_router.core.tools.pins.applied import pinned
 
         return pinned(self._unpinned, self.pins)
 

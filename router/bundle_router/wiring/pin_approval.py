@@ -23,7 +23,7 @@ from bundle_router.wiring.server_reviews import Review, remote_servers, review
 
 if TYPE_CHECKING:
     from bundle_router.core.catalog import Server
-    from bundle_router.core.tools.pins import Pins
+    from bundle_router.core.tools.pins.reviewed import Pins
 
 
 class DefinitionsChanged(RequestError):
@@ -71,7 +71,7 @@ class PinApproval:
         Raises DefinitionsChanged, RequestError, StorageError.
         """
         from bundle_router.adapters.config_journal import append_change
-        from bundle_router.core.tools.pins import approve
+        from bundle_router.core.tools.pins.reviewed import approve
 
         shown = self.review(name)
         found = shown.review

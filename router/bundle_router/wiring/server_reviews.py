@@ -11,8 +11,9 @@ from typing import Any
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.tools.admission import Admitted, AdmittedTool
 from bundle_router.core.tools.admission.lookalikes import revealed
-from bundle_router.core.tools.pins import Comparison, Pins, compare, report_lines
+from bundle_router.core.tools.pins.compare import Comparison, compare, report_lines
 from bundle_router.core.tools.pins.lights import Light, lights
+from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.core.tools.warning_light import LightFinding, Neighbour, Neighbourhood
 from bundle_router.errors import RequestError
 

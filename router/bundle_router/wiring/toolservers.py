@@ -14,7 +14,8 @@ from bundle_router.wiring.logins import token_folder
 
 if TYPE_CHECKING:
     from bundle_router.core.tools.admission import Admitted
-    from bundle_router.core.tools.pins import Pins, PinSetting
+    from bundle_router.core.tools.pins.reviewed import Pins
+    from bundle_router.core.tools.pins.usable import PinSetting
     from bundle_router.engine.upstreams import Servers
 
 Development = bool | Literal["unpinned"]

@@ -49,7 +49,13 @@ from bundle_router.core.models import (
     Source,
     Step,
 )
-from bundle_router.core.tools.exposure import as_presented, may_be_offered, offered_mode, shown_at_most, wanted_direct
+from bundle_router.core.tools.exposure.placing import (
+    as_presented,
+    may_be_offered,
+    offered_mode,
+    shown_at_most,
+    wanted_direct,
+)
 from bundle_router.dataclass import dataclass
 
 

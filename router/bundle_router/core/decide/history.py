@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models import Activation, Asked, Entry
-from bundle_router.core.tools.exposure import names_in
+from bundle_router.core.tools.exposure.names import names_in
 
 MAX_MESSAGES: Final = 2_000
 """The last messages are looked at."""

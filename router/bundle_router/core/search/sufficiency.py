@@ -31,7 +31,7 @@ from bundle_router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog,
 from bundle_router.core.models import Candidate, SearchUse, Step, Verdict
 from bundle_router.core.models.evidence import Evidence, Logistic
 from bundle_router.core.search.ranking import Ranking
-from bundle_router.core.tools.exposure import may_be_offered, offer_of
+from bundle_router.core.tools.exposure.placing import may_be_offered, offer_of
 
 SHIPPED: Final = Calibration(
     "shipped/1",

@@ -200,7 +200,7 @@ def _stand_in(use: SearchUse, id_: str) -> Answer:
 
 def _shortlist(question: Question, judged: Judgement) -> Answer | None:
     """Return what search would offer behind search: the best that it ranked; where all fit, the others too."""
-    from bundle_router.core.tools.exposure import may_be_offered
+    from bundle_router.core.tools.exposure.placing import may_be_offered
 
     catalog, ids = question.catalog, judged.shortlist
     if len(question.candidates) <= catalog.settings.search.max_shortlist:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from bundle_router.core.models import RUN_ID, Decision
 from bundle_router.core.models.steps import MAX_GOAL, MAX_LABEL, MAX_LABEL_TEXT
-from bundle_router.core.tools.exposure import Toolset
+from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
 from bundle_router.serving.api.bodies import KEY, CallBody, MediaQuery, MissedBody, Problem9457, RouteBody, ToolsQuery

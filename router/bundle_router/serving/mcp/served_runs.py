@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.catalog import Feature
-from bundle_router.core.tools.exposure import Toolset
+from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError, UnknownRun

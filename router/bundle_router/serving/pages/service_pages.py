@@ -17,7 +17,7 @@ from bundle_router.serving.refusals import Asgi
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from bundle_router.wiring import LocalServers
+    from bundle_router.wiring.catalogs import LocalServers
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ class PageViews:
 
     def array(self, run_id: str, seq: int, query: Query) -> PageContent:
         """Return what the model saw at a decision: the array in a provider's form, and the guidance."""
-        from bundle_router.core.tools.exposure import FORMATS
+        from bundle_router.core.tools.exposure.provider_forms import FORMATS
         from bundle_router.review.model_view import model_view
 
         found = self._reader.decision(run_id, seq)

@@ -16,8 +16,8 @@ from bundle_router.core.tools.admission.cleaning import cleaned, cleaned_schema,
 from bundle_router.core.tools.admission.identity import VolatilePath, identity, volatile_paths
 from bundle_router.core.tools.admission.references import schema_fault
 from bundle_router.core.tools.admission.schemas import shown, with_json_types
-from bundle_router.core.tools.exposure import definition as exposed_definition
-from bundle_router.core.tools.exposure import exposed_names
+from bundle_router.core.tools.exposure.names import exposed_names
+from bundle_router.core.tools.exposure.provider_forms import definition as exposed_definition
 from bundle_router.dataclass import dataclass, replace
 
 _DEFAULTS: Final = DefinitionLimits()

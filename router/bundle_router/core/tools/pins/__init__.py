@@ -13,28 +13,3 @@ Rules:
 6. A difference names the field and shows what a reader can't see: invisible characters and letters that only look like
    Latin ones are written out.
 """
-
-from bundle_router.core.tools.pins.applied import pinned, with_cards
-from bundle_router.core.tools.pins.compare import Comparison, FieldDifference, ToolChange, compare, report_lines
-from bundle_router.core.tools.pins.reviewed import Origin, Pin, Pins, approve, narrowed, origin_of
-from bundle_router.core.tools.pins.usable import PinSetting, Usable, drifted_among, usable
-
-__all__ = [
-    "Comparison",
-    "FieldDifference",
-    "Origin",
-    "Pin",
-    "PinSetting",
-    "Pins",
-    "ToolChange",
-    "Usable",
-    "approve",
-    "compare",
-    "drifted_among",
-    "narrowed",
-    "origin_of",
-    "pinned",
-    "report_lines",
-    "usable",
-    "with_cards",
-]
