@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,35 @@ def loaded_by(script: str) -> set[str]:
 def test_help_and_version_load_nothing_heavy(words: list[str]) -> None:
     script = "from contextlib import suppress\nfrom bundle_router.cli import main\nwith suppress(SystemExit):\n"
     assert loaded_by(f"{script}    main({words})").isdisjoint(HEAVY)
+
+
+MADE_AT_A_ROUTE = """
+import dataclasses, sys
+from bundle_router.cli import main
+
+made, decorate = [], dataclasses._process_class
+
+def counted(cls, init, *more, **how):
+    made.extend([cls] if init and cls.__module__.startswith("bundle_router") else [])
+    return decorate(cls, init, *more, **how)
+
+dataclasses._process_class = counted
+main(["route", "--workflow", "feature", "--role", "implementer", "--step", "edit", "--run", "r-1"])
+ours = [name for name in sys.modules if name.startswith("bundle_router")]
+print("modules", len(ours), "compiled", len(made), "tools", *(name for name in ours if "router.tools." in name))
+"""
+
+
+def test_a_cold_route_loads_no_tool_and_little_else(tmp_path: Path) -> None:
+    """Counted, since CPU differs by machine: ceilings a little above what there is. Where one is passed, look with
+    `python -X importtime -m bundle_router route …` for what need not be loaded for a route."""
+    done = subprocess.run(
+        [sys.executable, "-c", MADE_AT_A_ROUTE], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    words = done.stdout.splitlines()[-1].split()
+    assert words[4:] == ["tools", "bundle_router.tools.expressions"]
+    assert int(words[1]) <= 195, "modules of the package"
+    assert int(words[3]) <= 18, "classes made by the standard library's dataclass, which compiles six methods each"
 
 
 def test_modules_for_others_are_found_from_the_package() -> None:
