@@ -26,8 +26,8 @@ from bundle_router.dataclass import dataclass
 
 _TRUST_ORDER: Final[dict[Trust, int]] = {"untrusted": 0, "trusted": 1}
 
-Tests = Iterator[tuple[Code, str | None]]
-"""Tests in the order of `CODES`, each with what is wrong, or None."""
+CheckResults = Iterator[tuple[Code, str | None]]
+"""The tests in the order of `CODES`, each with what is wrong, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class _Denials:
         return self.through.get(target) if hit is None else f"{self.layer.name} denies 'tool:{hit}'"
 
 
-class ConfigTests:
+class ConfigChecks:
     """The tests that rest on config alone, on one bundle. What is the same for all its tools is worked out once.
 
     A target is a tool, a glob over a server that nobody has asked yet, or None: the bundle as a whole.
@@ -115,7 +115,7 @@ class ConfigTests:
         self._floors = [(layer.name, layer.min_trust) for layer in ceiling.layers if layer.min_trust is not None]
         self._effect = _effect(ceiling, bundle)
 
-    def on(self, target: str | None) -> Tests:
+    def on(self, target: str | None) -> CheckResults:
         yield "disabled", self._disabled(target)
         yield "policy_denied", next((reason for denials in self._denials if (reason := denials.of(target))), None)
         yield "not_allowed", self._lack_of_allowance(target)
@@ -221,7 +221,7 @@ def _drift(facts: Facts, target: str) -> str | None:
     return f"{target} differs from its pin, or has none" if (server, short) in facts.drifted else None
 
 
-def _fact_tests(facts: Facts, bundle: Bundle, target: str | None) -> Tests:
+def _fact_checks(facts: Facts, bundle: Bundle, target: str | None) -> CheckResults:
     yield "capability_missing", _missing_capability(facts, bundle)
     yield "pin_drift", None if target is None else _drift(facts, target)
     yield "server_unavailable", None if target is None else _unavailable(facts, target)
@@ -235,13 +235,13 @@ def checks(
 ) -> tuple[Check, ...]:
     """Return every test on one tool (or glob) of a bundle, or on the bundle as a whole, in order, passed or not: the
     chain that `explain` prints."""
-    tests = (*ConfigTests(catalog, ceiling, bundle).on(target), *_fact_tests(facts, bundle, target))
+    tests = (*ConfigChecks(catalog, ceiling, bundle).on(target), *_fact_checks(facts, bundle, target))
     return tuple(Check(code, wrong is None, wrong or "") for code, wrong in tests)
 
 
 def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> BundleVerdict:
     """Return the verdict as far as config alone decides it. Depends on the catalog alone."""
-    tests = ConfigTests(catalog, ceiling, bundle)
+    tests = ConfigChecks(catalog, ceiling, bundle)
     if bundle.tools or bundle.patterns:
         return _judged(bundle, bundle.tools, bundle.patterns, (), tests.on)
     failure = _first_failure(tests.on(None))
@@ -259,7 +259,7 @@ def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVe
     if not (facts.unavailable or facts.drifted) or not (verdict.tools or verdict.patterns):
         return verdict
     judged = _judged(
-        bundle, verdict.tools, verdict.patterns, verdict.refused, lambda target: _fact_tests(facts, bundle, target)
+        bundle, verdict.tools, verdict.patterns, verdict.refused, lambda target: _fact_checks(facts, bundle, target)
     )
     return verdict if len(judged.refused) == len(verdict.refused) else judged
 
@@ -279,7 +279,7 @@ def _judged(
     tools: tuple[str, ...],
     patterns: tuple[str, ...],
     before: tuple[LeftOut, ...],
-    tests: Callable[[str], Tests],
+    tests: Callable[[str], CheckResults],
 ) -> BundleVerdict:
     """Return the verdict on a bundle after the tests on each of its tools and globs; `before` was refused earlier.
 
