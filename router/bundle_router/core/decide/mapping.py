@@ -56,7 +56,7 @@ def _keys(row: Addressed) -> list[_Key] | None:
     return [(workflow, role, step) for workflow, role, step in product(*fields)]
 
 
-class Mapping:
+class RouteLookup:
     """An index over routes. Building it is linear in the rows; a match costs eight look-ups plus the earlier globs."""
 
     def __init__(self, routes: Sequence[Route]) -> None:

@@ -7,14 +7,13 @@ verdicts and the characters of step policies weigh `_MAX_WEIGHT` together at mos
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from collections.abc import Mapping as ReadOnly
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Route
 from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
-from bundle_router.core.decide.mapping import Address, Mapping
+from bundle_router.core.decide.mapping import Address, RouteLookup
 from bundle_router.core.decide.policy import BundleVerdict, static_verdict, unknown, with_facts
 from bundle_router.core.models import Facts, Grant, Step, StepPolicy
 from bundle_router.core.models.canonical import digest_of
@@ -71,7 +70,7 @@ class Verdicts:
         self._judged[bundle.id] = (facts, verdict)
         return verdict
 
-    def tools(self, bundle_ids: tuple[str, ...], facts: Facts) -> ReadOnly[str, str]:
+    def tools(self, bundle_ids: tuple[str, ...], facts: Facts) -> Mapping[str, str]:
         """Return the permitted tools of the bundles, each with the first that holds it."""
         known = self._tools.get(bundle_ids)
         if known is None or known[0] is not facts:
@@ -134,7 +133,7 @@ class Indexes:
         self.all_tools = len(catalog.tool_names)
         self.all_tokens = sum(card.tokens for card in catalog.cards.values())
         self._catalog = catalog
-        self._mapping = Mapping(catalog.routes)
+        self._mapping = RouteLookup(catalog.routes)
         self._begin()
 
     def _begin(self) -> None:
@@ -177,7 +176,7 @@ def plan_for(catalog: Catalog, step: Step, grants: tuple[Grant, ...]) -> Plan:
     return indexes_of(catalog).plan(((step.workflow, step.role, step.step), step.policy, grants))
 
 
-def permitted_tools(catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequence[str]) -> ReadOnly[str, str]:
+def permitted_tools(catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequence[str]) -> Mapping[str, str]:
     """Return the tools that the given bundles come to at this step, each with the first bundle that holds it.
 
     The same verdict as in `decide`: call it at call time with fresh facts to refuse what was revoked since.
