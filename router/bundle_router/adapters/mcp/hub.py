@@ -96,14 +96,14 @@ class Hub:
             nonlocal queued_ms
             queued_ms = (loop.time() - asked_at) * 1000
             params = {"name": tool, "arguments": dict(arguments)}
-            raw = await self._twice(server, "tools/call", params, scope, deadline)
-            await self._look_at(server, tool, scope, raw)
+            raw = await self._with_a_retry(server, "tools/call", params, scope, deadline)
+            await self._note_unexpected(server, tool, scope, raw)
             if is_small((Data(raw),), _INLINE_CHARS):
                 return answered(name, raw, self._bounds.max_blocks, scope.client)
             return await in_turn("taken_apart", lambda: answered(name, raw, self._bounds.max_blocks, scope.client))
 
         try:
-            result = await self._placed(server, name, work, timeout_s)
+            result = await self._queued(server, name, work, timeout_s)
         except RpcError as error:
             result = refused(name, error, scope.client)
         return replace(result, queued_ms=queued_ms if queued_ms >= 0 else (loop.time() - asked_at) * 1000)
@@ -114,23 +114,23 @@ class Hub:
         """Return a request other than a call, with the same care. Never raises what a server did."""
 
         async def work(deadline: float) -> ServerReply:
-            return passed(name, await self._twice(server, method, dict(params), scope, deadline), scope.client)
+            return passed(name, await self._with_a_retry(server, method, dict(params), scope, deadline), scope.client)
 
         name = f"{server.name} ({method})"
         try:
-            found = await self._placed(server, name, work, timeout_s)
+            found = await self._queued(server, name, work, timeout_s)
         except RpcError as error:
             return told_no(error)
         return found if isinstance(found, ServerReply) else unanswered(found)
 
-    async def _placed(
+    async def _queued(
         self, server: Server, name: str, work: Callable[[float], Awaitable[T]], timeout_s: float
     ) -> T | RawResult:
         """Return what comes of the work, which is given its deadline, or why nothing did. Raises RpcError."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             async with self.guards.place(server.name, deadline):
-                return await self._settling(server, lambda: work(deadline))
+                return await self._with_breaker(server, lambda: work(deadline))
         except Busy:
             return busy(name, server.name)
         except CircuitOpen as circuit:
@@ -138,7 +138,7 @@ class Hub:
         except ServerFault as fault:
             return faulted(name, fault, timeout_s)
 
-    async def _settling(self, server: Server, work: Callable[[], Awaitable[T]]) -> T:
+    async def _with_breaker(self, server: Server, work: Callable[[], Awaitable[T]]) -> T:
         """Does it with the breaker's leave, and tells the breaker what became of it. Raises CircuitOpen."""
         ticket = self.guards.admit(server.name)
         end: End | None = None
@@ -164,20 +164,20 @@ class Hub:
                 self._diagnostics.event("warning", "server.left_alone", server=server.name, last_error=error)
                 self.pool.doom_server(server.name)
 
-    async def _twice(
+    async def _with_a_retry(
         self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
     ) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         try:
-            return await self._once(server, method, params, scope, deadline)
+            return await self._request(server, method, params, scope, deadline)
         except ServerFault as fault:
             again = not fault.sent and fault.kind not in NEVER_AGAIN
             if not again or loop.time() + self._bounds.restart_s >= deadline:
                 raise
         await asyncio.sleep(self._bounds.restart_s)
-        return await self._once(server, method, params, scope, deadline)
+        return await self._request(server, method, params, scope, deadline)
 
-    async def _once(
+    async def _request(
         self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
     ) -> dict[str, Any]:
         async with self.pool.lease(server, scope, deadline) as connection:
@@ -195,7 +195,7 @@ class Hub:
         if fault.kind == "session_lost" or not connection.alive:
             fault.counted = not self.pool.doom(connection)
 
-    async def _look_at(self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]) -> None:
+    async def _note_unexpected(self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]) -> None:
         """Says so when structured content is not what the tool declared. The content is kept either way."""
         entry = self.lists.known(server.name, scope.principal)
         declared = entry.outputs.get(tool) if entry is not None else None
@@ -238,7 +238,7 @@ class Hub:
             await asyncio.sleep(wait_s)
             return await self._pages(server, scope, deadline)
 
-        return await self._settling(server, work)
+        return await self._with_breaker(server, work)
 
     # --- connections -------------------------------------------------------------------------------------------------
 
