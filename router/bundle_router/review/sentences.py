@@ -75,12 +75,11 @@ FAILURES: Final[Mapping[str, str]] = {
 """Why a model was not heard, and so why a step was degraded."""
 
 
-def sentence_of(word: str) -> str:
-    """Return the sentence behind a closed word; empty for one that is none."""
-    for words in (CODES, REASONS, SOURCES, OUTCOMES, FAILURES):
-        if word in words:
-            return words[word]
-    return ""
+def sentence_of(word: str, kind: str = "") -> str:
+    """Return the sentence behind a closed word; empty for one that is none. Some words are of two lists (`timeout`,
+    `search`): `kind` (`source`, `failure`) names the one that is meant."""
+    first: Mapping[str, str] = {"source": SOURCES, "failure": FAILURES}.get(kind, CODES)
+    return next((words[word] for words in (first, CODES, REASONS, SOURCES, OUTCOMES, FAILURES) if word in words), "")
 
 
 def selection_lines(search: SearchUse | None, model: ModelUse | None) -> Iterator[str]:
