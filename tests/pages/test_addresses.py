@@ -279,6 +279,17 @@ def test_every_closed_word_has_its_sentence() -> None:
         assert set(said) == set(words)
 
 
+def test_a_word_of_two_lists_has_the_sentence_that_is_meant(client: TestClient) -> None:
+    """A degraded step's `timeout` is the model's, not a tool's; a decision by search is no bundle that search shows."""
+    degraded = client.get("/steps?degraded=1").text
+    assert "▽ timeout" in degraded
+    assert sentences.FAILURES["timeout"] in degraded
+    assert sentences.OUTCOMES["timeout"] not in degraded
+    searched = html.unescape(client.get("/steps?source=search").text)
+    assert sentences.SOURCES["search"] in searched
+    assert sentences.REASONS["search"] not in searched
+
+
 def test_an_empty_folder_says_what_to_type(tmp_path: Path) -> None:
     found = RunReader(Archive(tmp_path), RunIndex(Archive(tmp_path), "sqlite://"), CONFIG)
     assert "bundle-router demo" in TestClient(pages(found), base_url=BASE).get("/runs").text
@@ -326,11 +337,13 @@ def test_every_link_of_the_overview_leads_to_what_it_counts(tmp_path: Path) -> N
     team.step("unnamed", "feature", "planner", "plan", "a step that names nobody", principal="")
     team.call("unnamed", "repo.list_dir", "src")
     team.call("unnamed", "workspace.exec", "true")
+    team.call("unnamed", "nonsense", "a name without a server")
     write(team.runs, tmp_path / "runs")
     with contextlib.closing(open_reader(tmp_path / "runs")) as reader:
         client = TestClient(pages(reader), base_url=BASE)
         links = [html.unescape(link) for link in re.findall(r'<td><a href="(/[^"]+)"', client.get("/").text)]
         assert sum("nobody" in link for link in links) == 3
+        assert "/calls?tool=nonsense" in links
         for link in links:
             path, _, query = link.partition("?")
             assert client.get(f"{path}.json?{query}").json().get("total", 1) > 0, link
@@ -342,6 +355,13 @@ def test_the_overview_has_calls_by_principal_and_how_each_day_was_settled(
     said = client.get("/index.json").json()
     calls = {row["name"]: row["count"] for row in said["tables"]["calls by principal"]}
     assert sum(calls.values()) == said["calls"]
+    denied = said["tables"]["denials by bundle"]
+    assert denied
+    page = client.get("/").text
+    for row in denied:
+        link = f"/calls?outcome=denied&amp;bundle={row['name']}"
+        assert f'<a href="{link}">' in page
+        assert client.get(html.unescape(link.replace("/calls?", "/calls.json?"))).json()["total"] == row["count"]
     mix = [(*row["name"].split("\n"), row["count"]) for row in said["tables"]["source × day"]]
     assert sum(count for _, _, count in mix) == said["decisions"]
     page = client.get("/").text

@@ -201,7 +201,7 @@ def admit(
             call = AdmittedCall(
                 call_id=run.next_id(),
                 tool=tool,
-                bundle=exposed.get(tool, ""),
+                bundle=exposed.get(tool) or next((b.id for b in state.catalog.bundles.values() if tool in b.tools), ""),
                 request=request,
                 state=state,
                 folder=state.folder or TOP,

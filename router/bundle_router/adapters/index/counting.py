@@ -24,7 +24,7 @@ _COUNTS: Final = (
     # calls of a decision, and of each bundle it showed or left out
     f"""update {PREFIX}bundles set calls = (select count(*) from {PREFIX}calls c where c.run_id = {PREFIX}bundles.run_id
         and c.decision_seq = {PREFIX}bundles.seq and c.bundle = {PREFIX}bundles.bundle
-        and c.kind = 'call') where run_id in {_CHANGED}""",
+        and c.kind = 'call' and coalesce(c.outcome, '') <> 'denied') where run_id in {_CHANGED}""",
     f"""update {PREFIX}decisions set calls = coalesce(found.calls, 0), used = coalesce(found.used, 0) from (
         select d.run_id, d.seq, count(c.seq) as calls, count(distinct case when c.outcome in ('ok', 'tool_error') then
         c.bundle end) as used from {PREFIX}decisions d left join {PREFIX}calls c on c.run_id = d.run_id
@@ -67,7 +67,7 @@ _OF_DECISIONS: Final = {
     "workflow": "workflow", "role": "role", "step": "step", "principal": "principal", "source": "source",
     "reason": "degraded_code", "model": "model",
 }  # fmt: skip
-_OF_CALLS: Final = {"tool": "server || '.' || tool", "outcome": "outcome", "code": "code"}
+_OF_CALLS: Final = {"tool": "rtrim(server || '.' || tool, '.')", "outcome": "outcome", "code": "code"}
 _MARKS: Final = {
     "degraded": "degraded > 0", "denied": "denied > 0", "failed": "failed > 0", "media": "media > 0",
     "labelled": "labels > 0", "model failed": "model_failures > 0", "sub-run": "parent_run_id is not null",
@@ -91,7 +91,7 @@ def _facets() -> list[str]:
     made += [
         f"{into} select run_id, 'bundle', bundle, count(*) from {PREFIX}bundles where run_id in {_CHANGED} and shown "
         "and bundle <> '' group by run_id, bundle",
-        f"{into} select run_id, 'missing', server || '.' || tool, count(*) from {PREFIX}calls where "
+        f"{into} select run_id, 'missing', rtrim(server || '.' || tool, '.'), count(*) from {PREFIX}calls where "
         f"run_id in {_CHANGED} and outcome = 'denied' and code in {GAPS} group by run_id, server, tool",
     ]
     made += [

@@ -16,6 +16,8 @@ ROWS: Final = 15
 """Rows of one table."""
 DAYS: Final = 60
 
+_NAME: Final = "rtrim(c.server || '.' || c.tool, '.')"
+"""A name that no server has stands alone."""
 _CALLS: Final = "from {p}calls c join {p}runs r on r.run_id = c.run_id where {where} and c.kind = 'call'"
 _DECISIONS: Final = "from {p}decisions d join {p}runs r on r.run_id = d.run_id where {where}"
 _TABLES: Final[Mapping[str, str]] = {
@@ -29,19 +31,21 @@ _TABLES: Final[Mapping[str, str]] = {
     + " and d.model_failure <> '' group by d.model_failure",
     "calls by bundle": "select c.bundle as name, count(*) as n, sum(c.elapsed_ms) as amount " + _CALLS
     + " and c.bundle <> '' group by c.bundle",
-    "calls by tool": "select c.server || '.' || c.tool as name, count(*) as n, sum(c.elapsed_ms) as amount " + _CALLS
+    "calls by tool": "select " + _NAME + " as name, count(*) as n, sum(c.elapsed_ms) as amount " + _CALLS
     + " group by c.server, c.tool",
     "calls by principal": f"select coalesce(nullif(r.principal, ''), '{NOBODY}') as name, count(*) as n, "
     "sum(c.elapsed_ms) as amount " + _CALLS + " group by r.principal",
     "calls by code": "select c.code as name, count(*) as n " + _CALLS + " and c.code <> '' group by c.code",
+    "denials by bundle": "select c.bundle as name, count(*) as n " + _CALLS
+    + " and c.outcome = 'denied' group by c.bundle",
     "denials by code": "select c.code as name, count(*) as n " + _CALLS + " and c.outcome = 'denied' group by c.code",
-    "denials by tool": "select c.server || '.' || c.tool as name, count(*) as n, 0 as amount, max(c.code) as detail "
+    "denials by tool": "select " + _NAME + " as name, count(*) as n, 0 as amount, max(c.code) as detail "
     + _CALLS + " and c.outcome = 'denied' group by c.server, c.tool, c.code",
     "denials by principal": f"select coalesce(nullif(r.principal, ''), '{NOBODY}') as name, count(*) as n "
     + _CALLS + " and c.outcome = 'denied' group by r.principal",
     "failures by outcome": "select c.outcome as name, count(*) as n " + _CALLS + " and c.outcome in " + FAILED
     + " group by c.outcome",
-    "failures by tool": "select c.server || '.' || c.tool as name, count(*) as n, 0 as amount, "
+    "failures by tool": "select " + _NAME + " as name, count(*) as n, 0 as amount, "
     "max(c.outcome) as detail " + _CALLS + " and c.outcome in " + FAILED + " group by c.server, c.tool, c.outcome",
     "tokens by tool": "select e.tool as name, sum(e.tokens * x.n) as n, sum(x.n) as amount, e.bundle as detail "
     "from (select d.exposure, count(*) as n " + _DECISIONS + " and d.exposure <> '' group by d.exposure) x "
@@ -57,7 +61,7 @@ _TABLES: Final[Mapping[str, str]] = {
     "where {where} and r.decisions > 0 and r.searches >= r.decisions",
 }  # fmt: skip
 _SLOWEST: Final = (
-    "select c.run_id || '/' || c.seq as name, 1 as n, c.elapsed_ms as amount, c.server || '.' || c.tool as detail "
+    "select c.run_id || '/' || c.seq as name, 1 as n, c.elapsed_ms as amount, " + _NAME + " as detail "
     + _CALLS + " and c.elapsed_ms is not null order by c.elapsed_ms desc limit :rows"
 )  # fmt: skip
 _MATRIX: Final = (
@@ -110,7 +114,6 @@ def _tally(row: Mapping[str, Any]) -> Tally:
 
 # --- lists of steps and of calls -------------------------------------------------------------------------------------
 
-_NAME: Final = "c.server || '.' || c.tool"
 _STEP_FILTERS: Final[Mapping[str, str]] = {
     "workflow": "d.workflow = {v}", "role": "d.role = {v}", "step": "d.step = {v}", "principal": "d.principal = {v}",
     "source": "d.source = {v}", "route": "d.route = {v}",

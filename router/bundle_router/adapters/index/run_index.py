@@ -317,16 +317,16 @@ class RunIndex:
         with self._connected() as connection:
             made = self._rows(
                 connection,
-                "select a.run_id, a.seq, c.time, c.kind, c.server || '.' || c.tool as tool, a.mime_type, a.bytes, "
-                f"a.name, a.role from {PREFIX}artifacts a join {PREFIX}calls c "
+                "select a.run_id, a.seq, c.time, c.kind, rtrim(c.server || '.' || c.tool, '.') as tool, a.mime_type, "
+                f"a.bytes, a.name, a.role from {PREFIX}artifacts a join {PREFIX}calls c "
                 "on c.run_id = a.run_id and c.seq = a.seq where a.sha256 = :digest order by c.time limit :limit",
                 digest=digest, limit=limit,
             )  # fmt: skip
             took = self._rows(
                 connection,
-                f"select c.run_id, c.seq, c.time, c.kind, c.server || '.' || c.tool as tool from {SEARCH} s "
-                f"join {TEXTS} t on t.id = s.rowid join {PREFIX}calls c on c.run_id = t.run_id and c.seq = t.seq "
-                f"where {SEARCH} match :match and t.field = 'arguments' order by c.time limit :limit",
+                f"select c.run_id, c.seq, c.time, c.kind, rtrim(c.server || '.' || c.tool, '.') as tool from "
+                f"{SEARCH} s join {TEXTS} t on t.id = s.rowid join {PREFIX}calls c on c.run_id = t.run_id and "
+                f"c.seq = t.seq where {SEARCH} match :match and t.field = 'arguments' order by c.time limit :limit",
                 match=match_of(digest), limit=limit,
             )  # fmt: skip
         return [

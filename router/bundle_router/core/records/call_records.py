@@ -83,7 +83,7 @@ class _ToolCall(_CallLine):
     @property
     def name(self) -> str:
         """The tool's canonical name."""
-        return f"{self.server}.{self.tool}"
+        return f"{self.server}.{self.tool}" if self.tool else self.server
 
     def _call(self) -> Json:
         record = {**self._line(), "tool": self.tool, "bundle": self.bundle, "via": self.via}
