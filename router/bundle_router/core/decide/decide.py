@@ -248,15 +248,15 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
     needed = [(chosen.id, chosen.reason) for chosen in shown.bundles]
     source = _source_of(how, {reason for _, reason in needed}, any(plan.verdicts.of(i, facts).permitted for i in stays))
 
-    behind = {entry.id for entry in before.entries if entry.origin == "shortlist"} - {id_ for id_, _ in needed}
-    behind |= {id_ for id_, reason in needed if reason == "shortlist"}
+    only_offered = {entry.id for entry in before.entries if entry.origin == "shortlist"} - {id_ for id_, _ in needed}
+    only_offered |= {id_ for id_, reason in needed if reason == "shortlist"}
 
     known: dict[str, tuple[str, ...] | None] = {}
 
     def tools_of(id_: str) -> tuple[str, ...] | None:
         if id_ not in known:
             tools = _tools_of(catalog, id_)
-            known[id_] = () if tools is not None and id_ in behind else tools
+            known[id_] = () if tools is not None and id_ in only_offered else tools
         return known[id_]
 
     applied = sticky_set.apply(before, needed, tools_of, settings.max_tools)
@@ -394,9 +394,6 @@ def _justification(how: _Settling, source: Source, shown: Shown) -> str:
     return text
 
 
-__all__ = ["Question", "decide", "give_up", "permitted_tools", "plan_for", "settle"]
-
-
 # --- what a step is shown and what is left out, within its budgets ----------------------------------------------------
 # The order in which bundles are added is the order in which they are shown, and in which they claim the budgets. The
 # first reason for an id wins, shown or not; so does the first reason why not.
@@ -482,3 +479,6 @@ def _in_array(catalog: Catalog, bundle: Bundle, permitted: tuple[str, ...]) -> t
         found = known[bundle.id] = (bundle, permitted, (wanted, *shown_at_most(catalog, bundle, wanted)))
     in_array: tuple[tuple[str, ...], int, int] = found[2]
     return in_array
+
+
+__all__ = ["Question", "decide", "give_up", "permitted_tools", "plan_for", "settle"]
