@@ -80,7 +80,7 @@ def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FO
     )
 
 
-def _row(visible: VisibleTools, tool: str, where: str, about: int, *, again: bool = False) -> str:
+def _row(visible: VisibleTools, tool: str, where: str, about_chars: int, *, again: bool = False) -> str:
     name = visible.exposed.get(tool, tool)
     card = visible.catalog.cards.get(tool)
     if card is None:
@@ -89,7 +89,7 @@ def _row(visible: VisibleTools, tool: str, where: str, about: int, *, again: boo
         return f"{name}: already in your tool list"
     if tool in visible.described and not again:
         return f"{name}: shown earlier"
-    line = one_line(card.description, about)
+    line = one_line(card.description, about_chars)
     mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
     return f"{signature(name, card)}{': ' if line or mark else ''}{mark}{line}"
 
@@ -103,7 +103,7 @@ def _how(visible: VisibleTools, listed: Collection[str], places: Mapping[str, st
     wheres = {places[tool] for tool in listed}
     if "code" in wheres:
         others = _how(visible, [tool for tool in listed if places[tool] != "code"], places)
-        how = f"Call them in a program (execute): await {_function(visible, listed, places)}(argument=...)."
+        how = f"Call them in a program (execute): await {_name_in_programs(visible, listed, places)}(argument=...)."
         return f"{how} {others}".rstrip()
     if "meta" in wheres or (not visible.joins and "deferred" in wheres):
         return "Call them by name with call_tool."
@@ -116,7 +116,7 @@ def _how(visible: VisibleTools, listed: Collection[str], places: Mapping[str, st
     return "They are in your tool list from now on."
 
 
-def _function(visible: VisibleTools, listed: Collection[str], places: Mapping[str, str]) -> str:
+def _name_in_programs(visible: VisibleTools, listed: Collection[str], places: Mapping[str, str]) -> str:
     """Return the name that a program has for the first of the tools that only programs call."""
     by_tool = {tool: name for name, tool in functions({t: visible.exposed.get(t, t) for t in visible.places}).items()}
     return next(by_tool[tool] for tool in listed if places[tool] == "code")

@@ -73,7 +73,7 @@ def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int)
 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
-    """Return bundles in the decision's order, as `deferred` and `meta` have it; wholly activated ones last."""
+    """Return bundles in the order in which their tools wait; those of which nothing waits any more last."""
     waiting = dict.fromkeys(row.bundle for place, row in placement.rows() if not MODES[place].in_array)
     return sorted(hidden, key=lambda id_: (list(waiting).index(id_) if id_ in waiting else len(waiting), id_))
 
