@@ -140,8 +140,8 @@ class Router:
 
     async def warm_up(self) -> bool:
         """Gets search's index and the libraries behind the model ready, and waits for the latter (about a second and a
-        half once per process; an index that has to be made is made meanwhile). Whether models can be. Contacts nobody
-        but an embedding model that is elsewhere, which is sent the catalog's texts that are new.
+        half once per process; an index that has to be made is made meanwhile). Returns whether models can be asked now.
+        Contacts nobody but an embedding model that is elsewhere, which is sent the catalog's texts that are new.
 
         Without it the first questions of a process are answered by `[fallback]`, with `not_ready` in the record.
         """
@@ -169,14 +169,14 @@ class Router:
         `bundle_router.serving.serve_mcp`, with its parameters (`key`, `port`)."""
         from importlib import import_module
 
-        _ = self._on_loop
+        _ = self._on_loop  # raises where no asyncio loop runs, or in a forked process
         async with import_module("bundle_router.serving").serve_mcp(self, **how) as endpoint:
             yield endpoint
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the router's own loop."""
         try:
-            _ = self._engines
+            _ = self._engines  # raises in a forked process
         except BaseException:
             work.close()
             raise
@@ -370,7 +370,7 @@ class Router:
         """Ends every run and lets go of everything. The router can't be used afterwards."""
         if self._portal.is_forked:
             return  # what it holds is the parent's
-        _ = self._on_loop
+        _ = self._on_loop  # raises where no asyncio loop runs, or in a forked process
         await self._end()
         self._portal.close()
 
@@ -388,7 +388,7 @@ class Router:
             self._portal.close()
 
     async def __aenter__(self) -> Self:
-        _ = self._on_loop
+        _ = self._on_loop  # raises where no asyncio loop runs, or in a forked process
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
@@ -403,5 +403,5 @@ class Router:
 
 
 def _run_id(step: object) -> str:
-    """Of what may be no step: the engine says so."""
+    """Return the run of a step; "" for what is no step, which the engine refuses with a sentence."""
     return step.run_id if isinstance(step, Step) else ""

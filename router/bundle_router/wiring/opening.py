@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from bundle_router.core.tools.pins.reviewed import Pins
     from bundle_router.engine.selecting import StagedSelector
 
-Make = Callable[[Catalog, "Mapping[str, Pins]", Collection[str]], Engine]
+MakeEngine = Callable[[Catalog, "Mapping[str, Pins]", Collection[str]], Engine]
 """An engine over a catalog with the cards of these pins. Last: the servers whose pins are others than before."""
 
 
-class PinnedFrom:
+class PinnedCatalog:
     """The pin files of a config that was read once. `unpinned` is the catalog as its files say; a later state of the
     pins is put on that, and everything else stays as it was when the router was opened."""
 
@@ -51,7 +51,7 @@ class PinnedFrom:
         self.pins: Mapping[str, Pins] = files.read_all(self._servers)
 
     def catalog(self) -> Catalog:
-        """With the cards of the pins as they were read last."""
+        """Return the catalog with the cards of the pins as they were read last."""
         from bundle_router.core.tools.pins.applied import pinned
 
         return pinned(self._unpinned, self.pins)
@@ -65,7 +65,7 @@ class PinnedFrom:
         before, self.pins = self.pins, self._files.read_all(self._servers)
         return before != self.pins
 
-    def renew(self, in_force: Catalog, make: Make) -> tuple[Engine, Mapping[str, Pins]] | None:
+    def renew(self, in_force: Catalog, make: MakeEngine) -> tuple[Engine, Mapping[str, Pins]] | None:
         """See `bundle_router.engine.engine.Renew`. `in_force` is the catalog the router was opened with."""
         before = self.pins
         if not self.has_changed():
@@ -121,7 +121,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     from bundle_router.adapters.workers import in_turn
 
     tools, _ = local_cards(how.local)
-    pinned = PinnedFrom(open_pins(how.config), read_unpinned(how.config, how.local))
+    pinned = PinnedCatalog(open_pins(how.config), read_unpinned(how.config, how.local))
     catalog, memories = with_learned(how.config, with_skills(how.config, pinned.catalog()))
     clock = SystemClock()
     redactor = open_redactor(catalog)
