@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.index.database import PREFIX, tables
+from bundle_router.core.models.words import GAP_CODES
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 _CHANGED: Final = f"(select run_id from {PREFIX}sources where dirty)"
 FAILED: Final = "('tool_error','invalid_arguments','timeout','unavailable','busy','budget','cancelled','unknown')"
-GAPS: Final = "('not_mapped','not_selected','below_floor','over_budget','evicted')"
-"""Refusals that policy would have permitted. The same as `review.learning.steps.GAP_CODES`."""
 _MEDIA: Final = "(mime_type like 'image/%' or mime_type like 'audio/%' or mime_type like 'video/%')"
 
 
@@ -92,7 +91,7 @@ def _facets() -> list[str]:
         f"{into} select run_id, 'bundle', bundle, count(*) from {PREFIX}bundles where run_id in {_CHANGED} and shown "
         "and bundle <> '' group by run_id, bundle",
         f"{into} select run_id, 'missing', rtrim(server || '.' || tool, '.'), count(*) from {PREFIX}calls where "
-        f"run_id in {_CHANGED} and outcome = 'denied' and code in {GAPS} group by run_id, server, tool",
+        f"run_id in {_CHANGED} and outcome = 'denied' and code in {GAP_CODES} group by run_id, server, tool",
     ]
     made += [
         f"{into} select run_id, 'mark', '{mark}', 1 from {PREFIX}runs where run_id in {_CHANGED} and {condition}"

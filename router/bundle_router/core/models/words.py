@@ -68,6 +68,8 @@ SOURCES: Final[tuple[Source, ...]] = get_args(Source)
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 CODES: Final[tuple[Code, ...]] = get_args(Code)
 """Why a bundle or tool is not shown, in the order the tests are made: the first that fails is the one reported."""
+GAP_CODES: Final[tuple[Code, ...]] = CODES[CODES.index("not_mapped") :]
+"""Refusals that policy would have permitted: the tool was only not shown. Others are no gap but policy at work."""
 FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 EFFECTS: Final[tuple[Effect, ...]] = get_args(Effect)

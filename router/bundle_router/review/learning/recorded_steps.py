@@ -14,13 +14,12 @@ from pydantic import Field
 
 from bundle_router.core.decide.mapping import Address
 from bundle_router.core.models import Facts, Frozen, RecentStep, Step
+from bundle_router.core.models.words import GAP_CODES
 from bundle_router.core.records.call_records import CallFinished, read_record
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.search.request import Request
 
 LABEL_SCHEMA: Final = "bundle-router.label/1"
-GAP_CODES: Final = frozenset(("not_mapped", "not_selected", "below_floor", "over_budget", "evicted"))
-"""Refusals that policy would have permitted: the tool was only not shown. Others are no gap but policy at work."""
 RECENT: Final = 5
 """Steps that were taken before, as many as a search looks at by default."""
 
