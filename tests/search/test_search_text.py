@@ -48,6 +48,9 @@ def test_words_inside_names_weigh_less(text: str, named: set[str]) -> None:
 
 
 def test_the_ending_of_a_file_says_its_application() -> None:
+    assert {"word", "document"} <= {*ANALYZER.terms("turn a .docx into text").stems}
+    assert {"web", "page"} <= {*ANALYZER.terms("get the page at https://example.org/a").stems}
+    assert not {"word", "web"} & {*ANALYZER.terms("look at the .NET code. Then go on").stems}
     terms = ANALYZER.terms("convert report.docx, please")
     assert {"word", "document"} <= {*terms.stems} - terms.named
     assert {"report", "docx"} <= terms.named

@@ -9,7 +9,8 @@ without a right bundle weighing half, a set by the square root of its size: what
 "own": one fitted on `--labels` queries of the set itself, every bundle permitted (four fifths, where it has no more),
 and judged on the rest, mean of five draws. Each with the share of steps shown from 0.90 on, how much of that is wrong,
 and the area: how well the probability tells right from wrong. Sets that share queries or tools do not teach each
-other. "goals": the seen half of `engine_goals` over 53 real servers.
+other. "small", "other": 25 catalogs of 4 to 10 bundles round three queries, asked for what they have and for what they
+have not, under "others". "goals": the seen half of `engine_goals` over 53 real servers.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from tests.benchmarks.selecting import A_STEP, DOZEN, catalog_for
 Asked = tuple[Request, frozenset[str]]
 KIN = ({"mcp_mix", "livemcp"}, {"metatool_single", "metatool_multi"})
 SITUATIONS = ("all", "dozen", "absent")
+SMALL = ("small", "other")
+CATALOGS = 25
 DRAWS = 5
 
 
@@ -80,7 +83,27 @@ def judged(data: routing_data.LabelledSet, asked: Sequence[Asked]) -> list[Judge
     return [row for row in found if row.ranking.scored]
 
 
+def in_small_catalogs(data: routing_data.LabelledSet, asked: Sequence[Asked]) -> list[Judged]:
+    """Queries in catalogs of a few of the set's bundles: what these have, and what they have not."""
+    draw, everyone = random.Random(5), [bundle.id for bundle in data.bundles]
+    found = []
+    for _ in range(CATALOGS):
+        size = min(draw.randint(4, 10), len(everyone) - 2)
+        needed = sorted(frozenset().union(*(right for _, right in draw.sample(asked, 3))))
+        few = {*draw.sample(needed, min(len(needed), size - 1))}
+        few |= {*draw.sample(sorted({*everyone} - few), size - len(few))}
+        bundles = [bundle for bundle in data.bundles if bundle.id in few]
+        tools = {id_ for bundle in bundles for id_ in bundle.tools}
+        search = make_search(replace(data, bundles=bundles, tools=[tool for tool in data.tools if tool.id in tools]))
+        for situation, of in zip(SMALL, (True, False), strict=True):
+            some = [(request, right) for request, right in asked if bool(right & few) is of]
+            for request, right in draw.sample(some, min(8, len(some))):
+                found.append(Judged(situation, search.rank_bundles(request, frozenset(few)), right & few))
+    return [row for row in found if row.ranking.scored]
+
+
 def fitted(sets: Sequence[Sequence[Judged]]) -> Calibration:
+    sets = [[row for row in of if row.situation in SITUATIONS] for of in sets]
     rows = [(row, (0.5 if row.situation == "absent" else 1.0) / len(of) ** 0.5) for of in sets for row in of]
     found = fit_logistic(
         [row.evidence for row, _ in rows],
@@ -133,7 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--labels", type=int, default=400)
     parser.add_argument("--fit", action="store_true", help="print the calibration of all sets together")
     options = parser.parse_args(arguments)
-    found = {data.name: (catalog_for(data), judged(data, asked)) for data, asked in labelled(options)}
+    found = {
+        data.name: (catalog_for(data), judged(data, asked) + in_small_catalogs(data, asked))
+        for data, asked in labelled(options)
+    }
     if options.fit:
         made = fitted([rows for _, rows in found.values()])
         print(f"{made.labels} rows of {', '.join(found)}: bias {made.bias}, weights {made.weights}")
@@ -142,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kin = next((group for group in KIN if name in group), {name})
         others = [of for other, (_, of) in found.items() if other not in kin]
         by_others = under(catalog, fitted(others)) if others else catalog
-        for situation in SITUATIONS:
+        for situation in (*SITUATIONS, *SMALL):
             mine = [row for row in rows if row.situation == situation]
             print(f"{name:16} others  {situation:7} {line(settled(by_others, mine))}  ({len(mine)})", flush=True)
         mine = [row for row in rows if row.situation == "all"]

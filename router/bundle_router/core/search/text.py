@@ -10,7 +10,7 @@ Rules:
 4. Stemming is a port (`Stem`): the same stemmer must have made the index.
 5. Neighbouring words also give one joined term ("resource group"), which only ever adds to a match.
 6. In a request, words inside names (`acme/billing-api`, `new-checkout-ui`, addresses) weigh less: they say what is
-   touched, not what is wanted. A file's ending says its application (`.docx`: Word document).
+   touched, not what is wanted. A file's ending says its application (`.docx`: Word document), an address a page.
 7. A request in another language loses that language's stop words, where more of these stand in it than English ones.
 8. Nothing here fails on any string: lone surrogates, controls and 32,768 characters are just text.
 """
@@ -107,8 +107,9 @@ _ENDING: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9]{1,5})\b")
 
 
 def kinds_in(text: str) -> str:
-    """Return words for the kinds of the files that a text names."""
-    return " ".join(FILE_KINDS.get(ending.lower(), "") for ending in dict.fromkeys(_ENDING.findall(text)))
+    """Return words for what a text names: the kinds of its files, a page where it has an address."""
+    kinds = [FILE_KINDS.get(ending.lower(), "") for ending in dict.fromkeys(_ENDING.findall(text))]
+    return " ".join((*kinds, "url web page" if "://" in text else ""))
 
 
 def foreign_stop_words(found: Collection[str]) -> frozenset[str]:
@@ -185,10 +186,8 @@ class Analyzer:
         parts = text.split()
         names = [part for part in parts if not part.isalpha() and _NAME.search(part[:MAX_NAME])]
         proper = frozenset(stem(word) for word in words(" ".join(_PROPER.findall(text))))
-        if not names:
-            return Terms(tuple(dict.fromkeys(stems)), tuple(pairs), proper=proper)
-        others = " ".join(part for part in parts if part.isalpha() or not _NAME.search(part[:MAX_NAME]))
-        named = {*self.stems(" ".join(names), limit=limit)} - {*self.stems(others, limit=limit)}
+        others = [part for part in parts if part.isalpha() or not _NAME.search(part[:MAX_NAME])] if names else ()
+        named = {*self.stems(" ".join(names), limit=limit)} - {*self.stems(" ".join(others), limit=limit)}
         kinds = [one for one in self.stems(kinds_in(text)) if one not in foreign]
         plain = tuple(dict.fromkeys((*stems, *kinds)))
         return Terms(plain, tuple(pairs), frozenset(named.difference(kinds)), proper)
