@@ -325,7 +325,10 @@ def test_a_folder_of_its_name_that_is_no_run_makes_room(runs: Any, left: str) ->
         (runs.path / "r-1" / left).touch()  # empty, as power loss may leave it
     else:
         (runs.path / "r-1" / left).mkdir(parents=True, exist_ok=True)
-    runs.open().append("routing", runs.record(0))
+    opening = threading.Thread(target=lambda: runs.open().append("routing", runs.record(0)), daemon=True)
+    opening.start()
+    opening.join(30)
+    assert not opening.is_alive(), "it waits for a creation that nobody is at"
     assert runs.archive.verify("r-1").ok
     assert [path.name for path in runs.path.iterdir() if path.name.startswith(".creating")] == []
 
