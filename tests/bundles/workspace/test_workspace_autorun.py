@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -265,7 +266,7 @@ def test_a_link_to_the_interpreter_is_not_replaced_by_a_program(run: Any, worksp
 # --- what other programs run ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", autorun.NAMES)
+@pytest.mark.parametrize("name", [name for name in autorun.NAMES if name != "HEAD"])
 def test_write_file_writes_nothing_that_programs_outside_run_unasked(workspace: Path, name: str) -> None:
     expected = {"git_internals"} if name == ".git" else {"autorun"}
     assert {refusal(workspace, name), refusal(workspace, f"{name}/x"), refusal(workspace, f"deep/{name}")} == expected
@@ -278,8 +279,27 @@ def test_by_another_name_they_are_not_written_either(workspace: Path) -> None:
     (workspace / "settings").symlink_to(".vscode")
     (workspace / "my-env").mkdir()
     (workspace / "my-env" / "pyvenv.cfg").write_text("home = /usr/bin")
-    for path in ("settings/tasks.json", "my-env/lib/x.pth", "other/pyvenv.cfg", "a.code-workspace"):
+    for path in (
+        *("settings/tasks.json", "my-env/lib/x.pth", "other/pyvenv.cfg", "a.code-workspace", "mise.local.toml"),
+        *(".mise.production.local.toml", ".rprofile", "deep/.RDATA"),
+    ):
         assert refusal(workspace, path) == "autorun", path
+
+
+FILES = {
+    "config": '[core]\nrepositoryformatversion = 0\nbare = false\nworktree = "."\nfsmonitor = "touch ran; false"\n',
+    "refs/heads/x": "", "objects/x": "", "HEAD": "ref: refs/heads/main\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(FILES)))
+def test_a_repository_without_a_git_folder_is_not_made_by_write_file(workspace: Path, order: tuple[str, ...]) -> None:
+    """git takes such a folder for a repository, and a prompt that asks it for the branch runs what its config names."""
+    refused = [name for name in order if refusal(workspace, f"sub/{name}", FILES[name])]
+    subprocess.run(["git", "-C", workspace / "sub", "status"], check=False, capture_output=True)
+    assert not list(workspace.rglob("ran"))
+    assert "HEAD" in refused
+    assert refusal(workspace, "src/head/x.py") == ""
 
 
 @pytest.mark.parametrize("name", [name for names, _ in autorun.ORDINARY for name in names])

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from bundle_router.tools.repo.beneath import Identity
-from bundle_router.tools.repo.phrases import count
+from bundle_router.tools.repo.refusals import count
 
 
 class Hidden:

@@ -23,8 +23,7 @@ from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.gitrefs import is_revision
 from bundle_router.tools.repo.gitview import GitView, repository
-from bundle_router.tools.repo.phrases import count, show_name
-from bundle_router.tools.repo.refusals import hidden, outside
+from bundle_router.tools.repo.refusals import count, hidden, outside, show_name
 
 _DATE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z :.,+/-]{0,63}")
 _MAX_NAMES_BYTES: Final = 8 * 1024 * 1024

@@ -62,8 +62,6 @@ class TextSearch(Protocol):
     def __call__(self, query: Ripgrep, root: Root, context: ToolContext) -> Generator[FileHits, None, None]: ...
 
 
-# --- expressions ----------------------------------------------------------------------------------------------------
-
 MAX_PROGRAM_BYTES: Final = 64 * 1024 * 1024
 """re2's memory for one expression. A pattern that needs more is refused when it is compiled."""
 

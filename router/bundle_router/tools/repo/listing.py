@@ -15,7 +15,7 @@ from pydantic import Field
 from bundle_router.core.models import Frozen, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.confinement import FolderEntry, Root, workspace
-from bundle_router.tools.repo.phrases import count, show_name
+from bundle_router.tools.repo.refusals import count, show_name
 
 SCAN_ENTRIES: Final = 100_000
 """Entries looked at in one call. Beyond it the total is unknown, and the result says so."""

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from bundle_router.core.models import Frozen, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.confinement import Root, read_up_to, workspace
-from bundle_router.tools.repo.phrases import count, show_name
+from bundle_router.tools.repo.refusals import count, show_name
 
 DEFAULT_LINES: Final = 2000
 """Lines returned when no `end` is given."""

@@ -22,7 +22,7 @@ from bundle_router.tools.repo import rg, scanning
 from bundle_router.tools.repo.children import find_binary
 from bundle_router.tools.repo.confinement import workspace
 from bundle_router.tools.repo.hits import FileHits, Line, Ripgrep, TextSearch, bad_pattern
-from bundle_router.tools.repo.phrases import count, show_name
+from bundle_router.tools.repo.refusals import count, show_name
 
 LINE_CHARS: Final = 400
 """Characters shown of one line, round the first match."""

@@ -15,18 +15,28 @@ from typing import Final
 
 PROTECTED: Final = (
     ((".git",), "git: hooks, and commands named in config (fsmonitor, pager, filters, ssh)"),
+    (("HEAD",), "git: a folder with a file of this name, `objects` and `refs` is a repository, whose `config` counts"),
     ((".hg", ".svn", ".jj"), "Mercurial, Subversion, Jujutsu: hooks and config"),
     ((".husky", ".githooks", "lefthook.yml", ".lefthook.yml", "lefthook-local.yml"), "git, at each commit, as hooks"),
     ((".pre-commit-config.yaml",), "pre-commit, at each commit"),
-    ((".envrc", "mise.toml", ".mise.toml", ".mise", ".config/mise", ".config/direnv"), "direnv and mise, on entering"),
+    ((".envrc", ".config/direnv", ".shadowenv.d", ".rtx.toml"), "direnv, shadowenv, rtx, on entering"),
+    (("mise.toml", ".mise.toml", ".mise", "mise/config.toml", ".config/mise", ".config/mise.toml"), "mise"),
     ((".venv", "venv", ".conda", ".pixi"), "Python, and shells and editors that activate an environment they find"),
     ((".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".devcontainer.json"), "editors: tasks, settings"),
+    ((".helix", ".nova", ".theia", ".vs", ".externalToolBuilders", ".gitpod.yml"), "editors: language servers, tasks"),
     ((".exrc", ".vimrc", ".nvimrc", ".nvim.lua", ".lvimrc", ".dir-locals.el"), "vim, Neovim and Emacs, on opening"),
     ((".claude", ".mcp.json", ".cursor", ".codex", ".gemini", ".windsurf", ".roo", ".continue"), "agents: hooks"),
+    (("opencode.json", "opencode.jsonc", ".opencode", "crush.json", ".crush.json", ".qwen", ".kiro"), "agents: MCP"),
+    ((".amazonq", ".clinerules/hooks", ".aider.conf.yml", ".factory", ".github/hooks", ".junie", ".trae"), "agents"),
+    ((".pdbrc", ".gdbinit", ".lldbinit", ".perldb", ".Rprofile", ".RData", ".octaverc"), "debuggers, R, Octave"),
+    ((".irbrc", ".pryrc", ".iex.exs", ".ghci", ".ocamlinit", ".erlang"), "interpreters that are typed to, at start"),
     ((".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".inputrc"), "bash and sh"),
+    ((".bash_aliases", ".cshrc", ".tcshrc", ".login", ".xprofile", ".xinitrc", ".xsession", ".xsessionrc"), "logins"),
     ((".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".config/fish"), "zsh and fish"),
     ((".gitconfig", ".config/git", ".ssh", ".gnupg"), "git, ssh and GnuPG, in a home folder"),
     ((".config/autostart", ".config/systemd", ".config/nvim", ".local/bin", ".local/lib"), "a login session"),
+    ((".emacs", ".emacs.d", ".vim", ".tmux.conf", ".screenrc", ".psqlrc", ".sqliterc"), "their programs, at start"),
+    ((".pyenv", ".rbenv", ".nvm", ".asdf", ".sdkman", ".bun", ".cargo/bin", ".rustup"), "shells, by `PATH`"),
     (("sitecustomize.py", "usercustomize.py"), "Python, at each start with this folder on its path"),
 )
 """(paths, who runs them)."""
@@ -37,18 +47,20 @@ ORDINARY: Final = (
     (("pyproject.toml", "setup.py", "conftest.py", "noxfile.py", "tox.ini"), "build and test tools, when asked"),
     (("Cargo.toml", "build.rs", ".cargo/config.toml"), "cargo, when asked (and rust-analyzer when it is opened)"),
     (("Dockerfile", "docker-compose.yml", ".github/workflows", ".gitlab-ci.yml"), "containers and CI, after a push"),
+    (("flake.nix", "shell.nix", "devenv.nix", "devbox.json"), "nix, when asked, or where an .envrc says so"),
+    (("eslint.config.js", ".prettierrc.js", ".pylintrc", ".rubocop.yml"), "linters, when asked, and editors'"),
     (("CLAUDE.md", "AGENTS.md", ".env", ".tool-versions", ".python-version", ".nvmrc"), "read as text or values"),
 )
 """(paths, who runs them): agents may change these."""
 
 NAMES: Final = tuple(name for names, _ in PROTECTED for name in names)
-_PARTS: Final = frozenset(tuple(name.split("/")) for name in NAMES)
-_SPECIAL: Final = re.compile(r".+\.code-workspace|.+\.sublime-project")
+_PARTS: Final = frozenset(tuple(name.casefold().split("/")) for name in NAMES if name != "HEAD")
+_SPECIAL: Final = re.compile(r".+\.code-workspace|.+\.sublime-project|\.?mise\.[\w.-]+\.toml")
 ENVIRONMENT_MARKERS: Final = ("pyvenv.cfg", "conda-meta")
 """A folder that holds one of these is an environment, whatever it is called."""
 
 
-def autorun_part(parts: Sequence[str]) -> str:
+def autorun_part(parts: Sequence[str], *, is_file: bool = False) -> str:
     """Return the first part of a relative path that outside programs run by themselves; empty if there is none.
 
     Some file systems take `.GIT`, `.git.` and `.git ` for `.git`, so they all count.
@@ -58,4 +70,4 @@ def autorun_part(parts: Sequence[str]) -> str:
         named = (part,) in _PARTS or tuple(plain[at : at + 2]) in _PARTS
         if named or part in ENVIRONMENT_MARKERS or _SPECIAL.fullmatch(part):
             return parts[at]
-    return ""
+    return "HEAD" if is_file and plain[-1:] == ["head"] else ""

@@ -46,7 +46,7 @@ def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, pr
     """Return what a program in this root is kept from. What does not exist, or is out of its reach, is left out."""
     top = Path(root.path)
     code = router_code(root.path)
-    unasked = [top / name for name in NAMES if protect_git or name != ".git"]
+    unasked = [top / name for name in NAMES if protect_git or name not in (".git", "HEAD")]
     autorun = [_seen(path) for path in (*unasked, *_environments(root)) if path not in map(Path, code.places)]
     real = [Path(os.path.realpath(path)) for path in context.protected]
     protected = [_seen(path) for path in real if path.is_relative_to(top) or top.is_relative_to(path)]

@@ -70,7 +70,7 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
         relative = root.relative(arguments.path)
         parent, _, name = relative.rpartition("/")
         _check_name(relative, name, asked=arguments.path)
-        _refuse_autorun((*PurePosixPath(root.within).parts, *PurePosixPath(relative).parts), relative)
+        _refuse_autorun((*PurePosixPath(root.within).parts, *PurePosixPath(relative).parts), relative, is_file=True)
         with _parent_folder(root, parent or ".", protected) as folder, _one_at_a_time:
             _refuse_place(location(folder, root.fd, root.path) / name, root, protected)
             before = _check_existing(folder, name, relative, arguments)
@@ -98,8 +98,8 @@ def _check_name(relative: str, name: str, *, asked: str) -> None:
         raise ToolFailure(f"{relative[:200]!a} contains a control character", code="invalid_path")
 
 
-def _refuse_autorun(parts: Sequence[str], shown: str) -> None:
-    part = autorun_part(parts)
+def _refuse_autorun(parts: Sequence[str], shown: str, *, is_file: bool = False) -> None:
+    part = autorun_part(parts, is_file=is_file)
     if part.casefold().rstrip(". ") == ".git":
         raise ToolFailure(f"{shown!r} lies in a .git, which is not written by tools", code="git_internals")
     if part:
