@@ -94,6 +94,7 @@ def test_people_read_counts_of_bundles_and_of_tools_apart_with_examples(shell: S
         "  lose the tool docs.fetch (4), docs.search (4)",
         "  such as r-0/1 (reviewer / review), r-1/1 (reviewer / review), and 2 more",
     ]
+    assert "  -bundle:docs.fetch -docs.fetch -docs.search  " in said[7]
 
 
 def test_what_is_only_a_part_says_so(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,14 +138,7 @@ def _decisions(count: int) -> str:
 
 
 def _cells(item: Replayed) -> tuple[object, ...]:
-    gained = " ".join(f"+{name}" for name in (*item.gained, *item.gained_tools))
-    lost = " ".join(f"-{name}" for name in (*item.lost, *item.lost_tools))
-    return (
-        item.run_id,
-        item.seq,
-        f"{item.workflow} / {item.role} / {item.step}",
-        item.outcome,
-        gained,
-        lost,
-        " ".join(item.differs),
-    )
+    gained = " ".join((*(f"+bundle:{id_}" for id_ in item.gained), *(f"+{name}" for name in item.gained_tools)))
+    lost = " ".join((*(f"-bundle:{id_}" for id_ in item.lost), *(f"-{name}" for name in item.lost_tools)))
+    step = f"{item.workflow} / {item.role} / {item.step}"
+    return (item.run_id, item.seq, step, item.outcome, gained, lost, " ".join(item.differs))
