@@ -349,6 +349,14 @@ def test_every_link_of_the_overview_leads_to_what_it_counts(tmp_path: Path) -> N
             assert client.get(f"{path}.json?{query}").json().get("total", 1) > 0, link
 
 
+def test_marks_of_a_run_lead_to_the_calls_and_steps_they_count(client: TestClient) -> None:
+    shown = html.unescape("".join(client.get(f"/runs?{mark}=1").text for mark in ("degraded", "failed", "denied")))
+    marks = re.findall(r'<a class="chip \w+" href="/(\w+)\?([^"]+)">. (\d+) (denied|failed|degraded)</a>', shown)
+    assert {word for *_, word in marks} == {"denied", "failed", "degraded"}
+    for page, query, count, word in marks:
+        assert client.get(f"/{page}.json?{query}").json()["total"] == int(count), (page, query, word)
+
+
 def test_the_overview_has_calls_by_principal_and_how_each_day_was_settled(
     client: TestClient, reader: RunReader
 ) -> None:
