@@ -188,7 +188,7 @@ def test_whatever_a_modern_server_answers_comes_to_the_same_over_both_ways(
     bench: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     ours = outcome(bench, ANSWERS[name])
-    monkeypatch.setattr(OneOrigin, "posts", lambda _self, _pool: None)
+    monkeypatch.setattr(OneOrigin, "modern_posts", lambda _self, _pool: None)
     assert ours == outcome(bench, ANSWERS[name])
 
 

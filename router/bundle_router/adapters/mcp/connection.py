@@ -3,7 +3,7 @@
 Rules:
 1. What is entered in a task is left in that task (cancel scopes insist on it): the owner opens the transport and the
    session, waits, and closes them. Requests never do; they run in tasks of their own, so one of them can't hold up,
-   cancel or fail another. Those by `posts` need none: they touch nothing of the SDK's.
+   cancel or fail another. Those by a `carrier` need none: they touch nothing of the SDK's.
 2. A caller that gives up (its time is up, or it was cancelled) is let go at once. Telling the server happens behind
    its back.
 3. Closing is bounded, and the processes and sockets are gone when it is done.
@@ -46,7 +46,7 @@ class Wire(Protocol):
     def pid(self) -> int:
         """The server's process; 0 where it has none here."""
 
-    def posts(self, *, is_modern: bool) -> RequestCarrier | None:
+    def carrier(self, *, is_modern: bool) -> RequestCarrier | None:
         """Return what carries requests beside the SDK, if anything does."""
 
 
@@ -124,7 +124,7 @@ class Connection:
                 await stack.enter_async_context(session)
                 await sdk.negotiate(session, self._era)
                 self._wire.settled()
-                session.posts = self._wire.posts(is_modern=session.is_modern)
+                session.carrier = self._wire.carrier(is_modern=session.is_modern)
                 self.identity = _identity(session)
                 if not self._ready.done():
                     self._ready.set_result(session)
@@ -201,14 +201,14 @@ class Connection:
     ) -> dict[str, Any]:
         """Return the result, unread. Raises ServerFault (`timeout` among them), RpcError."""
         session = self._session
-        if session is not None and session.posts_for(client) is not None and self.alive:
+        if session is not None and session.carrier_for(client) is not None and self.alive:
             try:
                 async with asyncio.timeout(timeout_s):
                     return await session.post(method, params, schema, client)
             except TimeoutError:
                 raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True) from None
             except Elsewhere:
-                session.posts = None  # the SDK follows redirects within the origin, here and from now on
+                session.carrier = None  # the SDK follows redirects within the origin, here and from now on
         work = asyncio.get_running_loop().create_task(self._request(method, params, schema, client))
         self._behind.add(work)
         work.add_done_callback(self._forget)
@@ -268,8 +268,8 @@ class Connection:
     async def close(self) -> None:
         """Ends it: politely, then by cancelling. Returns when nothing of it is left; never raises."""
         self._stop.set()
-        if self._session is not None and self._session.posts is not None:
-            self._session.posts.close()
+        if self._session is not None and self._session.carrier is not None:
+            self._session.carrier.close()
         for work in list(self._behind):
             work.cancel()
         owner = self._owner

@@ -126,7 +126,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         kept = {name: response.headers[name] for name in ("www-authenticate",) if name in response.headers}
         return _answer(status, f"HTTP {status}", kept)
 
-    def posts(self, pool: TcpPool) -> ModernPosts | None:
+    def modern_posts(self, pool: TcpPool) -> ModernPosts | None:
         """Return the requests that need no more than this address; None where it holds credentials of its own."""
         url = self._url
         if url.userinfo:

@@ -107,7 +107,7 @@ class RawSession(ClientSession):
         self._on_change = on_change
         self._followed: dict[str, list[Callable[[], None]]] = {}
         self._level_set = ""  # of its log, in the handshake era
-        self.posts: RequestCarrier | None = None
+        self.carrier: RequestCarrier | None = None
         self._mirrored: dict[str, tuple[Mapping[str, Any], Mapping[Any, str]]] = {}
 
     async def _heard(self, message: Any) -> None:
@@ -156,20 +156,20 @@ class RawSession(ClientSession):
         finally:
             self._asking.remove(client)
 
-    def posts_for(self, client: Client | None) -> RequestCarrier | None:
+    def carrier_for(self, client: Client | None) -> RequestCarrier | None:
         """Return what carries the client's requests beside the SDK; None where that would not hear what the client
         wants, or what it is asked."""
         hears = client is not None and (client.progress or client.log_level or (client.ask and not self.is_modern))
-        return None if hears else self.posts
+        return None if hears else self.carrier
 
     async def post(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
     ) -> dict[str, Any]:
-        """As `request`, by `posts`, which there have to be. Raises ServerFault, RpcError, Elsewhere."""
+        """As `request`, by `carrier`, which there has to be. Raises ServerFault, RpcError, Elsewhere."""
         params, opts = await self._stamped(method, params, schema, client)
-        assert self.posts is not None  # noqa: S101 - the caller has looked
-        with traced(method, self.posts.number, params):
-            return await self.posts.request(method, params, opts.get("headers", {}), self._on_change)
+        assert self.carrier is not None  # noqa: S101 - the caller has looked
+        with traced(method, self.carrier.number, params):
+            return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
 
     async def _stamped(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None

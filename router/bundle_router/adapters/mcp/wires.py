@@ -106,7 +106,7 @@ class StdioWire:
     def settled(self) -> None:
         return
 
-    def posts(self, *, is_modern: bool) -> LineRequests:
+    def carrier(self, *, is_modern: bool) -> LineRequests:
         return self._pipes.requests
 
 
@@ -124,7 +124,7 @@ class HttpWire:
     def settled(self) -> None:
         self.transport.ready = True
 
-    def posts(self, *, is_modern: bool) -> ModernPosts | None:
+    def carrier(self, *, is_modern: bool) -> ModernPosts | None:
         return self.modern_posts if is_modern else None
 
 
@@ -159,4 +159,4 @@ async def http_wire(
             yield streams, HttpWire(transport)
         return
     async with open_client(transport, auth) as client, sdk.open_http(url, client, bounds.max_message_bytes) as streams:
-        yield streams, HttpWire(transport, transport.posts(pool) if auth is None else None)
+        yield streams, HttpWire(transport, transport.modern_posts(pool) if auth is None else None)
