@@ -27,16 +27,6 @@ from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.core.tools.reusable_results import may_repeat
 from bundle_router.core.tools.shaping.media_forms import media_form
-from bundle_router.engine.arguments import (
-    Arguments,
-    check_arguments,
-    check_key,
-    keyed_digest,
-    may_hold_handles,
-    read_arguments,
-    with_artifacts,
-    without_payloads,
-)
 from bundle_router.engine.calls import KeyTaken, admit, once, perform, within_tree
 from bundle_router.engine.flow import (
     CallPorts,
@@ -49,7 +39,20 @@ from bundle_router.engine.flow import (
     on_store,
 )
 from bundle_router.engine.open_runs import FIRST_STEP, OpenRun, RunEnd, RunTable, recorded_decision
-from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable
+from bundle_router.engine.results import (
+    AdmittedCall,
+    Arguments,
+    CallRequest,
+    Result,
+    check_arguments,
+    check_key,
+    keyed_digest,
+    may_hold_handles,
+    read_arguments,
+    recordable,
+    with_artifacts,
+    without_payloads,
+)
 from bundle_router.engine.route import Messages, accepted, prepare, route
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
@@ -146,7 +149,8 @@ class Engine:
         as reading takes. Not `reads_on`: as far as it is known here, for what is appended by comparison. Raises
         UnknownRun, and RequestError for a decision that is none of this run's."""
         run = None if reads_on else self.runs.get(run_id)
-        run = run or self.runs.reading(run_id)
+        if run is None or not run.knows(decision_id):
+            run = self.runs.reading(run_id)
         if run is None:
             raise _no_decision(run_id)
         superseded = ""
@@ -254,16 +258,19 @@ class Engine:
         return read_arguments(self.ports.redactor, arguments, self.catalog.settings.limits.max_argument_bytes)
 
     async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
-        state = await self.state_async(run.id, decision_id)
+        state = await self.state_async(run.id, decision_id, reads_on=False)  # `admit` hears of what came since
         at = CallPorts(self.ports, self.runs, run)
-        if isinstance(request.name, str):
-            await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
+        await self._verify(run, request, state, decision_id)
         recorded = await without_payloads(self.ports, request.arguments)
         if not may_hold_handles(recorded):
             return await self._once(at, request.with_arguments(recorded), state, decision_id)
         artifact = partial(self.runs.artifact, run.id)
         async with with_artifacts(self.ports, state, artifact, str(request.name), recorded) as filled:
             return await self._once(at, request.with_arguments(filled), state, decision_id)
+
+    async def _verify(self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None) -> None:
+        if isinstance(request.name, str):
+            await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
 
     async def _once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
         async def make() -> Result | KeyTaken:
@@ -282,7 +289,7 @@ class Engine:
         `state` may be older: it says for which tool the arguments are checked, and `admit` whether it still is that."""
         while True:
             checked = await check_arguments(self.ports, state, recordable(request.name), request.arguments)
-            state = await self.state_async(at.run.id, decision_id, reads_on=False)  # `admit` hears of what came since
+            state = await self.state_async(at.run.id, decision_id, reads_on=False)
             if request.joins and state.decided.fixed_list:
                 request = replace(request, joins=False)
             tree = self.runs.tree_spent(at.run)
@@ -291,6 +298,8 @@ class Engine:
                 return await within_tree(at, found)
             if found is not None:
                 return found
+            state = await self.state_async(at.run.id, decision_id)
+            await self._verify(at.run, request, state, decision_id)
 
     async def _answer(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
         """Return what a meta-tool other than `call_tool` gives."""

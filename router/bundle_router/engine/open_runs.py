@@ -122,6 +122,11 @@ class OpenRun:
                 return record
         raise self.moved_too_often()
 
+    def knows(self, decision_id: str | None) -> bool:
+        """Return whether the decision, or any where none is named, is among what was read."""
+        with self.lock:
+            return self.fold.branch_of(decision_id) is not None if decision_id else self.fold.has_decided
+
     def branch_of(self, decision_id: str | None) -> str:
         """Return the branch of a decision (None: the one that is meant where none is named). Raises RequestError."""
         branch = self.fold.branch_of(decision_id) if decision_id else self.fold.current_branch

@@ -1,38 +1,268 @@
-"""What a call came to: shaped, its artifacts stored, and its end in the record.
+"""What a call takes and what it came to: arguments read, bounded and filled; results shaped, their artifacts stored,
+and their end in the record.
 
 Rules:
 1. Records are bounded: names and codes are cut, results shaped, and media are artifacts.
 2. Whatever ends counts in the budgets (`core.decide.budgets`), and every end says what its step's has come to.
+3. Handles of artifacts in arguments become the bytes, or the files, that they stand for: only artifacts of the run and
+   of its ancestors stand for anything. Bytes in what is recorded of arguments become artifacts.
+4. A tool that wants a path gets that of a read-only copy, which is gone when the call has ended. Only tools on this
+   machine: a server elsewhere can't read it, and is told nothing of our folders.
+5. An artifact that is not there, can't be read or is too large, or a path that can't be given, makes the arguments
+   unusable; the tool is not called.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.core.catalog import Server
 from bundle_router.core.decide import activation as sticky_set
+from bundle_router.core.decide.budgets import HEAD, shortened
 from bundle_router.core.models import Activation, Block, Outcome
 from bundle_router.core.models.artifacts import Stored
+from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.call_records import CallFinished, ShapedSize
+from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, file_name, filled, handles_in
 from bundle_router.core.tools.meta_tools.definitions import READERS
+from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import Blob, Part, Shaped, is_small, shape
+from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.arguments import MAX_NAME, Arguments, shortened
 from bundle_router.engine.flow import EnginePorts
 from bundle_router.engine.open_runs import OpenRun
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState
-from bundle_router.errors import CorruptRun, StorageError
+from bundle_router.errors import CorruptRun, RequestError, StorageError
+from bundle_router.ports import Redactor, Scratch
+
+MAX_NAME: Final = 200
+MAX_KEY: Final = 200
+"""Characters of a name, or of a reason, in a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a caller gave as arguments. `text` is what the record holds of it; `wrong` says why it can't be used:
+    the code, and the rest of a sentence that begins with "The arguments of … ". `asked` is the value as the caller gave
+    it, where something else has taken the place of artifact handles in it; `files` are the paths among that. `blobs`
+    are the bytes that `text` names by their handles; they are stored when the call begins."""
+
+    value: Mapping[str, Any]
+    text: str
+    wrong: tuple[str, str] | None = None
+    asked: Mapping[str, Any] | None = None
+    files: tuple[str, ...] = ()
+    blobs: tuple[Blob, ...] = ()
+
+
+def read_arguments(redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
+    """Return the arguments as an object and as the record's text, secrets taken out by name and by shape. An object as
+    JSON text is taken too: that is how some providers hand it over."""
+    if isinstance(arguments, str):
+        if len(arguments) > max_bytes:
+            return _too_large(redactor, arguments, max_bytes)
+        try:
+            arguments = json.loads(arguments or "{}", parse_constant=_no_constant)
+        except (ValueError, RecursionError) as wrong:
+            return _not_json(wrong)
+    if not isinstance(arguments, Mapping):
+        kind = type(arguments).__name__
+        return Arguments({}, encode({"not_an_object": kind}), ("not_an_object", "must be an object, with its names."))
+    value = dict(arguments)
+    try:
+        text = encode(value)
+    except (TypeError, ValueError, RecursionError) as wrong:
+        return _not_json(wrong, sorted(str(name)[:MAX_NAME] for name in list(value)[:50]))
+    if len(text) > max_bytes:
+        return _too_large(redactor, text, max_bytes)
+    redacted = redactor.redact_value(value)
+    return Arguments(value, text if redacted is value else encode(redacted))
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _not_json(wrong: Exception, names: list[str] | None = None) -> Arguments:
+    reason = "they are nested too deep" if isinstance(wrong, RecursionError) else str(wrong)[:MAX_NAME]
+    text = encode({"not_json": reason} | ({"names": names} if names is not None else {}))
+    return Arguments({}, text, ("not_json", f"are not JSON: {reason}."))
+
+
+def _too_large(redactor: Redactor, text: str, max_bytes: int) -> Arguments:
+    # Redacted before it is cut: half a secret is not recognised as one.
+    head = redactor.redact(text[: 16 * HEAD])[:HEAD]
+    kept = encode({"too_large": len(text), "digest": digest(text), "head": head})
+    return Arguments({}, kept, ("too_large", f"are {len(text):,} bytes, at most {max_bytes:,} are taken."))
+
+
+# --- artifacts -----------------------------------------------------------------------------------------------------
+
+INLINE_CHARS: Final = 32_768
+"""Arguments and results up to this size are dealt with on the event loop; larger ones, and media, in a thread."""
+Artifact = Callable[[str], bytes]
+"""The bytes of an artifact that the run may use, by digest. Raises KeyError, CorruptRun, StorageError."""
+
+
+class _Unusable(Exception):
+    """Why arguments can't be used: the code, and the rest of a sentence that begins "The arguments of … "."""
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence
+
+
+def may_hold_handles(arguments: Arguments) -> bool:
+    """Return whether something in the arguments may stand for an artifact."""
+    return arguments.wrong is None and PREFIX in arguments.text
+
+
+@asynccontextmanager
+async def with_artifacts(
+    ports: EnginePorts, state: RunState, artifact: Artifact, name: str, arguments: Arguments
+) -> AsyncIterator[Arguments]:
+    """Give the arguments with bytes and paths in place of handles, where the schema of the tool that is meant wants
+    such. What is recorded stays as it was."""
+    cards = state.catalog.cards
+    card = cards.get(resolve(name, cards, state.surface.canonical).name)
+    found = handles_in(arguments.value, card.input_schema()) if card is not None else ()
+    if card is None or not found:
+        yield arguments
+        return
+    scratch = ports.scratch() if ports.scratch is not None else None
+    filler = ArtifactFiller(ports, state, artifact, state.catalog.servers[card.server], scratch)
+    limit = state.catalog.settings.limits.max_result_bytes
+    try:
+        yield await asyncio.to_thread(_filled, filler, arguments, found, limit)
+    finally:
+        if scratch is not None:
+            scratch.close()
+
+
+async def without_payloads(ports: EnginePorts, arguments: Arguments) -> Arguments:
+    """Return the arguments with artifacts of the run in place of bytes (base64, `data:` URIs) in what is recorded of
+    them. The tool gets them as they came. They are stored when the call begins: one that is refused leaves none."""
+    if arguments.wrong is not None or len(arguments.text) < LONG:
+        return arguments
+    if len(arguments.text) < INLINE_CHARS:
+        return _without(ports, arguments)
+    return await asyncio.to_thread(_without, ports, arguments)
+
+
+def _without(ports: EnginePorts, arguments: Arguments) -> Arguments:
+    references = References(ports.describe)
+    value = references.value(json.loads(arguments.text))
+    return replace(arguments, text=encode(value), blobs=references.blobs) if references.blobs else arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFiller:
+    """What it takes to put an artifact in the place of its handle."""
+
+    ports: EnginePorts
+    state: RunState
+    artifact: Artifact
+    server: Server
+    scratch: Scratch | None
+
+    def read(self, handle: Handle) -> bytes:
+        uri = f"{PREFIX}{handle.sha256}"
+        try:
+            return self.artifact(handle.sha256)
+        except KeyError:
+            raise _Unusable("not_found", f"name {uri}, which this run does not have.") from None
+        except (CorruptRun, StorageError) as trouble:
+            self.ports.diagnostics.event("error", "artifact.unread", run_id=self.state.run_id, uri=uri, error=trouble)
+            raise _Unusable("storage", f"name {uri}, which can't be read.") from None
+
+    def fill(self, handle: Handle, data: bytes) -> str:
+        """Return what stands in the handle's place."""
+        mime_type = self.ports.describe(data).mime_type
+        if handle.want != "path":
+            return encoded(data, handle.want, mime_type)
+        if self.scratch is None or not self.server.traits.here:
+            what = f"give {PREFIX}… where a path is wanted, and server {self.server.name!r} is not on this machine"
+            raise _Unusable("no_path", f"{what}: it can't read the file. Give it where content is wanted instead.")
+        within = str(Path(self.state.root, self.server.files)) if self.server.files is not None else ""
+        try:
+            return self.scratch.put(file_name(handle.sha256, mime_type), data, within=within)
+        except StorageError as trouble:
+            self.ports.diagnostics.event("error", "artifact.not_handed", run_id=self.state.run_id, error=trouble)
+            raise _Unusable("storage", "name an artifact that can't be put into a file.") from None
+
+
+def _filled(filler: ArtifactFiller, arguments: Arguments, found: tuple[Handle, ...], max_bytes: int) -> Arguments:
+    texts: dict[tuple[str | int, ...], str] = {}
+    total = 0
+    try:
+        for handle in found:
+            data = filler.read(handle)
+            total += len(data)
+            if total > max_bytes:
+                raise _Unusable("too_large", f"stand for over {max_bytes:,} bytes of artifacts.")
+            texts[handle.place] = filler.fill(handle, data)
+    except _Unusable as wrong:
+        return replace(arguments, wrong=(wrong.code, wrong.sentence))
+    files = dict.fromkeys(texts[handle.place] for handle in found if handle.want == "path")
+    return replace(arguments, value=filled(arguments.value, texts), asked=arguments.value, files=tuple(files))
+
+
+def check_key(redactor: Redactor, key: object) -> None:
+    """Check the key of a call. Raises RequestError for what is no key or looks like a secret: records keep it."""
+    if not isinstance(key, str) or len(key) > MAX_KEY or redactor.redact(key) != key:
+        raise RequestError(
+            f"a call's key is a text of at most {MAX_KEY} characters that does not look like a secret",
+            advice="records keep it as it is: use other words for it",
+        )
+
+
+def keyed_digest(nonce: str, arguments: Mapping[str, Any] | str, key: str | None) -> str:
+    """Return the digest of a call's arguments as they came, keyed with its run's nonce; empty for a call without a
+    key."""
+    if not key:
+        return ""
+    try:
+        text = encode(json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments))
+    except (TypeError, ValueError, RecursionError):  # refused later on, and a refused call binds no key
+        text = repr(arguments)
+    return hmac.new(nonce.encode("utf-8"), text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedArguments:
+    """What is wrong with a call's arguments, and for which tool that was checked."""
+
+    tool: str
+    problems: Sequence[str] = ()
+
+
+async def check_arguments(ports: EnginePorts, state: RunState, name: str, arguments: Arguments) -> CheckedArguments:
+    """Check the arguments against the schema of the tool that the name means now. Holds no lock: a large value may
+    take long, and a call that is refused for another reason is not checked at all."""
+    resolved = resolve(name, state.exposed(), state.surface.canonical)
+    tool = resolved.name
+    if not resolved.known or arguments.wrong is not None:
+        return CheckedArguments(tool)
+    server, _, short = tool.partition(".")
+    sessions = ports.sessions[state.catalog.servers[server].transport]
+    return CheckedArguments(tool, await sessions.check_arguments(server, short, arguments.value))
+
 
 MAX_CODE: Final = 100
 Joined = tuple[tuple[str, str], ...]
 """Tools that joined the array, each with the bundle it was asked for in the name of."""
-INLINE_CHARS: Final = 32_768
-"""Results up to this size are shaped on the event loop; larger ones, and media, in a thread."""
 MAY_HAVE_HAPPENED: Final[frozenset[Outcome]] = frozenset(("timeout", "unavailable", "cancelled", "unknown"))
 """Ends that leave open whether the tool did what it was asked."""
 

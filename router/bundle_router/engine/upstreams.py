@@ -144,6 +144,8 @@ class Servers:
     def availability(self, principal: str = "") -> Availability:
         """As things are known now; contacts nobody. The same object while nothing changed."""
         held = self._held.get(principal)
+        if held is not None and not self._remote:
+            return held.availability
         changes = self._sessions.changes + self._marks
         if held is not None and held.changes == changes and self._clock.monotonic_ns() < held.until_ns:
             return held.availability

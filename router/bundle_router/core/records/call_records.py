@@ -15,7 +15,6 @@ from bundle_router.core.records.decision_record import DecisionRecord, Json
 from bundle_router.dataclass import dataclass
 
 CALL_SCHEMA: Final = "bundle-router.call/1"
-_LINE: Final = ("time", "monotonic_ns", "run_id", "call_id", "decision_id", "server", "arguments")
 _ENDING: Final = ("outcome", "code", "result")
 
 JoinedTool = tuple[str, str]
@@ -55,7 +54,11 @@ class _CallLine:
     seq: int = -1
 
     def _line(self) -> Json:
-        return {"schema": CALL_SCHEMA, "type": self.type} | {name: getattr(self, name) for name in _LINE}
+        return {
+            "schema": CALL_SCHEMA, "type": self.type, "time": self.time, "monotonic_ns": self.monotonic_ns,
+            "run_id": self.run_id, "call_id": self.call_id, "decision_id": self.decision_id, "server": self.server,
+            "arguments": self.arguments,
+        }  # fmt: skip
 
     @staticmethod
     def _line_from(record: Mapping[str, Any]) -> Json:
@@ -87,8 +90,10 @@ class _ToolCall(_CallLine):
 
     def _call(self) -> Json:
         record = {**self._line(), "tool": self.tool, "bundle": self.bundle, "via": self.via}
-        later = {"key": self.key, "branch": self.branch, "attempt": self.attempt if self.attempt != 1 else ""}
-        return record | {name: value for name, value in later.items() if value}
+        for name, value in (("key", self.key), ("branch", self.branch), ("attempt", self.attempt)):
+            if value and value != 1:
+                record[name] = value
+        return record
 
     @classmethod
     def _call_from(cls, record: Mapping[str, Any]) -> Json:
@@ -112,8 +117,11 @@ class CallStarted(_ToolCall):
 
     def to_json(self) -> Json:
         """Return the record as it is written, without what the chain adds."""
-        later = {"writer": self.writer, "arguments_digest": self.arguments_digest}
-        return self._call() | {name: value for name, value in later.items() if value}
+        record = self._call()
+        if self.writer or self.arguments_digest:
+            later = {"writer": self.writer, "arguments_digest": self.arguments_digest}
+            record |= {name: value for name, value in later.items() if value}
+        return record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> CallStarted:
@@ -142,15 +150,13 @@ class CallFinished(_ToolCall):
 
     def to_json(self) -> Json:
         """Return the record as it is written, without what the chain adds."""
-        record = {
-            **self._call(),
-            **{name: getattr(self, name) for name in _ENDING},
+        record = self._call()
+        record |= {
+            "outcome": self.outcome, "code": self.code, "result": self.result, "elapsed_ms": self.elapsed_ms,
             "artifacts": [artifact.to_json() for artifact in self.artifacts],
             "joined": [{"bundle": bundle, "tool": tool} for bundle, tool in self.joined],
-            "elapsed_ms": self.elapsed_ms,
-            "cached": self.cached_from != "",
-            "cached_from": self.cached_from or None,
-        }
+            "cached": self.cached_from != "", "cached_from": self.cached_from or None,
+        }  # fmt: skip
         record |= {"shaped": self.shaped.to_json()} if self.shaped is not None else {}
         record |= {"ready_ms": self.ready_ms} if self.ready_ms is not None else {}
         return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
