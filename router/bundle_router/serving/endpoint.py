@@ -79,7 +79,7 @@ async def serve_mcp(
 
     Raises RequestError for a port that is taken or a key that is none, NotInstalled where the SDK is missing.
     """
-    await load_sdk()
+    require_extra("mcp")
     from bundle_router.wiring import Router
 
     access: EndpointAccess = router.endpoint if isinstance(router, Router) else router
@@ -102,14 +102,17 @@ async def opened_keys(key: str | None, tokens: AccessTokens | None) -> Keys:
 
 @contextlib.asynccontextmanager
 async def served_runs(access: EndpointAccess) -> AsyncIterator[ServedRuns]:
-    """Give the runs as MCP servers, every session of which is ended at the end."""
+    """Give the runs as MCP servers, every session of which is ended at the end. What MCP takes is loaded beside:
+    a second that only its first request may have to wait for."""
     from bundle_router.wiring.effects import package_version
 
-    runs = ServedRuns(access, package_version())
+    loaded = asyncio.ensure_future(asyncio.to_thread(import_module, "bundle_router.serving.mcp.protocol"))
+    runs = ServedRuns(access, package_version(), loaded)
     try:
         yield runs
     finally:
         await runs.close()
+        await loaded
 
 
 Begin = Callable[[Sequence["BaseRoute"], Admission], None]
@@ -148,12 +151,6 @@ async def answering(
             for listener in listeners:
                 await listener.close()
             listening.close()
-
-
-async def load_sdk() -> None:
-    """Load what MCP takes, half a second that no request has to wait for. Raises NotInstalled."""
-    require_extra("mcp")
-    await asyncio.to_thread(import_module, "bundle_router.serving.mcp.protocol")
 
 
 def require_extra(extra: Literal["mcp", "service"]) -> None:

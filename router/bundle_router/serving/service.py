@@ -15,7 +15,6 @@ from bundle_router.serving.endpoint import (
     HEAD_S,
     Endpoint,
     answering,
-    load_sdk,
     opened_keys,
     require_extra,
     served_runs,
@@ -84,7 +83,6 @@ async def serve(
     Raises RequestError for a port that is taken or a key that is none, NotInstalled where a library is missing.
     """
     require_extra("service")
-    await load_sdk()
     from starlette.routing import Mount
 
     from bundle_router.serving.api.routes import DecisionApi

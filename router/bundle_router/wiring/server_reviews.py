@@ -6,16 +6,18 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.tools.admission import Admitted, AdmittedTool
 from bundle_router.core.tools.admission.lookalikes import revealed
 from bundle_router.core.tools.pins.compare import Comparison, compare, report_lines
-from bundle_router.core.tools.pins.lights import Light, lights
 from bundle_router.core.tools.pins.reviewed import Pins
-from bundle_router.core.tools.warning_light import LightFinding, Neighbour, Neighbourhood
 from bundle_router.errors import RequestError
+
+if TYPE_CHECKING:
+    from bundle_router.core.tools.pins.lights import Light
+    from bundle_router.core.tools.warning_light import LightFinding, Neighbourhood
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ def review(
 ) -> Iterator[Review]:
     """Ask the servers, all at once, and compare them one by one: what is approved of one may be written before the next
     is looked at. Starts processes (stdio) only with `development`; ends them."""
+    from bundle_router.core.tools.pins.lights import lights
     from bundle_router.wiring.toolservers import admitted_now
 
     if not servers:
@@ -80,6 +83,8 @@ def review(
 
 
 def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> Neighbourhood:
+    from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood
+
     live = [tool.card for found in admitted.values() for tool in found.tools]
     known = [card for card in catalog.cards.values() if card.server not in admitted]
     return Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in (*live, *known))

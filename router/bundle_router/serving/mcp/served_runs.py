@@ -122,7 +122,8 @@ class ServedRuns:
     """The served runs by id and named decision. Belongs to one event loop; only what `watch` calls may come from
     elsewhere."""
 
-    def __init__(self, runs: EndpointAccess, version: str) -> None:
+    def __init__(self, runs: EndpointAccess, version: str, loaded: asyncio.Future[Any]) -> None:
+        self._loaded = loaded
         self._runs = runs
         self._version = version
         self._served: OrderedDict[tuple[str, str | None], ServedRun] = OrderedDict()
@@ -154,6 +155,7 @@ class ServedRuns:
             return self._served[named]
 
     async def _begin(self, run_id: str, decision: str | None) -> ServedRun:
+        await asyncio.shield(self._loaded)
         served = ServedRun(run_id, decision, self._runs, self._version)
         await served.refresh()
         await served.server.start()
