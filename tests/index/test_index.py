@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import os
+import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,6 +217,14 @@ FORMULAS = [
     "@SUM(A1)",
     "\t=1",
     "\r=1",
+    "\n=1",
+    "\ufe66SUM(A1)",
+    "\u22121",
+    "x;=1+1",
+    "x; y;\uff1d1",
+    "x\t=1",
+    "- a\r\n- b\r\n\r\n'c'",
+    ";;'=",
     "'=1",
     "'",
     "plain",
@@ -230,10 +240,10 @@ def test_no_text_of_an_exported_csv_is_a_formula_and_every_text_can_be_had_back(
     tables_of([("r", records)], tmp_path, "csv")
     with (tmp_path / "calls.csv").open(encoding="utf-8", newline="") as file:
         rows_ = list(csv.DictReader(file))
-    assert not any(
-        row["result"].startswith(("=", "+", "-", "@", "\t", "\r", *"\uff1d\uff0b\uff0d\uff20")) for row in rows_
-    )
-    assert [row["result"].removeprefix("'") for row in rows_] == FORMULAS
+    texts = [row["result"] for row in rows_]
+    cells = texts + [part for text in texts for part in re.split(r"[;\t\r\n]", text)]
+    assert not any(unicodedata.normalize("NFKC", cell).startswith((*"=+-@\t\r\n\u2212",)) for cell in cells)
+    assert [re.sub(r"(?:^|(?<=[;\t\r\n]))'", "", text) for text in texts] == FORMULAS
     assert {(row["elapsed_ms"], row["kept_bytes"], row["cached"]) for row in rows_} == {("-1.5", "-7", "true")}
 
 

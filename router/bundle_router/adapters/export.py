@@ -1,15 +1,16 @@
 """Writes records as CSV or Parquet, one file a table, for duckdb, pandas and spreadsheets.
 
-A spreadsheet takes a CSV cell that begins with `= + - @` (or their full-width forms), a tab or a carriage return for a
-formula, and records hold what strangers wrote. So a *text* that begins with one of those, or with `'`, is written with
-a `'` before it; one leading `'` taken away gives the text back. Numbers and booleans are never touched, and Parquet,
-which has types, is exact.
+A spreadsheet takes a CSV cell that begins with `= + - @`, in any form of these, a tab or a line end for a formula, and
+records hold what strangers wrote. Where `;` parts cells, as in much of Europe, what is behind one is a cell too, and so
+behind a tab or line end. So in a *text* a `'` is written before each of those, and before a `'`; one taken away at each
+such place gives the text back. Numbers and booleans are never touched; Parquet, which has types, is exact.
 """
 
 from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Iterable
 from contextlib import ExitStack
 from datetime import datetime
@@ -20,7 +21,8 @@ from bundle_router.core.records.tables import COLUMNS, Row, Table
 from bundle_router.errors import RequestError, storage_error
 
 Format = Literal["csv", "parquet"]
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_SIGNS = "'=+@\u207a-\u207c\u208a-\u208c\u2212\ufe62-\ufe66\ufe6b\uff0b\uff0d\uff1d\uff20\\-"
+_FORMULA = re.compile(rf"^(?=[{_SIGNS}\t\r\n])|(?<=[;\t\r\n])(?=[{_SIGNS}])")
 
 
 class Sink(Protocol):
@@ -52,7 +54,7 @@ def _cell(value: Any) -> Any:
         return str(value).lower()
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return _FORMULA.sub("'", value) if isinstance(value, str) else value
 
 
 class _Parquet:

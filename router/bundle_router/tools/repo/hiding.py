@@ -57,8 +57,6 @@ def identity_of(path: str) -> Identity | None:
     return info.st_dev, info.st_ino
 
 
-# --- credentials for other machines: hooks, `.npmrc` and `.env` are readable, code and ordinary project settings -----
-
 CREDENTIALS: Final = (
     (".git/config", "git: credentials in the URLs of remotes (`exec` can read it, or git would not work there)"),
     (".git/credentials", "git: stored credentials"),
