@@ -120,6 +120,8 @@ def prepare(
     folder = runs.folder(asked, limits)
     if messages is not None:
         expect("messages", messages, Sequence, "give the list of messages that the agent keeps")
+        for message in messages:
+            expect("a message", message, Mapping, "give the list of messages that the agent keeps")
     if asked.workspace is not None or folder != TOP:
         changes["workspace"] = folder
     return RouteRequest(

@@ -30,6 +30,8 @@ def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[L
     from bundle_router.adapters.local import cards_of, shipped_cards, tools_of
 
     expect("local", local, (Mapping, type(None)), "local={'tickets': [get_ticket]}")
+    for name in local or ():
+        expect("the name of a local server", name, str, "local={'tickets': [get_ticket]}")
     own: dict[str, Sequence[LocalTool]] = {
         name: tools_of(name, declared.tools if isinstance(declared, LocalServer) else declared)
         for name, declared in (local or {}).items()

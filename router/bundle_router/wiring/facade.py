@@ -210,6 +210,7 @@ class Router:
         """
         from bundle_router.review.explanation import explain
 
+        expect("a target", target, str, 'explain(step, "repo.readonly"), or a tool, "repo.read_file"')
         refuse_unknown(self.catalog, step.policy)
         hear = self._selector.preview if self._selector is not None else None
         return explain(self.catalog, self._engines.newest.facts(), Activation(), step, target, hear)

@@ -95,6 +95,7 @@ class Opening:
             'Router.open("config"), or None for the shipped one alone',
         )
         expect("runs", self.runs, (str, os.PathLike), 'Router.open(..., runs="runs")')
+        expect("store", self.store, (str, type(None)), 'Router.open(..., store="postgresql://…")')
         if self.selector is not None and not hasattr(self.selector, "select"):
             raise RequestError(
                 f"selector={self.selector!r:.100} has no method `select`", advice="leave it out for search"
