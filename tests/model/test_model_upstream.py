@@ -291,6 +291,20 @@ def test_a_count_that_somebody_made_up_costs_nothing(opened: Opened, ask: Ask, t
     assert (reply.model.input_tokens, reply.model.cost_usd, ids(reply)) == (0, 0.0, ("a.one",))
 
 
+def test_a_name_of_slashes_does_not_keep_the_price_look_up_busy(opened: Opened, ask: Ask) -> None:
+    whole = json.loads(completion(choice("a.one")))
+    whole["model"] = "/" * 60_000
+    with ScriptedServer([body(json.dumps(whole).encode())]) as server:
+        selector = opened(names=("openai/gpt-4o-mini",), base_url=server.base_url)
+        began = time.process_time()
+        reply = ask(selector)
+        spent = time.process_time() - began
+    assert reply.model is not None
+    assert reply.model.cost_usd == pytest.approx(200 * 0.15e-6 + 20 * 0.6e-6), "that of the model that was asked"
+    assert "base_model" not in server.requests[0].json
+    assert spent < 4, "some 0.2 s; 50 by the answer's own name"
+
+
 def test_half_a_character_in_an_answer_does_not_spoil_the_second_call(opened: Opened, ask: Ask) -> None:
     with ScriptedServer([says("no \ud800 JSON"), says(choice("b.two"))]) as server:
         assert ids(ask(opened(server.base_url))) == ("b.two",)

@@ -208,6 +208,7 @@ class LiteLlm:
             num_retries=0,
             drop_params=True,
             caching=False,
+            base_model=model.name,  # else the price is looked up by what the answer calls itself, in quadratic time
             shared_session=self._session,
             **({"client": self._ways[model]} if self._ways.get(model) is not None else {}),
         )

@@ -103,7 +103,7 @@ def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> Model
     )
     try:
         cost = (
-            float(litellm.completion_cost(completion_response=response, model=model))
+            float(litellm.completion_cost(completion_response=response, model=model, base_model=model))
             if prompt_tokens or output_tokens
             else 0.0
         )
