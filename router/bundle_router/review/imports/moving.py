@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 from bundle_router.core.config.secrets import is_credential_name, literal_secret, looks_secret, malformed_reference
 
 _FOREIGN: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-[^{}]*)?\}")
+_HERE: Final = re.compile(r"\$\{(?:workspaceFolder|cwd)(?::[^{}]{0,100})?\}")
 _INPUT: Final = re.compile(r"\$\{input:([^{}]{1,100})\}")
 _SCHEME: Final = re.compile(r"(?i)((?:bearer|basic|token|apikey)\s+)(.+)", re.DOTALL)
 _USER_INFO: Final = re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^/\s:@]{0,200}:[^/\s@]{1,200}@")
@@ -29,6 +30,7 @@ class Moving:
 
     def referenced(self, server: str, name: str, value: str, path: str) -> str:
         """Return the value as a header or variable may hold it: with references, and without secrets."""
+        value = at_home(value)
         text = _FOREIGN.sub(r"${\1}", value)
         self.referred.update(_FOREIGN.findall(value))
         if ":-" in value and text != value:
@@ -55,6 +57,11 @@ class Moving:
             if self.values.setdefault(name, value) == value:
                 return name
         return base
+
+
+def at_home(text: str) -> str:
+    """Return the text with an editor's name for the project's folder as the path from where servers are started."""
+    return _HERE.sub(".", text).replace("${userHome}", "${HOME}")
 
 
 def _env_like(name: str) -> bool:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from bundle_router.core.config.servers import is_loopback
 from bundle_router.core.models import SERVER_NAME, TOOL_NAME
 from bundle_router.review.imports.foreign import ForeignServer, read_clients
-from bundle_router.review.imports.moving import Moving, secret_arguments, without_credentials
+from bundle_router.review.imports.moving import Moving, at_home, secret_arguments, without_credentials
 
 _TAKEN_OUT: Final = "TAKEN-OUT"
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
@@ -109,20 +109,16 @@ class _Writing:
         ]
 
     def _stdio(self, name: str, foreign: ForeignServer) -> list[str] | None:
-        if (
-            not foreign.command
-            or "$" in foreign.command
-            or len(foreign.command) > 2000
-            or not foreign.command.isprintable()
-        ):
+        command, given = at_home(foreign.command or ""), tuple(map(at_home, foreign.args))
+        if not command or "$" in command or len(command) > 2000 or not command.isprintable():
             self.note(name, "has neither an address nor a command that can be started: left out")
             return None
-        secret = secret_arguments(foreign.args)
-        args = [_TAKEN_OUT if index in secret else arg for index, arg in enumerate(foreign.args)]
+        secret = secret_arguments(given)
+        args = [_TAKEN_OUT if index in secret else arg for index, arg in enumerate(given)]
         if any(len(arg) > 4096 for arg in args):
             self.note(name, "an argument is longer than 4,096 characters: left out")
             return None
-        lines = ['transport = "stdio"', f"command = {toml_string(foreign.command)}"]
+        lines = ['transport = "stdio"', f"command = {toml_string(command)}"]
         if args:
             lines.append(f"args = [{', '.join(toml_string(arg) for arg in args)}]")
         if secret:
@@ -132,6 +128,8 @@ class _Writing:
                 f"argument {where} held a secret or a reference, which other users could read: it was taken out and "
                 "the server is switched off; pass it in env where the server can read it from there",
             )
+        if (command, *given) != (foreign.command, *foreign.args):
+            self.note(name, "the project's folder is '.' here, where servers are started: the folder that Router.open has")
         self.note(name, "is started as a child process, which needs --development")
         pairs = self._pairs(name, foreign, foreign.env, "env", _VARIABLE)
         return [
