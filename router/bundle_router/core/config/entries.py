@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from copy import deepcopy
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar, get_origin
 
@@ -155,20 +156,30 @@ def _filled(place: WrittenEntry[None], written: Any) -> WrittenEntry[Any]:
 
 
 def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationError) -> Any:
-    """Return the entry without its keys that are wrong, with stand-ins for required text; None if no table."""
+    """Return the entry without what is wrong: a key, of a table within it one name, of a list the rest from there on.
+    Required text gets a stand-in; None if it is no table."""
     depth = len(place.path)
     table = single if depth == 1 else single[place.name] if isinstance(single, dict) else single[0]
     if not isinstance(table, dict):
         return None
-    table = dict(table)
+    table, name = deepcopy(table), place.name
     for detail in error.errors(include_url=False):
-        if len(detail["loc"]) <= depth or detail["loc"][-1] == "[key]":
+        if len(detail["loc"]) <= depth:
             return None
-        bad = str(detail["loc"][depth])
-        table.pop(bad, None)
+        bad, *within = detail["loc"][depth:]
+        if bad == "[key]":
+            name = "x"
+            continue
+        part = table.get(bad)
+        if within and isinstance(part, dict):
+            part.pop(within[0], None)
+        elif within and isinstance(part, list):
+            del part[int(within[0]) :]
+        else:
+            table.pop(bad, None)
         if bad in ("name", "description"):
             table[bad] = f"?{place.path[-1]}"
-    return table if depth == 1 else {place.name: table} if isinstance(single, dict) else [table]
+    return table if depth == 1 else {name: table} if isinstance(single, dict) else [table]
 
 
 def _name_of(item: Any) -> str:

@@ -35,10 +35,12 @@ def resolve(
     local_tools = tools_by_server(cards.values())
     servers = {name: resolve_server(entry, local_tools, report) for name, entry in written.servers.items()}
     for entry in written.broken_servers:
-        if "transport" in entry.keys or "url" in entry.keys:
-            resolve_server(entry, local_tools, report)
-        elif "command" in entry.keys:  # its transport may be what was wrong: reported, and what is meant is clear
-            resolve_server(replace(entry, value=replace(entry.value, transport="stdio")), local_tools, report)
+        # Its transport may be what was wrong: reported, and what is meant is clear.
+        is_process = entry.keys.isdisjoint(("transport", "url")) and not entry.keys.isdisjoint(
+            ("command", "args", "env")
+        )
+        meant = replace(entry.value, transport="stdio") if is_process else entry.value
+        resolve_server(replace(entry, value=meant), local_tools, report)
     check_prefixes(written.servers.values(), report)
     resolver = BundleResolver(written, servers, local_tools, report)
     bundles = resolver.resolve()

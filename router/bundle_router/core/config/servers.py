@@ -21,6 +21,7 @@ from bundle_router.core.config.secrets import (
     plainly_harmless,
     references,
 )
+from bundle_router.core.models import SERVER_NAME
 from bundle_router.core.models.patterns import is_glob, matches
 
 ServerEntry = WrittenEntry[Server]
@@ -56,12 +57,12 @@ def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], repo
     _check_keys(entry, report)
     check_globs(entry, "include", server.include or (), report)
     check_globs(entry, "exclude", server.exclude, report)
+    _check_values(entry, "headers", server.headers, report)
+    _check_values(entry, "env", server.env, report)
     if server.traits.speaks_http:
         _check_url(entry, report)
-        _check_values(entry, "headers", server.headers, report)
         _check_auth(entry, report)
     if server.traits.starts_process:
-        _check_values(entry, "env", server.env, report)
         _check_command(entry, report)
     if not server.traits.is_remote:
         _check_local(entry, local_tools, report)
@@ -246,7 +247,8 @@ def _check_local(entry: ServerEntry, local_tools: Mapping[str, Set[str]], report
         hint = report.suggester.did_you_mean(entry.name, local_tools)
         known = f"there are {', '.join(sorted(local_tools))}" if local_tools else "none come with this installation"
         own = f"your own come by Router.open(local=...), on the command line by --local {entry.name}=module:TOOLS"
-        report.about(entry, "", f"no local tools are called {entry.name!r}", hint or f"{known}; {own}")
+        if SERVER_NAME.fullmatch(entry.name):  # what else it is called was reported before
+            report.about(entry, "", f"no local tools are called {entry.name!r}", hint or f"{known}; {own}")
         return
     for key, patterns in (("include", entry.value.include or ()), ("exclude", entry.value.exclude)):
         for index, pattern in enumerate(patterns):

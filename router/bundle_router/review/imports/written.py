@@ -129,7 +129,9 @@ class _Writing:
                 "the server is switched off; pass it in env where the server can read it from there",
             )
         if (command, *given) != (foreign.command, *foreign.args):
-            self.note(name, "the project's folder is '.' here, where servers are started: the folder that Router.open has")
+            self.note(
+                name, "the project's folder is '.' here, where servers are started: the folder that Router.open has"
+            )
         self.note(name, "is started as a child process, which needs --development")
         pairs = self._pairs(name, foreign, foreign.env, "env", _VARIABLE)
         return [
