@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -506,9 +507,18 @@ def test_processes_of_a_router_that_is_gone_are_reported_and_left_alone(bench: A
 
 
 @pytest.mark.parametrize("levels", [90, 150, 300])
-def test_a_schema_that_is_nested_deep_costs_its_tool_and_not_the_list(project: Any, levels: int) -> None:
-    project.stdio(f"deep_list={levels}", tools='tools = ["s.*"]')
-    with project.open(development="unpinned") as router:
+@pytest.mark.parametrize("over", ["stdio", "http", "events"])
+def test_a_schema_that_is_nested_deep_costs_its_tool_and_not_the_list(
+    project: Any, bench: Any, levels: int, over: str
+) -> None:
+    with ExitStack() as stack:
+        if over == "stdio":
+            project.stdio(f"deep_list={levels}", tools='tools = ["s.*"]')
+        else:
+            server = stack.enter_context(bench.faults.serving(bench.faults.Faults(deep_list=levels)))
+            server.events = over == "events"
+            project.http(server.url, tools='tools = ["s.*"]')
+        router = stack.enter_context(project.open(development="unpinned"))
         router.route_sync(project.step())
         shown = [tool.name for tool in router.tools_sync("r").active]
         assert ("s.echo" in shown, "s.deep_one" in shown) == (True, False)

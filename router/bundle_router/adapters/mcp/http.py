@@ -16,9 +16,10 @@ import asyncio
 import json
 import os
 import ssl
+import sys
 import zlib
 from collections.abc import AsyncIterator, Mapping
-from functools import cache
+from functools import cache, partial
 from ipaddress import ip_address
 from typing import Any, Final, Self
 
@@ -27,6 +28,9 @@ import httpx2
 from bundle_router.adapters.mcp.channels import ChannelPool
 from bundle_router.adapters.mcp.faults import EXCHANGE, Aborted, RequestState, ServerFault
 from bundle_router.adapters.mcp.posting import ModernPosts
+from bundle_router.adapters.workers import in_turn
+from bundle_router.core.tools.shaping.json_text import LARGE
+from bundle_router.core.tools.transport.lines import cut_deep
 
 CONNECT_S: Final = 10.0
 READ_S: Final = 300.0
@@ -100,15 +104,15 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         return _is_here(self._url.host) if _is_here(url.host) else url.scheme == "https"
 
     def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState) -> httpx2.Response:
-        cap: int | None = self._max_bytes
+        cap = self._max_bytes
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            # A stream of events has no end, and the SDK bounds each event.
-            cap = None if request.method == "GET" else self._max_bytes * SSE_FACTOR
+            # One that is asked for by itself has no end, and the SDK bounds each event.
+            cap = sys.maxsize if request.method == "GET" else self._max_bytes * SSE_FACTOR
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
         if encoding not in ("identity", ""):
             headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
-        body = Body(response, cap, encoding, exchange)
+        body = Body(response, cap, encoding, exchange, self._max_bytes)
         return httpx2.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
     async def _refused(
@@ -155,7 +159,14 @@ def _exchange_of(request: httpx2.Request) -> RequestState:
 class Body(httpx2.AsyncByteStream):
     """A response's bytes, decoded, at most `cap` of them. Raises TooLarge, Broken."""
 
-    def __init__(self, response: httpx2.Response, cap: int | None, encoding: str, exchange: RequestState) -> None:
+    def __init__(
+        self,
+        response: httpx2.Response,
+        cap: int,
+        encoding: str,
+        exchange: RequestState,
+        event_cap: int = MAX_ERROR_BYTES,
+    ) -> None:
         self._response = response
         self._source = _stream_of(response)
         self._cap = cap
@@ -165,11 +176,28 @@ class Body(httpx2.AsyncByteStream):
         self._decoder = zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
         self._known = encoding in ("identity", "") or self._decoder is not None
         self._rest = b""
+        self._held = bytearray()
+        self._event_cap = event_cap
+        self._is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
+        """Return the next lines of a stream of events, or a whole body, which is not nested too deep for its reader."""
+        try:
+            while True:
+                self._held += (piece := await self._bounded())
+                if self._is_stream and (b"\n" in piece or len(self._held) > self._event_cap):
+                    break
+        except StopAsyncIteration:
+            if not self._held:
+                raise
+        end = (self._held.rfind(b"\n") + 1 if self._is_stream else 0) or len(self._held)
+        held, self._held = bytes(self._held[:end]), self._held[end:]
+        return await in_turn("read", partial(cut_deep, held)) if len(held) >= LARGE else cut_deep(held)
+
+    async def _bounded(self) -> bytes:
         try:
             piece = await self._next()
         except httpx2.TransportError as error:
@@ -178,7 +206,7 @@ class Body(httpx2.AsyncByteStream):
         except Aborted as error:
             raise Broken("aborted") from error
         self._seen += len(piece)
-        if self._cap is not None and self._seen > self._cap:
+        if self._seen > self._cap:
             self._exchange.fault = ServerFault("too_large", f"the server's answer has more than {self._cap:,} bytes")
             raise TooLarge(self._exchange.fault.detail)
         return piece

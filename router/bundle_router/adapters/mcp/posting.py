@@ -20,6 +20,7 @@ from bundle_router.adapters.mcp.channels import ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.workers import in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE, dumped, no_number, parse_finite
+from bundle_router.core.tools.transport.lines import cut_deep
 
 INVALID_REQUEST: Final = -32600
 MAX_ERROR_BYTES: Final = 64 * 1024
@@ -246,11 +247,13 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def read_object(body: bytes | bytearray) -> dict[str, Any] | None:
-    """Return the JSON object that the bytes are, or None. Lone surrogates are replaced; the parser bounds depth."""
+    """Return the JSON object that the bytes are, or None. Lone surrogates are replaced, and what is nested too deep."""
     try:
         value = json.loads(body, parse_constant=no_number) if len(body) < LARGE else parse_finite(body.decode("utf-8"))
         if b"\\ud" in body or b"\\uD" in body:
             value = _without_surrogates(value)
-    except (ValueError, RecursionError):
+    except RecursionError:
+        return read_object(cut) if (cut := cut_deep(bytes(body))) != body else None
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None

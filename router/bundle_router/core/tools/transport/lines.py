@@ -1,9 +1,35 @@
-"""Lines out of a byte stream, bounded before anything looks at them.
+"""Lines out of a byte stream, bounded before anything looks at them: in length, and JSON in depth.
 
 A line longer than the cap can't be answered for: nobody knows which call it belonged to. So it ends the stream.
 """
 
 from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_LEVELS: Final = 150
+"""The SDK's parser reads 200, and nothing of that depth is a tool's schema that is admitted."""
+_CUT: Final = b'"(left out: nested deeper than 150 levels)"'
+_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+
+def cut_deep(text: bytes) -> bytes:
+    """Return JSON with a sentence in the place of each value that is nested deeper than `MAX_LEVELS`."""
+    if text.count(b"[") + text.count(b"{") <= MAX_LEVELS:
+        return text
+    kept: list[bytes] = []
+    depth = end = 0
+    for found in _MARKS.finditer(text):
+        mark = text[found.start()]
+        if mark in b"[{":
+            depth += 1
+            if depth == MAX_LEVELS + 1:
+                kept += [text[end : found.start()], _CUT]
+        elif mark in b"]}":
+            end = found.end() if depth == MAX_LEVELS + 1 else end
+            depth -= 1
+    return b"".join((*kept, text[end:])) if kept else text
 
 
 class LineTooLong(ValueError):
