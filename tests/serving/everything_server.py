@@ -28,6 +28,7 @@ from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
     ListenHandler,
     PromptsListChanged,
+    ResourcesListChanged,
     ResourceUpdated,
     ToolsListChanged,
 )
@@ -384,6 +385,7 @@ class Everything:
         self.levels: list[str] = []
         self.subscribed: dict[str, Any] = {}
         self.followed: list[str] = []
+        self.sessions: list[Any] = []
         self.asked: list[str] = []
         self._listening = ListenHandler(self.bus)
         self.calls = 0
@@ -473,6 +475,19 @@ class Everything:
             for uri in followed:
                 self.followed.remove(uri)
 
+    def change_lists(self) -> None:
+        """Says, in both eras, that the lists of resources and prompts are others now. From any thread."""
+
+        async def work() -> None:
+            await self.bus.publish(ResourcesListChanged())
+            await self.bus.publish(PromptsListChanged())
+            for session in self.sessions[-1:]:
+                await session.send_resource_list_changed()
+                await session.send_prompt_list_changed()
+
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(work(), self.loop).result(20)
+
     async def _unsubscribe(self, _context: Any, params: Any) -> Any:
         self.subscribed.pop(str(params.uri), None)
         return {}
@@ -488,7 +503,8 @@ class Everything:
         assert self.loop is not None
         asyncio.run_coroutine_threadsafe(work(), self.loop).result(20)
 
-    async def _list_prompts(self, _context: Any, _params: Any) -> Any:
+    async def _list_prompts(self, context: Any, _params: Any) -> Any:
+        self.sessions.append(context.session)
         rows = [
             {
                 "name": name,
@@ -576,7 +592,17 @@ def everything(port: int = 0, *, modern: bool = True) -> Iterator[tuple[Everythi
         listening.close()
 
 
-if __name__ == "__main__":
+async def over_stdio() -> None:
+    from mcp.server.stdio import stdio_server
+
+    server = Everything().made()
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["stdio"]:
+    asyncio.run(over_stdio())
+elif __name__ == "__main__":
     with everything(int(sys.argv[1]) if len(sys.argv) > 1 else 0) as (_, address):
         print(address, flush=True)
         sys.stdin.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ EVERYTHING = ("resources", "prompts", "completion", "results", "logging", "input
 class Entry:
     """How one server stands in the config. `answers`: it is one that answers with these, well-formed or not, each by
     its method (see `plain_server`). `modern`: whether it speaks more than the handshake era. `url`: it
-    is another's. `era`: as in its entry."""
+    is another's. `era`: as in its entry. `stdio`: it is a process of the run."""
 
     pass_through: tuple[str, ...] = EVERYTHING
     prefix: bool = False
@@ -36,6 +37,7 @@ class Entry:
     modern: bool = True
     url: str = ""
     era: str = "auto"
+    stdio: bool = False
 
 
 @dataclass
@@ -53,7 +55,7 @@ class Relay:
         config.mkdir(exist_ok=True)
         servers, bundles = [], []
         for name, entry in self.entries.items():
-            servers += [f"[servers.{name}]", f'url = "{urls[name]}"', f'trust = "{entry.trust}"']
+            servers += [f"[servers.{name}]", urls[name], f'trust = "{entry.trust}"']
             servers += [f"pass_through = {json.dumps(entry.pass_through)}"] if entry.pass_through else []
             servers.append(f'era = "{entry.era}"')
             servers += [] if entry.prefix else ["prefix = false"]
@@ -73,8 +75,16 @@ class Relay:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
     def passed(self) -> list[dict[str, Any]]:
-        """The records of what was passed on."""
-        return [row for row in self.records() if row["type"] == "request.passed"]
+        """The records of what was passed on, lists apart."""
+        return [row for row in self.records() if row["type"] == "request.passed" and not _is_list(row)]
+
+    def listed(self) -> list[dict[str, Any]]:
+        """The records of lists that were passed on."""
+        return [row for row in self.records() if row["type"] == "request.passed" and _is_list(row)]
+
+
+def _is_list(row: Mapping[str, Any]) -> bool:
+    return str(row["method"]).endswith("/list")
 
 
 def relayed(
@@ -88,12 +98,18 @@ def relayed(
         async with AsyncExitStack() as stack:
             urls: dict[str, str] = {}
             for name, entry in relay.entries.items():
+                if entry.stdio:
+                    args = json.dumps([str(Path(__file__).with_name("everything_server.py")), "stdio"])
+                    relay.servers[name] = None
+                    urls[name] = f'transport = "stdio"\ncommand = "{sys.executable}"\nargs = {args}'
+                    continue
                 if entry.url:
                     relay.servers[name], urls[name] = None, entry.url
                 elif entry.answers is None:
                     relay.servers[name], urls[name] = stack.enter_context(everything(modern=entry.modern))
                 else:
                     relay.servers[name], urls[name] = stack.enter_context(plain(**entry.answers))
+                urls[name] = f'url = "{urls[name]}"'
             relay.write(urls)
             (folder / "config" / "router.toml").write_text(f"[limits]\n{limits}\n", encoding="utf-8")
             (folder / "workspace").mkdir(exist_ok=True)

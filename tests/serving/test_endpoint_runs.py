@@ -378,3 +378,31 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
         assert not watched.watchers
 
     site.serve(work)
+
+
+def test_a_second_request_of_a_session_under_the_id_of_one_under_way_is_refused_and_the_first_is_answered(
+    site: Any,
+) -> None:
+    opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+
+    async def work(router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint) as http:
+            headers = {"accept": "application/json, text/event-stream"}
+
+            def posted(message: dict[str, Any]) -> Any:
+                return http.post("/mcp/runs/r", json={"jsonrpc": "2.0", **message}, headers=headers)
+
+            begun = await posted({"id": 1, "method": "initialize", "params": opening})
+            headers["mcp-session-id"] = begun.headers["mcp-session-id"]
+            await posted({"method": "notifications/initialized"})
+            call = {"id": 7, "method": "tools/call", "params": {"name": "kit__wait", "arguments": {}}}
+            first = asyncio.create_task(posted(call))
+            await asyncio.to_thread(site.kit.arrived.acquire)
+            second = await posted({"id": "7", "method": "tools/list"})
+            assert (second.status_code, "its own" in second.json()["error"]["message"]) == (400, True)
+            assert (await posted({"id": 8, "method": "tools/list"})).status_code == 200
+            site.kit.door.set()
+            assert "waited" in (await first).text
+            assert (await posted({"id": 7, "method": "tools/list"})).status_code == 200, "it is free again"
+
+    site.serve(work)

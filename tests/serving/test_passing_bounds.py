@@ -54,6 +54,24 @@ def test_what_is_passed_on_counts_in_the_steps_budget_and_ends_with_it(site: Any
     relayed(tmp_path, work, limits="calls_per_step = 3")
 
 
+def test_lists_that_are_passed_on_are_recorded_and_count_and_are_no_circle(site: Any, tmp_path: Path) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            for _ in range(12):
+                await connected.list_resources()
+            assert "at most 12" in (await refused(connected.list_prompts())).message
+            assert "at most 12" in (await connected.call_tool("test_simple_text", {})).content[0].text
+            *listed, over = relay.listed()
+            assert {(row["server"], row["method"], row["outcome"]) for row in listed} == {
+                ("every", "resources/list", "ok")
+            }
+            assert [row["spent"]["calls"] for row in listed] == [*range(1, 13)]
+            assert all(uri in listed[0]["result"] for uri in RESOURCES)
+            assert (over["method"], over["outcome"], over["code"]) == ("prompts/list", "budget", "calls_per_step")
+
+    relayed(tmp_path, work, limits="calls_per_step = 12\nrepeated_calls = 4")
+
+
 def test_reading_the_same_again_and_again_is_a_circle(site: Any, tmp_path: Path) -> None:
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:

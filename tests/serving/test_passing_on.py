@@ -284,6 +284,64 @@ def test_log_lines_reach_a_client_that_asked_for_them_and_no_other(site: Any, tm
     relayed(tmp_path, work)
 
 
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+def test_log_lines_and_progress_of_a_process_reach_the_client_that_wants_them(
+    site: Any, tmp_path: Path, era: str
+) -> None:
+    from mcp.shared.exceptions import MCPDeprecationWarning
+
+    async def work(relay: Relay) -> None:
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        told: asyncio.Queue[float] = asyncio.Queue()
+
+        async def hear(line: Any) -> None:
+            heard.put_nowait(line.data)
+
+        async def progress(done: float, total: float | None, message: str | None) -> None:
+            told.put_nowait(done)
+
+        assert (await relay.router.call("r", "every.test_simple_text", {})).ok, "the process is there"
+        async with site.client(relay.endpoint, "legacy", logging_callback=hear) as connected:
+            await connected.call_tool("test_tool_with_logging", {})
+            with pytest.warns(MCPDeprecationWarning, match="logging"):
+                await connected.set_logging_level("info")
+            await connected.call_tool("test_tool_with_logging", {})
+            await connected.call_tool("test_tool_with_progress", {}, progress_callback=progress)
+            assert (heard.qsize(), told.qsize()) == (3, 3), "none before the client asked for any"
+
+    relayed(tmp_path, work, every=Entry(stdio=True, era=era))
+
+
+@pytest.mark.parametrize("modern", [True, False], ids=["modern server", "older server"])
+def test_changes_of_the_lists_of_resources_and_prompts_reach_clients_of_both_eras(
+    site: Any, tmp_path: Path, modern: bool
+) -> None:
+    from mcp.client.subscriptions import PromptsListChanged, ResourcesListChanged, listen
+
+    async def work(relay: Relay) -> None:
+        heard: asyncio.Queue[str] = asyncio.Queue()
+
+        async def hear(message: Any) -> None:
+            if "list_changed" in getattr(message, "method", ""):
+                heard.put_nowait(message.method)
+
+        async with (
+            site.client(relay.endpoint, "legacy", message_handler=hear) as old,
+            site.client(relay.endpoint) as new,
+            listen(new.session, prompts_list_changed=True, resources_list_changed=True) as stream,
+        ):
+            assert old.server_capabilities.prompts.list_changed
+            assert new.server_capabilities.resources.list_changed
+            await old.list_prompts()
+            relay.servers["every"].change_lists()
+            told = {await asyncio.wait_for(heard.get(), 20) for _ in range(2)}
+            assert told == {"notifications/resources/list_changed", "notifications/prompts/list_changed"}
+            events = [await asyncio.wait_for(anext(stream), 20) for _ in range(2)]
+            assert sorted(map(type, events), key=str) == sorted((PromptsListChanged, ResourcesListChanged), key=str)
+
+    relayed(tmp_path, work, every=Entry(modern=modern))
+
+
 # --- input of the client -------------------------------------------------------------------------------------------
 
 

@@ -8,14 +8,15 @@ Rules:
 3. Lists are joined in the order of the servers' names, bounded, one page. A prompt whose name would lead to another
    server is left out. A server that gives none costs its own alone.
 4. What was read, given or completed is recorded, in one line, when it is over; so is what failed, and what the step's
-   budget left no room for: it counts there as calls do. Media become artifacts of the run. A list, and what was refused
-   because it is nobody's, leave no record.
+   budget left no room for: it counts there as calls do. Media become artifacts of the run. So does a list, with what it
+   names, one record a server; asking for it again is no circle. What was refused because it is nobody's leaves none.
 5. An answer is passed on as it came, or, where it is too large for that, not at all: what it held is in the record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -29,6 +30,7 @@ from bundle_router.core.records.call_records import RequestPassed
 from bundle_router.core.tools.shaping import Shaped, shape
 from bundle_router.core.tools.transport.blocks import blocks_of
 from bundle_router.core.tools.transport.pass_through import (
+    CHANGED,
     MAX_PASSED_BYTES,
     Client,
     ServerError,
@@ -54,7 +56,7 @@ FEATURES: Final[Mapping[str, Feature]] = {
     "prompts/get": "prompts",
     "completion/complete": "completion",
 }
-_LISTS: Final[Mapping[str, tuple[str, str]]] = {
+LISTS: Final[Mapping[str, tuple[str, str]]] = {
     "resources/list": ("resources", "uri"),
     "resources/templates/list": ("resourceTemplates", "uriTemplate"),
     "prompts/list": ("prompts", "name"),
@@ -115,14 +117,16 @@ class RelayedRequest:
         servers = self._passed.of(feature) if feature is not None and self.servers is not None else ()
         if not servers:
             return _no(METHOD_NOT_FOUND, "Method not found")
-        if method in _LISTS:
+        if method in LISTS:
             return await self._joined(servers, method)
         found = await self._addressed(servers, method, params)
         return ServerReply(error=found) if isinstance(found, ServerError) else await self._recorded(*found, method)
 
     async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
         """Has `updated` called, from any thread, when the resource changes; gives what ends that, or why not."""
-        servers = self._passed.of("resources") if self.servers is not None else ()
+        servers = self._passed.of(CHANGED.get(uri, "resources")) if self.servers is not None else ()
+        if uri in CHANGED and self.servers is not None:
+            return await self._follow_lists(servers, uri, updated)
         owner = await self._owner(servers, uri) if servers else None
         if owner is None or self.servers is None:
             return ServerReply(error=ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri}))
@@ -143,27 +147,54 @@ class RelayedRequest:
             raise
         return answer if end is None else end
 
+    async def _follow_lists(
+        self, servers: Sequence[Server], method: str, updated: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Have `updated` called when a list of one of them changes; one that can't be had is left out. No record."""
+        assert self.servers is not None  # noqa: S101 - `follow` saw to it
+        ends: list[Callable[[], None]] = []
+        for server in servers:
+            with contextlib.suppress(ToolFailure):
+                ends.append(await self.servers.follow(server.name, method, updated, scope=self.state.scope))
+
+        def end() -> None:
+            for one in ends:
+                one()
+
+        return end
+
     # --- lists -----------------------------------------------------------------------------------------------------
 
     async def _joined(self, servers: Sequence[Server], method: str) -> ServerReply:
         """Return the servers' lists as one."""
+        requests = [self._request(server, {}, method) for server in servers]
+        for request in requests:
+            if (over := await self._over_budget(request)) is not None:
+                return _no(INTERNAL_ERROR, over)
+        key, id_ = LISTS[method]
         rows: list[Row] = []
-        for server, listed in zip(servers, await self._lists(servers, method), strict=True):
+        for server, request, (listed, answer) in zip(
+            servers, requests, await self._lists(servers, method), strict=True
+        ):
             rows += _named(servers, server, listed) if method == "prompts/list" else listed
-        answer = ServerReply({"resultType": "complete", _LISTS[method][0]: rows[:MAX_ROWS]})
+            told = ServerReply({key: [row[id_] for row in listed]}) if answer.result is not None else answer
+            await self._record(request, told, *await self._shaped(told))
+        await self.at.on_disk()
+        answer = ServerReply({"resultType": "complete", LISTS[method][0]: rows[:MAX_ROWS]})
         return answer if fits(answer) else _no(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")
 
-    async def _lists(self, servers: Iterable[Server], method: str) -> list[list[Row]]:
+    async def _lists(self, servers: Iterable[Server], method: str) -> list[tuple[list[Row], ServerReply]]:
         return await asyncio.gather(*(self._rows(server, method) for server in servers))
 
-    async def _rows(self, server: Server, method: str) -> list[Row]:
-        """Return what one server lists, page by page, without what has nothing to be known by."""
-        key, id_ = _LISTS[method]
+    async def _rows(self, server: Server, method: str) -> tuple[list[Row], ServerReply]:
+        """Return what one server lists, page by page, without what has nothing to be known by; and its last answer."""
+        key, id_ = LISTS[method]
         rows: list[Row] = []
         params: dict[str, Any] = {}
         until_s = asyncio.get_running_loop().time() + self._limit_s(server)
         for _ in range(MAX_PAGES):
-            page = (await self._asked(server, params, method, until_s)).result or {}
+            answer = await self._asked(server, params, method, until_s)
+            page = answer.result or {}
             found = page[key] if isinstance(page.get(key), list) else []
             rows += [one for one in found if isinstance(one, Mapping) and isinstance(one.get(id_), str) and one[id_]]
             cursor = page.get("nextCursor")
@@ -171,7 +202,7 @@ class RelayedRequest:
             if is_last or not fits(ServerReply({key: rows})):
                 break
             params = {"cursor": cursor}
-        return rows
+        return rows, answer
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 
@@ -196,10 +227,10 @@ class RelayedRequest:
         """Whose a resource, or a template, is. Where there is one server alone, it is asked whatever it lists."""
         if len(servers) == 1:
             return servers[0]
-        for server, rows in zip(servers, await self._lists(servers, "resources/list"), strict=True):
+        for server, (rows, _) in zip(servers, await self._lists(servers, "resources/list"), strict=True):
             if any(row["uri"] == uri for row in rows):
                 return server
-        for server, rows in zip(servers, await self._lists(servers, "resources/templates/list"), strict=True):
+        for server, (rows, _) in zip(servers, await self._lists(servers, "resources/templates/list"), strict=True):
             if any(uri == row["uriTemplate"] or fits_template(uri, row["uriTemplate"]) for row in rows):
                 return server
         return None

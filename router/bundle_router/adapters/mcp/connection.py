@@ -39,8 +39,9 @@ class Wire(Protocol):
     def stateful(self) -> bool:
         """Whether the other side keeps state for us, which nobody else's calls should share."""
 
-    def settled(self) -> None:
-        """The era is known: from now on a failing request fails alone."""
+    def settled(self, hears: Callable[[str], bool]) -> None:
+        """The era is known: from now on a failing request fails alone. `hears`: whether anybody is there for a
+        notification, by its method."""
 
     @property
     def pid(self) -> int:
@@ -123,7 +124,8 @@ class Connection:
                 session = sdk.RawSession(dispatcher, self._client, self._gives, self._on_change)
                 await stack.enter_async_context(session)
                 await sdk.negotiate(session, self._era)
-                self._wire.settled()
+                self._wire.settled(session.hears)
+                session.is_own = self._wire.stateful
                 session.carrier = self._wire.carrier(is_modern=session.is_modern)
                 self.identity = _identity(session)
                 if not self._ready.done():

@@ -45,7 +45,15 @@ from bundle_router.adapters.mcp.faults import EXCHANGE, ServerFault
 from bundle_router.adapters.mcp.posting import RequestCarrier
 from bundle_router.adapters.mcp.tracing import traced
 from bundle_router.core.catalog import Era
-from bundle_router.core.tools.transport.pass_through import LOG, PROGRESS, Client, NotificationHandler, can_give
+from bundle_router.core.tools.transport.lines import cut_deep
+from bundle_router.core.tools.transport.pass_through import (
+    CHANGED,
+    LOG,
+    PROGRESS,
+    Client,
+    NotificationHandler,
+    can_give,
+)
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import Client as HttpClient
@@ -56,6 +64,7 @@ _UNREAD: Final = {
     types.INVALID_REQUEST: ("Unexpected content type",),
 }
 """What the SDK answers in the server's place where it can't read what came, and how that begins."""
+_CHANGES: Final = ("notifications/resources/updated", *(f"notifications/{name}_changed" for name in CHANGED))
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 Streams = tuple[Any, Any]
 """What the SDK's dispatcher reads from and writes to."""
@@ -97,7 +106,8 @@ class RawSession(ClientSession):
         on_change: Callable[[], None],
     ) -> None:
         self._gives = gives
-        self._asking: list[Client] = []
+        self._clients: list[Client] = []
+        """Of the requests under way, those that hear or may be asked of."""
         super().__init__(
             dispatcher=dispatcher,
             client_info=types.Implementation(name=client[0], version=client[1]),
@@ -108,18 +118,36 @@ class RawSession(ClientSession):
         self._followed: dict[str, list[Callable[[], None]]] = {}
         self._level_set = ""  # of its log, in the handshake era
         self.carrier: RequestCarrier | None = None
+        self.is_own = False
+        """Whether nobody but one run speaks to the server by it."""
         self._mirrored: dict[str, tuple[Mapping[str, Any], Mapping[Any, str]]] = {}
 
     async def _heard(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._on_change()
         elif isinstance(message, types.ResourceUpdatedNotification):
-            for updated in self._followed.get(str(message.params.uri), ()):
-                updated()
+            self._tell(str(message.params.uri))
+        elif isinstance(message, types.ResourceListChangedNotification | types.PromptListChangedNotification):
+            self._tell(f"{message.method.split('/')[1]}/list")
         elif isinstance(message, types.LoggingMessageNotification):
             exchange = EXCHANGE.get()
-            if exchange is not None and exchange.client is not None:
-                hear_log(exchange.client, message.params.model_dump(by_alias=True, mode="json", exclude_none=True))
+            client = exchange.client if exchange is not None else None
+            if client is None and self.is_own:  # nothing says which request is meant: to one of the run's, once
+                client = next((one for one in self._clients if one.log_level), None)
+            if client is not None:
+                hear_log(client, message.params.model_dump(by_alias=True, mode="json", exclude_none=True))
+
+    def _tell(self, followed: str) -> None:
+        for updated in self._followed.get(followed, ()):
+            updated()
+
+    def hears(self, method: str) -> bool:
+        """Return whether anybody is there for a notification that comes beside answers."""
+        if method == LOG:
+            return any(client.log_level for client in self._clients)
+        if method == PROGRESS:
+            return any(client.progress for client in self._clients)
+        return bool(self._followed)
 
     def _build_capabilities(self, version: str) -> types.ClientCapabilities:
         # Not meant to be overridden: the SDK says what its own callbacks give, and here it is the agent's client.
@@ -131,8 +159,9 @@ class RawSession(ClientSession):
         """Hand what the server asks in the middle of a request to that request's client. Raises MCPError."""
         exchange = EXCHANGE.get()
         client = exchange.client if exchange is not None else None
-        if client is None and len(self._asking) == 1:  # over stdio nothing says which request is meant
-            client = self._asking[0]
+        asked_of = [one for one in self._clients if one.ask is not None]
+        if client is None and len(asked_of) == 1:  # over stdio nothing says which request is meant
+            client = asked_of[0]
         asked = request.model_dump(by_alias=True, mode="json", exclude_none=True)
         if client is None or client.ask is None or not can_give(client, asked):
             return types.ErrorData(code=types.INVALID_REQUEST, message="There is nobody here who could be asked.")
@@ -148,13 +177,13 @@ class RawSession(ClientSession):
         `client` is the agent's, in whose name the request is made.
         """
         params, opts = await self._stamped(method, params, schema, client)
-        if client is None or client.ask is None:
+        if client is None:
             return await self.dispatcher.send_raw_request(method, params, opts)
-        self._asking.append(client)
+        self._clients.append(client)
         try:
             return await self.dispatcher.send_raw_request(method, params, opts)
         finally:
-            self._asking.remove(client)
+            self._clients = [one for one in self._clients if one is not client]
 
     def carrier_for(self, client: Client | None) -> RequestCarrier | None:
         """Return what carries the client's requests beside the SDK; None where that would not hear what the client
@@ -215,28 +244,36 @@ class RawSession(ClientSession):
 
     async def follow_resource(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
         """As `Connection.follow`. Raises MCPError."""
+        told = (lambda: None) if self.is_modern else updated  # a modern server tells in the stream: `hears` counts it
+        ears = self._followed.setdefault(uri, [])
+        ears.append(told)
+        try:
+            await self._told_of(uri, updated, begun)
+        finally:
+            ears.remove(told)
+            if not ears:
+                self._followed.pop(uri, None)
+            if not ears and uri not in CHANGED and not self.is_modern:
+                with anyio.move_on_after(_COURTESY_S, shield=True), suppress(MCPError):  # gone, it tells no more, too
+                    await self.dispatcher.send_raw_request("resources/unsubscribe", {"uri": uri}, {})
+
+    async def _told_of(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
         if self.is_modern:
+            named = () if uri in CHANGED else (uri,)
+            kinds = {"resources_list_changed": uri == "resources/list", "prompts_list_changed": uri == "prompts/list"}
             try:
-                async with listen(self, resource_subscriptions=[uri]) as subscription:
+                async with listen(self, on_event=None, **kinds, resource_subscriptions=named) as subscription:
                     begun()
                     async for event in subscription:
-                        if isinstance(event, ResourceUpdated) and str(event.uri) == uri:
+                        if not isinstance(event, ResourceUpdated) or str(event.uri) == uri:
                             updated()
             except (SubscriptionLost, ListenNotSupportedError, TimeoutError) as lost:
                 raise MCPError(types.INTERNAL_ERROR, "the server does not tell of its resources' changes") from lost
             return
-        ears = self._followed.setdefault(uri, [])
-        ears.append(updated)
-        try:
+        if uri not in CHANGED:
             await self.dispatcher.send_raw_request("resources/subscribe", {"uri": uri}, {})
-            begun()
-            await self.dispatcher.ended.wait()
-        finally:
-            ears.remove(updated)
-            if not ears:
-                self._followed.pop(uri, None)
-                with anyio.move_on_after(_COURTESY_S, shield=True), suppress(MCPError):  # gone, it tells no more, too
-                    await self.dispatcher.send_raw_request("resources/unsubscribe", {"uri": uri}, {})
+        begun()
+        await self.dispatcher.ended.wait()
 
     async def follow_changes(self) -> None:
         """Calls `on_change` for every change a modern server announces, until the server ends that."""
@@ -293,7 +330,7 @@ def parse_line(line: bytes) -> SessionMessage | None:
     if not line.lstrip().startswith(b"{"):
         return None
     try:
-        value = json.loads(line.decode("utf-8", "replace"))
+        value = json.loads(cut_deep(line).decode("utf-8", "replace"))
         text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
         # Not as JSON once more: pydantic's parser reads 200 levels, and one tool's deep schema costs that tool alone.
         return SessionMessage(types.jsonrpc_message_adapter.validate_python(json.loads(text), by_name=False))
@@ -301,16 +338,11 @@ def parse_line(line: bytes) -> SessionMessage | None:
         return None
 
 
-def is_chatter(message: SessionMessage) -> bool:
-    """Return a notification nobody here listens to, such as a log line: dropped before it costs a task."""
+def is_chatter(message: SessionMessage, hears: Callable[[str], bool]) -> bool:
+    """Return whether it is a notification nobody listens to, such as a log line: dropped before it costs a task."""
     inner = message.message
-    return isinstance(inner, types.JSONRPCNotification) and inner.method in (
-        "notifications/message",
-        "notifications/progress",
-        "notifications/resources/updated",
-        "notifications/resources/list_changed",
-        "notifications/prompts/list_changed",
-    )
+    said = inner.method if isinstance(inner, types.JSONRPCNotification) else ""
+    return said in (LOG, PROGRESS, *_CHANGES) and not hears(said)
 
 
 def line_of(message: SessionMessage) -> bytes:

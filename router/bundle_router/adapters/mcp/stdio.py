@@ -119,6 +119,7 @@ class Pipes:
         self.requests = LineRequests(process)
         self.fault: ServerFault | None = None
         self.skipped = 0
+        self.hears: Callable[[str], bool] = lambda method: False
         self._bounds = bounds
         self._report = report
         self._stderr = b""
@@ -155,7 +156,7 @@ class Pipes:
                 message = await in_turn("read", partial(sdk.parse_line, line)) if large else sdk.parse_line(line)
                 if message is None:
                     self._skip(line)
-                elif not sdk.is_chatter(message):
+                elif not sdk.is_chatter(message, self.hears):
                     with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                         await session.send(message)
 

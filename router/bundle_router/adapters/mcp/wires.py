@@ -103,8 +103,8 @@ class StdioWire:
     def pid(self) -> int:
         return self._pipes.process.pid
 
-    def settled(self) -> None:
-        return
+    def settled(self, hears: Callable[[str], bool]) -> None:
+        self._pipes.hears = hears
 
     def carrier(self, *, is_modern: bool) -> LineRequests:
         return self._pipes.requests
@@ -121,7 +121,7 @@ class HttpWire:
     def stateful(self) -> bool:
         return self.transport.stateful
 
-    def settled(self) -> None:
+    def settled(self, hears: Callable[[str], bool]) -> None:
         self.transport.ready = True
 
     def carrier(self, *, is_modern: bool) -> ModernPosts | None:

@@ -20,11 +20,7 @@ def mcp_routes(runs: ServedRuns) -> list[BaseRoute]:
     """Return the routes of the mount."""
     from starlette.routing import Mount, Route
 
-    return [
-        Mount("/mcp/runs", McpMount(runs)),
-        Route("/mcp", Refusing(_NO_ROOT)),
-        Mount("/mcp", Refusing(NO_RUN)),
-    ]
+    return [Mount("/mcp/runs", McpMount(runs)), Route("/mcp", Refusing(_NO_ROOT)), Mount("/mcp", Refusing(NO_RUN))]
 
 
 class McpMount:

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from bundle_router.core.catalog import Feature
 from bundle_router.core.tools.artifact_handles import PREFIX
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
+from bundle_router.engine.relay import LISTS
 from bundle_router.serving.mcp.client import Context, client_of, in_rounds, set_level
 from bundle_router.serving.mcp.following import FollowedResources
 
@@ -44,11 +45,6 @@ _RESULTS: Final[Mapping[str, type[types.Result]]] = {
     "prompts/list": types.ListPromptsResult,
     "prompts/get": types.GetPromptResult,
     "completion/complete": types.CompleteResult,
-}
-_ROWS: Final = {
-    "resources/list": "resources",
-    "resources/templates/list": "resourceTemplates",
-    "prompts/list": "prompts",
 }
 _OWN: Final = ("_meta", "inputResponses", "requestState")
 """Params that are not the request's own: they go another way, or nowhere."""
@@ -161,8 +157,7 @@ def dropped(uris: set[str], uri: str) -> tuple[str, ...]:
 
 
 def narrowed(capabilities: types.ServerCapabilities, features: frozenset[Feature]) -> types.ServerCapabilities:
-    """Return the capabilities without those of which nothing is passed on. Only of the list of tools are changes told
-    (`RunServer.announce`)."""
+    """Return the capabilities without those of which nothing is passed on."""
     kinds: dict[str, Feature] = {
         "resources": "resources",
         "prompts": "prompts",
@@ -173,7 +168,7 @@ def narrowed(capabilities: types.ServerCapabilities, features: frozenset[Feature
     for name in ("prompts", "resources"):
         capability = getattr(capabilities, name)
         if name not in changes and capability is not None:
-            changes[name] = capability.model_copy(update={"list_changed": False})
+            changes[name] = capability.model_copy(update={"list_changed": True})
     return capabilities.model_copy(update=changes)
 
 
@@ -194,9 +189,9 @@ def _well_formed(method: str, version: str, result: Json) -> Json:
     the others. Raises MCPError for anything else that has none."""
     if has_form(method, version, result):
         return result
-    if method not in _ROWS:
+    if method not in LISTS:
         raise MCPError(types.INTERNAL_ERROR, "The server's answer is none that the protocol knows.")
-    key = _ROWS[method]
+    key = LISTS[method][0]
     return {**result, key: [row for row in result[key] if has_form(method, version, {**result, key: [row]})]}
 
 

@@ -22,17 +22,27 @@ from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.connection import Connection
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated, ToolsListChanged
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ToolsListChanged,
+)
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
-from bundle_router.core.tools.transport.pass_through import Client
+from bundle_router.core.tools.shaping.json_text import parse
+from bundle_router.core.tools.transport.pass_through import CHANGED, Client
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError
+from bundle_router.serving.gate import Headers
 from bundle_router.serving.mcp.client import Context, client_of, in_rounds
 from bundle_router.serving.mcp.direct import Answers, DirectPath
 from bundle_router.serving.mcp.following import FollowedResources
-from bundle_router.serving.mcp.passage import Passed, as_sent, followed_by, handlers, has_form, narrowed
+from bundle_router.serving.mcp.passage import Passed, as_sent, dropped, followed_by, handlers, has_form, narrowed
+from bundle_router.serving.refusals import Refusal, refuse
 from bundle_router.serving.requests import again
 
 MAX_SESSIONS: Final = 64
@@ -54,6 +64,7 @@ CACHEABLE: Final[tuple[CacheableMethod, ...]] = (
 )
 FRESH: Final = CacheHint(ttl_ms=0, scope="private")
 
+_SAME_ID: Final = Refusal(400, "malformed", "A request of this session with this id is under way: give each its own.")
 Json = dict[str, Any]
 T = TypeVar("T")
 
@@ -154,6 +165,7 @@ class RunServer:
         self._listed: tuple[Sequence[Json], types.ListToolsResult] | None = None
         answers = Answers(self._current_list, self._made, self._shown, run.schema, self._passes_results)
         self._direct = DirectPath(server, answers)
+        self._under_way: set[tuple[bytes, str] | None] = set()
         self._stop = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
 
@@ -181,6 +193,16 @@ class RunServer:
                 await self._direct.answer(plain, receive, send)
                 return
             receive = again(message, receive)
+            named = _session_request(scope["headers"], message.get("body", b""))
+            if named in self._under_way:
+                await refuse(_SAME_ID, scope, send, close=False)
+                return
+            self._under_way |= {named} - {None}
+            try:
+                await self._manager.handle_request(scope, receive, send)
+            finally:
+                self._under_way.discard(named)
+            return
         await self._manager.handle_request(scope, receive, send)
 
     @property
@@ -262,21 +284,38 @@ class RunServer:
         if connection not in self._connections:
             self._connections.add(connection)
             connection.exit_stack.callback(self._connections.discard, connection)
+            mine = followed_by(connection)
+            for name, feature in CHANGED.items():
+                if feature in self._run.features and await self.following.add(name) is None:
+                    mine.add(name)
+                    connection.exit_stack.callback(self._drop, mine, name)
+
+    def _drop(self, followed: set[str], name: str) -> None:
+        self.following.drop(dropped(followed, name))
 
     async def _listened_to(self, context: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         """Return a stream of the modern era, on which its client hears of what it named, resources among that."""
-        wanted = params.notifications.resource_subscriptions or () if "resources" in self._run.features else ()
-        followed = [uri for uri in dict.fromkeys(map(str, wanted)) if await self.following.add(uri) is None]
+        asked, features = params.notifications, self._run.features
+        wanted = [*map(str, asked.resource_subscriptions or ())] if "resources" in features else []
+        lists = zip(CHANGED.items(), (asked.resources_list_changed, asked.prompts_list_changed), strict=True)
+        wanted += [name for (name, feature), is_asked in lists if is_asked and feature in features]
+        followed = [uri for uri in dict.fromkeys(wanted) if await self.following.add(uri) is None]
         try:
             return await self._listen(context, params)
         finally:
             self.following.drop(followed)
 
     async def _updated(self, uri: str) -> None:
-        """Tells those who follow a resource that it is another now."""
-        await self._bus.publish(ResourceUpdated(uri=uri))
+        """Tells those who follow a resource, or a list, that it is another now."""
+        events: dict[str, Any] = {"resources/list": ResourcesListChanged(), "prompts/list": PromptsListChanged()}
+        await self._bus.publish(events.get(uri) or ResourceUpdated(uri=uri))
         following = [one for one in list(self._connections) if uri in followed_by(one)]
-        await asyncio.gather(*(_say(one, "notifications/resources/updated", {"uri": uri}) for one in following))
+        said = (
+            (f"notifications/{uri}_changed", None)
+            if uri in CHANGED
+            else ("notifications/resources/updated", {"uri": uri})
+        )
+        await asyncio.gather(*(_say(one, *said) for one in following))
 
     async def announce(self) -> None:
         """Tells all who listen that the list changed. One that does not take it in time is not waited for."""
@@ -284,7 +323,16 @@ class RunServer:
         await asyncio.gather(*(_tell(connection) for connection in list(self._connections)))
 
 
-async def _say(connection: Connection, method: str, params: Json) -> None:
+def _session_request(headers: Headers, body: bytes) -> tuple[bytes, str] | None:
+    """Return the session and the id of a request of the handshake era, of which the SDK takes one at a time."""
+    session = next((value for name, value in headers if name == b"mcp-session-id"), None)
+    message = parse(body.decode("utf-8", "replace")) if session is not None else None
+    if session is None or not isinstance(message, dict) or "method" not in message or message.get("id") is None:
+        return None
+    return session, str(message["id"])
+
+
+async def _say(connection: Connection, method: str, params: Json | None) -> None:
     with anyio.move_on_after(ANNOUNCE_S):
         await connection.notify(method, params)
 

@@ -20,6 +20,8 @@ ASKS_FOR: Final[Mapping[str, str]] = {
 """What a client may be asked, and the capability that it takes."""
 PROGRESS: Final = "notifications/progress"
 LOG: Final = "notifications/message"
+CHANGED: Final[Mapping[str, Feature]] = {"resources/list": "resources", "prompts/list": "prompts"}
+"""The lists beside that of tools whose changes are told of: followed as a resource is, by these in place of a URI."""
 
 NotificationHandler = Callable[[str, Mapping[str, Any]], None]
 """Called with the method and the params of a notification, from any thread; must neither block nor raise."""
