@@ -60,6 +60,18 @@ def test_a_server_that_always_says_call_again_is_stopped_by_the_budget(
     assert spent[made - 1]["elapsed_ms"] == pytest.approx(sum(row["elapsed_ms"] for row in rows[:made]), abs=0.01)
 
 
+def test_a_call_that_the_budget_refuses_contacts_nobody(project: Any, bench: Any) -> None:
+    with bench.faults.serving() as server:
+        limited(project, bench, server, "calls_per_step = 1")
+        with project.open() as router:
+            router.route_sync(project.step())
+            assert router.call_sync("r", "s.echo", {"text": "x"}).ok
+        listed = server.faults.lists
+        with project.open() as router:
+            assert router.call_sync("r", "s.echo", {"text": "x"}).outcome == "budget"
+        assert server.faults.lists == listed, "a router that knows no list asks for none to refuse a call"
+
+
 def test_refusals_count_so_that_asking_for_what_is_not_there_ends_too(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         limited(project, bench, server, "calls_per_step = 5")

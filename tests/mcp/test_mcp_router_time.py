@@ -155,6 +155,20 @@ def test_tools_of_servers_that_answer_are_shown_while_another_one_never_does(pro
         run(project, main)
 
 
+def test_a_first_list_that_takes_too_long_is_a_decision_that_says_so_and_not_an_empty_one(project: Any) -> None:
+    project.stdio("hang-list", tools='tools = ["s.*"]')
+    with project.open(development="unpinned") as router:
+        decision = router.route_sync(project.step())
+        assert decision.left_out == ()
+        assert router.tools_sync("r").active == ()
+        shown = router.tools_sync("r", decision=None)
+        assert shown.active == ()
+    *_, last = project.records(file="routing.jsonl")
+    assert [row["code"] for row in last["left_out"]] == ["server_unavailable"]
+    assert "it is still being asked for its tools, after" in last["left_out"][0]["detail"]
+    assert last["seq"] == 1, "decided again once, and not at every look"
+
+
 def test_a_caller_that_goes_away_is_recorded_as_such_and_its_server_is_told(project: Any, bench: Any) -> None:
     """G-05."""
     with bench.faults.serving() as server:

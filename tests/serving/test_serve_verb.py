@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -239,20 +240,59 @@ def test_people_sign_in_with_a_token_and_edit_the_config_if_it_is_good_for_that(
     assert process.stop(signal.SIGTERM)[0] == 0
 
 
-def test_a_server_that_is_silent_at_first_is_missing_in_words_and_not_in_silence(begin: Any, tmp_path: Path) -> None:
-    config = tmp_path / "config"
+def write_config(config: Path, entry: dict[str, Any]) -> None:
+    """A config with one server, `s`, all of whose tools every step has."""
     config.mkdir()
-    silent = ["-c", "import sys; sys.stdin.read()"]
-    entry = {"transport": "stdio", "command": sys.executable, "args": silent, "trust": "trusted"}
     lines = [f"{name} = {json.dumps(value)}" for name, value in entry.items()]
     files = {
         "servers": "\n".join(("[servers.s]", *lines)),
-        "bundles": '[bundles."s.all"]\ndescription = "All."\neffects = ["read"]\ntools = ["s.echo"]',
+        "bundles": '[bundles."s.all"]\ndescription = "All."\neffects = ["read"]\ntools = ["s.*"]',
         "routes": '[[routes]]\nname = "all"\nbundles = ["s.all"]',
         "policy": '[[policies]]\nname = "all"\nallow = ["*"]',
     }
     for name, text in files.items():
         (config / f"{name}.toml").write_text(f"{text}\n", encoding="utf-8")
+
+
+def test_what_is_followed_is_routed_again_when_a_server_comes_back_and_when_it_lists_more(
+    begin: Any, tmp_path: Path
+) -> None:
+    from tests.mcp.conftest import FAULTS
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    write_config(tmp_path / "config", {"url": f"http://127.0.0.1:{port}/mcp", "trust": "trusted", "ttl_s": 1})
+    places = ("--config", str(tmp_path / "config"), "--workspace", str(tmp_path), "--development", "--unpinned")
+    process = begin("--mcp-only", "--run", "r-1", *STEP, *places, "--json", "--follow")
+    assert json.loads(process.line())["notices"].startswith("following: the step is routed again when")
+    said = process.child.stderr
+    assert said.readline().startswith("bearer token")
+    with FAULTS.serving(port=port) as server:
+        assert said.readline() == f"routed again: {len(FAULTS.TOOLS)} tools\n"
+        server.faults.extra_tools.append(FAULTS.tool("later"))
+        assert said.readline() == f"routed again: {len(FAULTS.TOOLS) + 1} tools\n"
+    process.stop(signal.SIGTERM)
+    records = (tmp_path / "runs" / "r-1" / "routing.jsonl").read_text(encoding="utf-8").splitlines()
+    missed = [[row["code"] for row in json.loads(line)["left_out"]] for line in records]
+    assert missed[-3:] == [["server_unavailable"], [], []], "three that count, however long it was away"
+    assert len(missed) <= 4
+
+
+def test_what_serving_does_not_notice_is_said(begin: Any, tmp_path: Path) -> None:
+    write_config(tmp_path / "config", {"transport": "local"})
+    refused = run(tmp_path, "serve", "--follow")
+    assert (refused.returncode, "--follow needs a step" in refused.stderr) == (3, True)
+    process = begin("--mcp-only", "--run", "r-1", *STEP)
+    process.line()
+    assert "not noticed before (with --follow they are)" in process.line()
+    process.stop(signal.SIGTERM)
+
+
+def test_a_server_that_is_silent_at_first_is_missing_in_words_and_not_in_silence(begin: Any, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    silent = ["-c", "import sys; sys.stdin.read()"]
+    entry = {"transport": "stdio", "command": sys.executable, "args": silent, "trust": "trusted"}
+    write_config(config, entry)
     places = ("--config", str(config), "--workspace", str(tmp_path))
     process = begin("--mcp-only", "--run", "r-1", *STEP, *places, "--development", "--unpinned", "--json")
     assert json.loads(process.line())["run_id"] == "r-1"

@@ -18,7 +18,7 @@ from bundle_router.cli.output import print_json, say
 from bundle_router.cli.route import new_run_id, wants_warm_up
 from bundle_router.cli.shared_arguments import ADDRESS, add_opening, add_step, config_folder, open_router, step_from
 from bundle_router.core.models import RUN_ID, Step
-from bundle_router.errors import RequestError
+from bundle_router.errors import RequestError, RouterError
 
 if TYPE_CHECKING:
     from bundle_router.serving import Endpoint
@@ -46,6 +46,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="a config folder that the pages may compare the config with; may be repeated",
     )
     parser.add_argument("--paste", metavar="CLIENT", help="print what connects a client to the run; all: every one's")
+    parser.add_argument("--follow", action="store_true", help="route the step again when a list or a pin changes")
     add_step(parser, required=False)
     add_opening(parser)
 
@@ -58,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--run is not a run id: it must match {RUN_ID.pattern}")
     step = _first_step(arguments)
     clients = _clients(arguments.paste) if arguments.paste else {}
+    if arguments.follow and step is None:
+        raise RequestError("--follow needs a step to route again", advice="name --workflow, --role and --step")
     if clients and step is None and arguments.run is None:
         raise RequestError("--paste needs a run", advice="name one with --run, or a step to route")
     key = key_from_env(arguments.token_env) if arguments.token_env else new_key()
@@ -67,6 +70,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+_SHORTEST_S, _LONGEST_S = 1.0, 60.0
+_FOLLOWING = (
+    "following: the step is routed again when a server it needs goes, comes back, lists other tools or has other pins "
+    "(within some 5 s; what keeps changing, within a minute); one that dies unannounced is noticed when it is called."
+)
+_NOT_FOLLOWING = (
+    "the list of tools stays as it is until the run is routed again: a server that comes back, other lists or pins are "
+    "not noticed before (with --follow they are); what is gone is refused when it is called."
+)
 Clients = Mapping[str, Mapping[str, str]]
 
 
@@ -116,7 +128,11 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
             async with begin(router, key=key, address=address, tokens=tokens, **pages) as endpoint:
                 _announce(arguments, endpoint, run_id)
                 _print_pasted(clients, endpoint, run_id or "")
+                following = asyncio.create_task(_follow(router, step)) if arguments.follow and step else None
                 await stop.wait()
+                if following is not None:
+                    following.cancel()
+                    await asyncio.wait((following,))
 
 
 @contextmanager
@@ -154,24 +170,40 @@ async def _begun(router: Router, step: Step | None, run_id: str | None) -> str |
         if wants_warm_up(router, step):
             await router.warm_up()
         await router.route(step)
-        away = router.endpoint.away()
         await router.tools(step.run_id)  # asks those that have to be asked before they can be shown
-        if router.endpoint.away() != away:
-            await router.route(step)  # the decision says who is missing: the list stays as it is now
         return step.run_id
     if run_id is not None:
         await router.endpoint.decision_id(run_id)
     return run_id
 
 
+async def _follow(router: Router, step: Step) -> None:
+    """Route the step again when what that would go by of its servers changed; more seldom, the more often it does."""
+    pause_s, before = _SHORTEST_S, await router.endpoint.standing(step.run_id)
+    while True:
+        await asyncio.sleep(pause_s)
+        try:
+            if await router.endpoint.standing(step.run_id) == before:
+                pause_s = max(pause_s / 2, _SHORTEST_S)
+                continue
+            pause_s = min(pause_s * 2, _LONGEST_S)
+            await router.route(step)
+            before = await router.endpoint.standing(step.run_id)
+            shown = (await router.tools(step.run_id)).active
+        except RouterError as trouble:
+            router.endpoint.report("warning", "follow.failed", run_id=step.run_id, error=trouble)
+        else:
+            print(f"routed again: {len(shown)} tools", file=sys.stderr, flush=True)
+
+
 def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | None) -> None:
     """Where it is, on standard output; what opens it, on standard error and only if nobody knows it yet."""
     if not arguments.token_env and not arguments.tokens:
         print(f"bearer token: {endpoint.key}", file=sys.stderr, flush=True)
-    url = endpoint.url(run_id or "RUN")
+    url, notices = endpoint.url(run_id or "RUN"), _FOLLOWING if arguments.follow else _NOT_FOLLOWING
     if arguments.json:
-        print_json({"url": url, "port": endpoint.port, "run_id": run_id, "pid": os.getpid()})
+        print_json({"url": url, "port": endpoint.port, "run_id": run_id, "pid": os.getpid(), "notices": notices})
     else:
         people = "" if arguments.mcp_only else f"{endpoint.base}/ for people, {endpoint.base}/v1 and "
-        say(f"serving {people}{url} until interrupted")
+        say(f"serving {people}{url} until interrupted\n{notices}")
     sys.stdout.flush()

@@ -27,7 +27,7 @@ from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.core.tools.reusable_results import may_repeat
 from bundle_router.core.tools.shaping.media_forms import media_form
-from bundle_router.engine.calls import KeyTaken, admit, once, perform, within_tree
+from bundle_router.engine.calls import KeyTaken, admit, once, over_budget, perform, within_tree
 from bundle_router.engine.flow import (
     CallPorts,
     EnginePorts,
@@ -185,14 +185,34 @@ class Engine:
 
     # --- what is shown ---------------------------------------------------------------------------------------------
 
-    async def tools(self, run_id: str, how: SurfaceForm, decision_id: str | None = None) -> Toolset:
-        """As `toolset`, after servers were asked that show nothing before, and without holding the event loop."""
+    async def tools(
+        self, run_id: str, how: SurfaceForm, decision_id: str | None = None, *, decides: bool = False
+    ) -> Toolset:
+        """As `toolset`, after servers were asked that show nothing before, and without holding the event loop.
+        `decides`: the step is routed again where one stayed silent, so that the decision says so; not one with a key,
+        which is taken once."""
         state = await self.state_async(run_id, decision_id)
         await self._discovery.discover(state)
         state = await self.state_async(run_id, decision_id)
+        if decides and decision_id is None and not state.decided.key and self._discovery.lost(state):
+            await self.route(state.step.model_copy(update={"branch": state.decided.branch}))
+            state = await self.state_async(run_id)
         if state.surface.may_search(state.bundle_ids):
             return await asyncio.to_thread(_toolset, state, how)
         return _toolset(state, how)
+
+    async def standing(self, run_id: str) -> tuple[object, ...]:
+        """Return what a decision of the run would go by of the servers that its newest one shows or misses, after those
+        that can be were asked whether their lists still hold. What equals it would decide the same."""
+        state = await self.state_async(run_id)
+        wanted = self._discovery.wanted(state)
+        away = dict(self.facts(state.step.principal).unavailable)
+        await self._discovery.verify_servers(state, wanted - away.keys())
+        now = self._machine.availability(state.step.principal)
+        away = dict(self.facts(state.step.principal).unavailable)
+        cards = tuple(sorted((card.server, card.tool, card.sha256) for card in now.catalog.cards.values()))
+        drifted = tuple(row for row in now.drifted if row[0] in wanted)
+        return self.catalog.revision, wanted & away.keys(), drifted, tuple(row for row in cards if row[0] in wanted)
 
     def toolset(self, run_id: str, how: SurfaceForm, decision_id: str | None = None) -> Toolset:
         """See `Router.tools`. Blocks where search has to be asked; shows of servers what is known of them."""
@@ -269,7 +289,7 @@ class Engine:
             return await self._once(at, request.with_arguments(filled), state, decision_id)
 
     async def _verify(self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None) -> None:
-        if isinstance(request.name, str):
+        if isinstance(request.name, str) and self._has_budget(run, state, request):
             await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
 
     async def _once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
@@ -281,6 +301,13 @@ class Engine:
             return made
 
         return await once(at, request, partial(may_repeat, state.catalog), make)
+
+    def _has_budget(self, run: OpenRun, state: RunState, request: CallRequest | None = None) -> bool:
+        """Return whether a call may begin: one that is refused for want of budget contacts nobody."""
+        name, text = (str(request.name), request.arguments.text) if request is not None else ("", "")
+        tree = self.runs.tree_spent(run)
+        with run.lock:
+            return over_budget(run, state, state.surface.canonical.get(name, name), text, tree) is None
 
     async def _admitted(
         self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
@@ -343,7 +370,8 @@ class Engine:
             state = await self.state_async(run_id, decision_id)
             await self._discovery.discover(state)
             asked = [server.name for server in passed_through(await self.state_async(run_id, decision_id)).servers]
-            await self._discovery.verify_servers(state, asked)  # they may be no more what was pinned
+            if self._has_budget(run, state):
+                await self._discovery.verify_servers(state, asked)  # they may be no more what was pinned
             at = CallPorts(self.ports, self.runs, run)
             state = await self.state_async(run_id, decision_id)
             yield RelayedRequest(at, self._servers, state, client, self.runs.tree_spent(run))

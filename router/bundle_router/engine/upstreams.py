@@ -426,6 +426,18 @@ class ServerDiscovery:
         """Whether there may be anything to end."""
         return self._servers is not None and self._servers.were_contacted
 
+    def lost(self, state: RunState) -> bool:
+        """Return whether a server that the decision holds tools of can't be used now, and could when it was taken."""
+        away = dict(state.facts.unavailable).keys() - dict(state.decided.facts.unavailable).keys()
+        return not away.isdisjoint(self._held(state))
+
+    def wanted(self, state: RunState) -> set[str]:
+        """Return the servers elsewhere that the decision holds tools of, or would if they could be used."""
+        missed = [row.id for row in state.decided.decision.left_out if row.code in ("server_unavailable", "pin_drift")]
+        bundles = [bundle for id_ in missed if (bundle := self._catalog.bundle(id_)) is not None]
+        found = self._held(state) | {server for bundle in bundles for server in bundle.servers}
+        return {name for name in found if (one := self._catalog.servers[name]).enabled and one.traits.is_remote}
+
     def _held(self, state: RunState) -> set[str]:
         """Return the servers that the decision holds tools of."""
         return {server for bundle in _shown(self._catalog, state) for server in bundle.servers}

@@ -111,6 +111,11 @@ class EndpointAccess:
         async with self._engines.of(run_id).relayed(run_id, Client(), decision) as request:
             return await request.follow(uri, updated)
 
+    async def standing(self, run_id: str) -> tuple[object, ...]:
+        """Return what routing the run again would go by of its servers; they are asked whether their lists still hold.
+        Equal values decide the same. Raises UnknownRun."""
+        return await self._engines.newest.standing(run_id)
+
     def watch(self, on_change: Callable[[str], None]) -> Callable[[], None]:
         """Calls `heard` with the run's id after each decision, on the thread that took it; it must neither block nor
         raise. Returns what ends it."""

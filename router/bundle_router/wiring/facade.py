@@ -241,7 +241,7 @@ class Router:
         back while it is the same. Raises UnknownRun, RequestError.
         """
         form = surface_form(format, native=native)
-        toolset = await self._on_loop.of(run_id).tools(run_id, form, decision)
+        toolset = await self._on_loop.of(run_id).tools(run_id, form, decision, decides=True)
         return None if if_changed is not None and toolset.digest == if_changed else toolset
 
     @overload
@@ -264,7 +264,7 @@ class Router:
         form = surface_form(format, native=native)
         engine = self._engines.of(run_id)
         if engine.needs_discovery(run_id):
-            toolset = self._portal.run(engine.tools(run_id, form, decision))
+            toolset = self._portal.run(engine.tools(run_id, form, decision, decides=True))
         else:
             toolset = engine.toolset(run_id, form, decision)
         return None if if_changed is not None and toolset.digest == if_changed else toolset
