@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.testing.upstream import ScriptedServer, calls_tool, says
+from bundle_router.testing.upstream import ScriptedServer, says
+
+from tests.model.broken_upstream import calls_tool
 
 EXAMPLES = Path(__file__).parent
 FOUND = "ticket 7: the flag is misnamed"

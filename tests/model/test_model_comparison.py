@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from bundle_router.review.model_comparison import Estimate, RoutedRow, average, figures_of, middle, share
-from bundle_router.testing.upstream import Act, Exchange, ScriptedServer, choice, hang, reset, says, status
+from bundle_router.testing.upstream import Act, Exchange, ScriptedServer, choice, hang, says, status
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.command_line import json_of, run
+from tests.model.broken_upstream import reset
 
 needs_model = pytest.mark.skipif(
     importlib.util.find_spec("litellm") is None or importlib.util.find_spec("instructor") is None,

@@ -18,22 +18,12 @@ from bundle_router import Router, Step
 from bundle_router.core.models import Reply
 from bundle_router.core.records.replayed import replay
 from bundle_router.engine.asking import ModelSelector
-from bundle_router.testing.upstream import (
-    Act,
-    Exchange,
-    ScriptedServer,
-    body,
-    choice,
-    completion,
-    hang,
-    reset,
-    says,
-    status,
-)
+from bundle_router.testing.upstream import Act, Exchange, ScriptedServer, body, choice, completion, hang, says, status
 from bundle_router.wiring import load_catalog
 from bundle_router.wiring.effects import open_redactor
 from bundle_router.wiring.searching import open_model
 
+from tests.model.broken_upstream import reset
 from tests.profiles import rounds
 
 SECRET = "sk-canary-4Jf8sK2mZq9wX7vB"

@@ -15,25 +15,9 @@ from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Failure, Reply
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.testing import FakeClock, FakeDiagnostics
-from bundle_router.testing.upstream import (
-    Act,
-    Exchange,
-    ScriptedServer,
-    body,
-    calls_tool,
-    choice,
-    completion,
-    cut,
-    drip,
-    hang,
-    huge,
-    redirect,
-    reset,
-    says,
-    slow_headers,
-    status,
-    when,
-)
+from bundle_router.testing.upstream import Act, Exchange, ScriptedServer, body, choice, completion, hang, says, status
+
+from tests.model.broken_upstream import calls_tool, cut, drip, huge, redirect, reset, slow_headers, when
 
 Opened = Callable[..., ModelSelector]
 Ask = Callable[..., Reply]

@@ -20,23 +20,11 @@ from bundle_router.core.search.memory import Memory
 from bundle_router.core.search.recall import PastText, Recollection
 from bundle_router.core.search.request import Request
 from bundle_router.review.learning.learned_values import Learned, known_of
-from bundle_router.testing.upstream import (
-    Act,
-    ScriptedServer,
-    body,
-    cut,
-    drip,
-    embeds,
-    hang,
-    huge,
-    redirect,
-    reset,
-    slow_headers,
-    status,
-)
+from bundle_router.testing.upstream import Act, ScriptedServer, body, hang, status
 from bundle_router.wiring import load_catalog
 from bundle_router.wiring.searching import make_search_for, open_embedder
 
+from tests.model.broken_upstream import cut, drip, embeds, huge, redirect, reset, slow_headers
 from tests.selecting.embedders import about
 
 SECRET = "sk-canary-8Hs2kQ9vLx4mZ7wB"

@@ -64,10 +64,7 @@ def _leave_somebody_behind() -> None:
 def _answer(id_: object, method: object, params: dict[str, object]) -> None:
     if method == "initialize":
         _result(
-            id_,
-            protocolVersion="2025-11-25",
-            capabilities={"tools": {}},
-            serverInfo={"name": "faulty", "version": "1"},
+            id_, protocolVersion="2025-11-25", capabilities={"tools": {}}, serverInfo={"name": "faulty", "version": "1"}
         )
     elif method == "tools/list":
         _result(id_, tools=tools())

@@ -28,10 +28,7 @@ WRONG_METHOD = Refusal(
     405, "method_not_allowed", "This address knows other methods only.", advice="see the header Allow"
 )
 
-INERT: Final = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"default-src 'none'; sandbox"),
-)
+INERT: Final = ((b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"default-src 'none'; sandbox"))
 """On every answer that has none of its own: what tools gave is in them, and no browser shall take it for a page or a
 script."""
 

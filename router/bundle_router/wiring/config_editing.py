@@ -231,11 +231,7 @@ class ConfigEditor:
         return self._compared((), new, places, 0)
 
     def _save(
-        self,
-        what: ChangeType,
-        drafts: Mapping[str, str | None],
-        opened: Mapping[str, str],
-        who: tuple[str, str, str],
+        self, what: ChangeType, drafts: Mapping[str, str | None], opened: Mapping[str, str], who: tuple[str, str, str]
     ) -> ConfigChange:
         from bundle_router.adapters.config_journal import append_change
 

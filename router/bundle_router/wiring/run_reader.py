@@ -88,11 +88,7 @@ class RunReader:
     """Reads the runs of one store and the config beside them. May be used from many threads."""
 
     def __init__(
-        self,
-        archive: RunArchive,
-        index: RunIndex,
-        config: str | Path | None = None,
-        local: LocalServers | None = None,
+        self, archive: RunArchive, index: RunIndex, config: str | Path | None = None, local: LocalServers | None = None
     ) -> None:
         self._archive = archive
         self._index = index

@@ -73,10 +73,7 @@ class VectorStore:
             with closing(self._open(self._file)) as base, base:
                 base.execute("CREATE TABLE IF NOT EXISTS kept (digest BLOB PRIMARY KEY, vector BLOB NOT NULL)")
                 base.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", rows)
-                base.execute(
-                    "DELETE FROM kept WHERE rowid <= (SELECT max(rowid) FROM kept) - ?",
-                    (MAX_KEPT,),
-                )
+                base.execute("DELETE FROM kept WHERE rowid <= (SELECT max(rowid) FROM kept) - ?", (MAX_KEPT,))
             self._prune(self._file.parent)
         except (sqlite3.Error, OSError) as wrong:
             _make_room(self._file, wrong)

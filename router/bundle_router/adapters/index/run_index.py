@@ -185,9 +185,7 @@ class RunIndex:
         """Return one run. Raises UnknownRun."""
         with self._connected() as connection:
             rows = self._rows(
-                connection,
-                f"select {_RUN_COLUMNS} from {PREFIX}runs where run_id = :run_id",
-                run_id=run_id,
+                connection, f"select {_RUN_COLUMNS} from {PREFIX}runs where run_id = :run_id", run_id=run_id
             )
         if not rows:
             raise UnknownRun(f"there is no run {run_id[:128]!r}", advice="`bundle-router runs list` lists them")

@@ -169,10 +169,7 @@ class LiteLlm:
         token = _exchange.set(exchange)
         try:
             answer = await self._client(request.model.mode).chat.completions.create(
-                model=request.model.name,
-                messages=_messages(request),
-                response_model=request.shape,
-                max_retries=0,
+                model=request.model.name, messages=_messages(request), response_model=request.shape, max_retries=0
             )
             reply = ModelReply(answer=answer, raw=raw_of(exchange.response))
         except Exception as error:  # noqa: BLE001 - rule 4: what the libraries raise is no closed list
@@ -244,10 +241,7 @@ def _messages(request: ModelRequest) -> list[dict[str, str]]:
     messages = [{"role": "system", "content": request.system}, {"role": "user", "content": request.user}]
     if request.correction is not None:
         reply = request.correction.said or "(nothing)"
-        messages += [
-            {"role": "assistant", "content": reply},
-            {"role": "user", "content": request.correction.complaint},
-        ]
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": request.correction.complaint}]
     return messages
 
 

@@ -321,8 +321,7 @@ class RecordSettings:
     """What shows that somebody cut or took away recorded runs: the table `[records]`."""
 
     heads: Annotated[
-        str | None,
-        key("A folder in which the head of each run is kept. With a key: by default beside the runs.", Line),
+        str | None, key("A folder in which the head of each run is kept. With a key: by default beside the runs.", Line)
     ] = None
     key: Annotated[str | None, _SIGNING_KEY] = None
 
@@ -339,8 +338,7 @@ class CacheSettings:
         key("Seconds a model's answer is used again for the same question. 0 asks every time.", ge=0, le=31_536_000),
     ] = 3_600.0
     answers: Annotated[
-        Literal["memory", "index"],
-        key("Where answers are kept: in this process, or in the index beside the runs too."),
+        Literal["memory", "index"], key("Where answers are kept: in this process, or in the index beside the runs too.")
     ] = "memory"
 
 

@@ -98,8 +98,7 @@ class Server:
         str | None, key("auth = 'oauth': our id there, where it does not register clients by itself.", Word)
     ] = None
     env: Annotated[
-        tuple[tuple[str, str], ...],
-        key("stdio: its environment. Secrets only as ${ENV_NAME}.", dict[EnvName, _Text]),
+        tuple[tuple[str, str], ...], key("stdio: its environment. Secrets only as ${ENV_NAME}.", dict[EnvName, _Text])
     ] = ()
     include: Annotated[
         tuple[str, ...] | None, key("Only these of its tools exist for us (names or globs).", Words, min_length=1)
@@ -349,8 +348,7 @@ class RepoLimits:
     """The table `[repo]`."""
 
     hard_links: Annotated[
-        Literal["allow", "refuse"],
-        key("'refuse': files with more than one name are not read (they may live outside)."),
+        Literal["allow", "refuse"], key("'refuse': files with more than one name are not read (they may live outside).")
     ] = "allow"
 
 

@@ -53,11 +53,7 @@ class BundleResolver:
     """Resolves all bundles of a config. `ids` maps every id that may be written, old ids included, to the id now."""
 
     def __init__(
-        self,
-        written: WrittenConfig,
-        servers: Mapping[str, Server],
-        local_tools: Mapping[str, Set[str]],
-        report: Report,
+        self, written: WrittenConfig, servers: Mapping[str, Server], local_tools: Mapping[str, Set[str]], report: Report
     ) -> None:
         self._written = written
         self._servers = servers

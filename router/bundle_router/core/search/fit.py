@@ -108,10 +108,7 @@ def fit_memory(
 
 
 def _fit_words(
-    labels: Sequence[Label],
-    analyzer: Analyzer,
-    base: Callable[[Label], Mapping[str, float]],
-    trusts: Sequence[float],
+    labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]], trusts: Sequence[float]
 ) -> tuple[Fit, list[_Replayed]]:
     """Return the fit of the memory of words, and how each step was ranked with what it chose (none, maybe)."""
     kept = bounded(labels)

@@ -29,15 +29,7 @@ from bundle_router.serving.api.bodies import (
     step_and_messages,
 )
 from bundle_router.serving.api.openapi import openapi_document
-from bundle_router.serving.api.problems import (
-    GONE,
-    INTERNAL,
-    NO_ARTIFACT,
-    TIMED_OUT,
-    UNSUPPORTED,
-    invalid,
-    problem_of,
-)
+from bundle_router.serving.api.problems import GONE, INTERNAL, NO_ARTIFACT, TIMED_OUT, UNSUPPORTED, invalid, problem_of
 from bundle_router.serving.gate import is_json, values_of
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.keys import Caller, Scope

@@ -23,14 +23,7 @@ from typing import BinaryIO, Final, Literal, Self
 
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.beneath import (
-    PATH_ONLY,
-    HiddenFolder,
-    Identity,
-    Opener,
-    components,
-    opener_beside,
-)
+from bundle_router.tools.repo.beneath import PATH_ONLY, HiddenFolder, Identity, Opener, components, opener_beside
 from bundle_router.tools.repo.hiding import CREDENTIALS, Hidden, identity_of, is_credential_file
 from bundle_router.tools.repo.lineage import open_folder
 from bundle_router.tools.repo.refusals import explained, invalid, outside

@@ -83,9 +83,7 @@ def picked(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> Pick
     if fields["picks"] and not ids:
         return None
     return Picked(
-        tuple(ids[:max_picks]),
-        tuple((id_, "over_budget") for id_ in ids[max_picks:]),
-        _one_line(fields["rationale"]),
+        tuple(ids[:max_picks]), tuple((id_, "over_budget") for id_ in ids[max_picks:]), _one_line(fields["rationale"])
     )
 
 

@@ -116,6 +116,5 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _corrupt(name: str, what: str) -> CorruptPins:
     return CorruptPins(
-        f"{name}: {what}",
-        advice="restore it from version control, or review the server again with `bundle-router pin`",
+        f"{name}: {what}", advice="restore it from version control, or review the server again with `bundle-router pin`"
     )

@@ -26,10 +26,7 @@ def lights(found: Admitted, comparison: Comparison, everyone: Neighbourhood) -> 
     for tool in found.tools:
         if tool.card.tool in unread or comparison.server:
             verdict = inspect(
-                json.loads(tool.definition),
-                server=found.server,
-                instructions=found.instructions,
-                neighbours=everyone,
+                json.loads(tool.definition), server=found.server, instructions=found.instructions, neighbours=everyone
             )
             if verdict.warns:
                 yield Light(tool.card.tool, verdict)

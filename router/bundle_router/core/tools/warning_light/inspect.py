@@ -24,11 +24,7 @@ _ENOUGH_ALONE = frozenset(("override", "unleash", "reveal-prompt", "exfiltration
 
 
 def inspect(
-    definition: Mapping[str, Any],
-    *,
-    server: str = "",
-    instructions: str = "",
-    neighbours: Neighbourhood = NOBODY,
+    definition: Mapping[str, Any], *, server: str = "", instructions: str = "", neighbours: Neighbourhood = NOBODY
 ) -> LightVerdict:
     """Return what the warning light makes of a raw definition. `neighbours` are the tools of all servers that may be
     seen beside it; `instructions` are the server's own."""
