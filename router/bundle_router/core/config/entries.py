@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from copy import deepcopy
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar, get_origin
 
@@ -162,7 +161,9 @@ def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationErr
     table = single if depth == 1 else single[place.name] if isinstance(single, dict) else single[0]
     if not isinstance(table, dict):
         return None
-    table, name = deepcopy(table), place.name
+    kinds = (dict, list)  # what is taken from is a copy
+    table = {key: type(part)(part) if type(part) in kinds else part for key, part in table.items()}
+    name = place.name
     for detail in error.errors(include_url=False):
         if len(detail["loc"]) <= depth:
             return None
