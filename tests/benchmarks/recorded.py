@@ -2,7 +2,7 @@
 
     python tests/benchmarks/recorded.py --decisions 100000 --megabytes 200
 
-Both are the commands themselves, in processes of their own, by their CPU time (so on one core). The floor beside `verify` is
+Both are the commands themselves, in processes of their own, by their CPU time (on one core). The floor of `verify` is
 what no reader of a chain can do without: JSON-decode and sha256 of the same lines, in this process.
 """
 
