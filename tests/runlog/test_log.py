@@ -322,7 +322,7 @@ def test_opening_and_closing_runs_leaves_no_descriptor_behind(runs: Any) -> None
         runs.open(f"r-{number}").append("calls", runs.record(1))
         runs.opened[-1].close()
         log.close()
-    assert descriptors() == before
+    assert descriptors() <= before  # fewer, where garbage of other tests held some
 
 
 # --- privacy -------------------------------------------------------------------------------------------------------
