@@ -154,7 +154,7 @@ def test_every_reason_and_code_is_listed_in_order() -> None:
 
 
 def test_a_sentence_is_behind_every_closed_word() -> None:
-    assert tuple(sentences.CODES) == CODES
+    assert tuple(sentences.CODE_SENTENCES) == CODES
     assert tuple(sentences.REASONS) == REASONS
     assert tuple(sentences.SOURCES) == SOURCES
     assert set(sentences.OUTCOMES) == set(OUTCOMES)

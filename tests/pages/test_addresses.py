@@ -273,7 +273,7 @@ def test_published_pages_link_to_each_other_and_to_nothing_else(reader: RunReade
 
 
 def test_every_closed_word_has_its_sentence() -> None:
-    lists = ((CODES, sentences.CODES), (REASONS, sentences.REASONS), (SOURCES, sentences.SOURCES),
+    lists = ((CODES, sentences.CODE_SENTENCES), (REASONS, sentences.REASONS), (SOURCES, sentences.SOURCES),
              (OUTCOMES, sentences.OUTCOMES), (FAILURES, sentences.FAILURES))  # fmt: skip
     for words, said in lists:
         assert set(said) == set(words)

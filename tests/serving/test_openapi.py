@@ -16,7 +16,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="it calls the service 
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
 
 from bundle_router.serving.api.openapi import openapi_document  # noqa: E402 - after what it needs
-from bundle_router.serving.api.problems import CODES  # noqa: E402
+from bundle_router.serving.api.problems import PROBLEM_CODES  # noqa: E402
 from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
 from schemathesis.generation import GenerationMode  # noqa: E402
 
@@ -49,7 +49,7 @@ def test_schemathesis_finds_no_answer_that_the_document_does_not_have(site: Any,
             def call(case: Any) -> None:
                 answer = case.call_and_validate(base_url=endpoint.base, headers=headers)
                 if answer.status_code >= 400:
-                    assert answer.json()["code"] in CODES
+                    assert answer.json()["code"] in PROBLEM_CODES
                     assert answer.status_code not in (400, 422) or mode is NEGATIVE or answer.json()["code"] in REFUSED
 
             call()
@@ -97,4 +97,4 @@ def test_every_problem_has_a_code_of_the_closed_list(site: Any) -> None:
             assert (await http.get("/openapi.json")).json() == json.loads(json.dumps(openapi_document("0.1.0")))
 
     site.serve_all(work)
-    assert len(set(CODES)) == len(CODES)
+    assert len(set(PROBLEM_CODES)) == len(PROBLEM_CODES)

@@ -93,8 +93,8 @@ def _clients(name: str) -> Clients:
 def _print_pasted(clients: Clients, endpoint: Endpoint, run_id: str) -> None:
     """Print the texts with the run's own token, which opens it and nothing else."""
     for name, client in clients.items():
-        text = client["text"].strip().replace("{url}", endpoint.url(run_id))
-        print(f"\n--- {name}: {client['where']}\n{text.replace('{token}', endpoint.token(run_id))}", flush=True)
+        text = client["text"].strip().replace("{url}", endpoint.url(run_id)).replace("{token}", endpoint.token(run_id))
+        print(f"\n--- {name}: {client['where']}; its token opens this run alone\n{text}", flush=True)
 
 
 def _first_step(arguments: argparse.Namespace) -> Step | None:

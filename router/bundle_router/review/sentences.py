@@ -7,7 +7,7 @@ from typing import Final
 
 from bundle_router.core.models import ModelUse, SearchUse
 
-CODES: Final[Mapping[str, str]] = {
+CODE_SENTENCES: Final[Mapping[str, str]] = {
     "unknown_bundle": "No bundle has this id, and no bundle holds a tool of this name.",
     "disabled": "The bundle or its server is switched off in the config.",
     "policy_denied": "A policy denies it. Deny beats allow.",
@@ -78,8 +78,10 @@ FAILURES: Final[Mapping[str, str]] = {
 def sentence_of(word: str, kind: str = "") -> str:
     """Return the sentence behind a closed word; empty for one that is none. Some words are of two lists (`timeout`,
     `search`): `kind` (`source`, `failure`) names the one that is meant."""
-    first: Mapping[str, str] = {"source": SOURCES, "failure": FAILURES}.get(kind, CODES)
-    return next((words[word] for words in (first, CODES, REASONS, SOURCES, OUTCOMES, FAILURES) if word in words), "")
+    first: Mapping[str, str] = {"source": SOURCES, "failure": FAILURES}.get(kind, CODE_SENTENCES)
+    return next(
+        (words[word] for words in (first, CODE_SENTENCES, REASONS, SOURCES, OUTCOMES, FAILURES) if word in words), ""
+    )
 
 
 def selection_lines(search: SearchUse | None, model: ModelUse | None) -> Iterator[str]:

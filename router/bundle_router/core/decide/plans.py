@@ -83,21 +83,21 @@ class Verdicts:
             known = self._tools[bundle_ids] = (facts, tools)
         return known[1]
 
-    def candidates(self, facts: Facts, ask: tuple[str, ...] | None, but: tuple[str, ...]) -> Candidates:
-        """Return permitted bundles a selector may pick: those `ask` covers (None: all), without `but`."""
-        key = (facts.capabilities, facts.unavailable, facts.drifted, ask, but)
+    def candidates(self, facts: Facts, ask: tuple[str, ...] | None, without: tuple[str, ...]) -> Candidates:
+        """Return permitted bundles a selector may pick: those `ask` covers (None: all), without those of `without`."""
+        key = (facts.capabilities, facts.unavailable, facts.drifted, ask, without)
         found = self._candidates.get(key)
         if found is None:
             if len(self._candidates) >= _MAX_CANDIDATES:
                 self._candidates.clear()
-            found = self._candidates[key] = Candidates(tuple(self._pickable(facts, ask, frozenset(but))))
+            found = self._candidates[key] = Candidates(tuple(self._pickable(facts, ask, frozenset(without))))
         return found
 
-    def _pickable(self, facts: Facts, ask: tuple[str, ...] | None, but: frozenset[str]) -> Iterator[str]:
+    def _pickable(self, facts: Facts, ask: tuple[str, ...] | None, without: frozenset[str]) -> Iterator[str]:
         if self._selectable is None:
             self._selectable = tuple(b for b in self._catalog.bundles.values() if b.selectable and not b.always)
         for bundle in self._selectable:
-            asked = bundle.id not in but and (ask is None or first_match(ask, bundle.id) is not None)
+            asked = bundle.id not in without and (ask is None or first_match(ask, bundle.id) is not None)
             if asked and self._judge(bundle, facts).permitted:
                 yield bundle.id
 

@@ -249,9 +249,10 @@ def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> Bu
 
 
 def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVerdict:
-    """Return the verdict after the tests on what the shell looked up. Never permits what config refused."""
+    """Return the verdict after `_fact_checks`, which are asked in their order. Never permits what config refused."""
     if not verdict.permitted:
         return verdict
+    # What this returns at once is what those checks come to: a new one of them has to be looked for here, too.
     if bundle.requires_env or bundle.requires_binary:
         missing = _missing_capability(facts, bundle)
         if missing is not None:

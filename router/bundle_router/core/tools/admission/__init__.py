@@ -3,7 +3,7 @@
 Rules:
 1. Definitions are untrusted bytes. Size, depth and number of nodes are bounded before anything else looks at them, so
    nothing here can be made to run long or deep.
-2. One bad tool costs one tool. Every refusal names the tool, a code of the closed list `CODES`, and the place.
+2. One bad tool costs one tool. Every refusal names the tool, a code of the closed list `REFUSAL_CODES`, and the place.
 3. A name matches `[A-Za-z0-9_.-]{1,128}`. A name that is listed twice with different contents is refused both times:
    nobody could say which one a call would reach.
 4. Text that a model or a reader sees loses its invisible characters (controls, terminal sequences, bidirectional
@@ -20,11 +20,17 @@ Rules:
 """
 
 from bundle_router.core.tools.admission.admit import admit
-from bundle_router.core.tools.admission.admitted import CODES, Admitted, AdmittedTool, DefinitionLimits, RefusedTool
+from bundle_router.core.tools.admission.admitted import (
+    REFUSAL_CODES,
+    Admitted,
+    AdmittedTool,
+    DefinitionLimits,
+    RefusedTool,
+)
 from bundle_router.core.tools.admission.identity import VolatileError, identity, volatile_paths
 
 __all__ = [
-    "CODES",
+    "REFUSAL_CODES",
     "Admitted",
     "AdmittedTool",
     "DefinitionLimits",

@@ -27,7 +27,7 @@ RefusalCode = Literal[
     "bad_pattern",
     "hidden_text",
 ]
-CODES: Final[tuple[RefusalCode, ...]] = get_args(RefusalCode)
+REFUSAL_CODES: Final[tuple[RefusalCode, ...]] = get_args(RefusalCode)
 """Why a definition was refused."""
 
 
