@@ -278,12 +278,11 @@ def test_what_is_followed_is_routed_again_when_a_server_comes_back_and_when_it_l
     assert len(missed) <= 4
 
 
-def test_what_serving_does_not_notice_is_said(begin: Any, tmp_path: Path) -> None:
-    write_config(tmp_path / "config", {"transport": "local"})
+def test_what_serving_does_not_notice_is_said(begin: Any) -> None:
     refused = begin("--follow").child
     assert "--follow needs a step" in refused.communicate()[1]
     assert refused.returncode == 3
-    process = begin("--mcp-only", "--run", "r-1", *STEP)
+    process = begin("--mcp-only", "--run", "r-1", *STEP, "--config", str(ROOT / "config"))
     process.line()
     assert "not noticed before (with --follow they are)" in process.line()
     process.stop(signal.SIGTERM)
