@@ -73,7 +73,7 @@ def test_a_failure_that_came_as_a_success_is_marked_where_a_run_is_read(project:
 
 
 def test_imported_servers_are_untrusted_named_to_fit_and_hold_no_secret(folder: Path) -> None:
-    done = run(folder, "import", ".mcp.json")
+    done = run(folder, "import", ".mcp.json", "--write")
     text = (folder / "config" / "servers.toml").read_text()
     assert "[servers.mail-box]" in text
     assert 'trust = "untrusted"' in text
@@ -84,13 +84,17 @@ def test_imported_servers_are_untrusted_named_to_fit_and_hold_no_secret(folder: 
     pinned = run(folder, "pin", "--development", "mail-box", "--yes", code=4).stdout
     assert "can't be reviewed" in pinned
     assert "its credential" in pinned
-    again = json_of(folder, "import", ".mcp.json")
+    again = json_of(folder, "import", ".mcp.json", "--write")
     assert (again["servers"], again["written"]) == ([], []), "twice adds nothing"
     assert (folder / "config" / "servers.toml").read_text() == text
 
 
-def test_a_dry_run_writes_nothing(folder: Path) -> None:
-    assert "[servers.mail-box]" in run(folder, "import", ".mcp.json", "--dry-run").stdout
+def test_servers_and_bundles_are_printed_and_written_only_when_asked(folder: Path) -> None:
+    printed = run(folder, "import", ".mcp.json").stdout
+    assert "[servers.mail-box]" in printed
+    assert "(--write adds it)" in printed
+    shown = json_of(folder, "import", ".mcp.json")
+    assert (shown["servers"], shown["written"]) == (["mail-box"], [])
     assert not (folder / "config").exists()
 
 
@@ -102,10 +106,11 @@ def test_what_is_no_settings_file_is_a_bad_request(folder: Path) -> None:
 
 def test_servers_are_added_to_a_config_that_is_there(folder: Path) -> None:
     (folder / "config").mkdir()
-    (folder / "config" / "servers.toml").write_text('[servers.own]\nurl = "https://own.example/mcp"')
-    run(folder, "import", ".mcp.json")
+    own = '# ours, reviewed in May\n[servers.own]\nurl = "https://own.example/mcp" # behind the proxy'
+    (folder / "config" / "servers.toml").write_text(own)
+    run(folder, "import", ".mcp.json", "--write")
     text = (folder / "config" / "servers.toml").read_text()
-    assert "[servers.own]" in text
+    assert text.startswith(own + "\n"), "comments are kept"
     assert "[servers.mail-box]" in text
 
 

@@ -18,7 +18,7 @@ MAX_BYTES = 8 * 1024 * 1024
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="e.g. .mcp.json, ~/.cursor/mcp.json, ~/.codex/config.toml")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be added, and write nothing")
+    parser.add_argument("--write", action="store_true", help="add the servers and bundles printed to the config")
     add_config(parser)
     add_json(parser)
 
@@ -43,16 +43,16 @@ def run(arguments: argparse.Namespace) -> int:
         folder / name: text for name, text in (("servers.toml", made.servers), ("bundles.toml", made.bundles)) if text
     }
     whole = appended(config, local, texts)
-    if not arguments.dry_run:
+    if arguments.write:
         replace_texts(whole)
     if arguments.json:
         print_json({
             "servers": made.names, "variables": made.variables, "notes": made.notes,
-            "written": [] if arguments.dry_run else [str(path) for path in whole],
+            "written": [str(path) for path in whole] if arguments.write else [],
             "text": {path.name: texts[path] for path in whole},
         })  # fmt: skip
         return 0
-    _show(made, texts, dry_run=arguments.dry_run)
+    _show(made, texts, written=arguments.write)
     return 0
 
 
@@ -94,9 +94,9 @@ def appended(config: str | None, local: LocalServers, texts: Mapping[Path, str])
     return whole
 
 
-def _show(made: Imported, texts: dict[Path, str], *, dry_run: bool) -> None:
+def _show(made: Imported, texts: dict[Path, str], *, written: bool) -> None:
     for path, text in texts.items():
-        say(f"{'would be added to' if dry_run else 'added to'} {path}:")
+        say(f"added to {path}:" if written else f"to add to {path} (--write adds it):")
         for line in text.rstrip().splitlines():
             say(f"  {line}")
     for note in made.notes:
@@ -105,6 +105,6 @@ def _show(made: Imported, texts: dict[Path, str], *, dry_run: bool) -> None:
         say(f"set in the environment: {', '.join(made.variables)}")
     if not made.names:
         say("nothing to add")
-    elif not dry_run:
+    elif written:
         say(f"next: bundle-router pin --development {' '.join(made.names)}")
         say("then name its tools in bundles.toml and map the bundles in routes.toml and policy.toml")
