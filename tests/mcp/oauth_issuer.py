@@ -141,12 +141,13 @@ class Issuer:
             return 400, {"error": "that redirect is not the client's"}, ""
         if given.get("code_challenge_method") != "S256" or not given.get("state") or not given.get("resource"):
             return 400, {"error": "invalid_request"}, ""
+        redirect += "&" if "?" in redirect else "?"
         answer = {"state": given["state"], **({"iss": self.url} if self.names_itself else {})}
         if self.denies:
-            return 302, {}, f"{redirect}?{urlencode({**answer, 'error': self.denies})}"
+            return 302, {}, f"{redirect}{urlencode({**answer, 'error': self.denies})}"
         code = secrets.token_urlsafe(16)
         self._codes[code] = given
-        return 302, {}, f"{redirect}?{urlencode({**answer, 'code': code})}"
+        return 302, {}, f"{redirect}{urlencode({**answer, 'code': code})}"
 
     def _token(self, fields: dict[str, str]) -> tuple[int, Any, str]:
         if self.token_status != 200:

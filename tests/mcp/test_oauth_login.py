@@ -10,11 +10,13 @@ import socket
 import stat
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 from bundle_router.adapters.mcp import McpSessions, open_mcp_sessions
@@ -479,6 +481,75 @@ def test_an_issuer_that_does_not_name_itself_is_heard_from_its_own_page(desk: De
     desk.issuer.names_itself = False
     desk.issuer.overrides["authorization_response_iss_parameter_supported"] = False
     assert desk.log_in()[0].startswith("s: authorized")
+
+
+def through(honest: Any, planted: str) -> Callable[[str], None]:
+    """A browser that the server's own page sends on to an honest one, with a redirect that has `iss` in it already."""
+
+    def go(url: str) -> None:
+        given = dict(parse_qsl(urlsplit(url).query))
+        given["redirect_uri"] += f"?{urlencode({'iss': planted})}"
+        browse(f"{honest.url}/authorize?{urlencode(given)}")
+
+    return go
+
+
+def test_an_answer_that_names_two_issuers_is_that_of_neither(desk: Desk) -> None:
+    with desk.bench.issuers.Issuer() as honest:
+        mixed_up(desk, honest)
+        desk.issuer.overrides.clear()
+        _, err = desk.log_in("s", "--timeout", "20", code=4, open_it=through(honest, desk.issuer.url))
+        assert "the authorization was declined" in err
+        assert {path for _, path, _, _ in honest.requests} == {"/authorize"}, "a person was there, and gave a code"
+        assert "/token" not in [path for _, path, _, _ in desk.issuer.requests]
+    assert keeps_nothing(desk)
+
+
+def test_a_page_that_is_told_two_redirects_is_shown_to_nobody(desk: Desk) -> None:
+    with desk.bench.issuers.Issuer() as honest:
+        mixed_up(desk, honest)
+        honest.names_itself = False
+        planted = urlencode({"redirect_uri": f"http://127.0.0.1:9/callback?{urlencode({'iss': desk.issuer.url})}"})
+        desk.issuer.overrides["authorization_endpoint"] += f"?{planted}&_="
+        _, err = desk.log_in(code=4)
+        assert "is not one to open" in err
+        assert honest.requests == []
+
+
+@pytest.mark.parametrize("methods", [None, [], ["plain"]])
+def test_an_issuer_that_does_not_say_it_knows_s256_is_shown_to_nobody(desk: Desk, methods: Any) -> None:
+    desk.issuer.overrides["code_challenge_methods_supported"] = methods
+    _, err = desk.log_in(code=4)
+    assert "S256" in err
+    assert not {"/authorize", "/token"} & {path for _, path, _, _ in desk.issuer.requests}
+
+
+def test_an_answer_of_an_earlier_login_or_of_another_servers_ends_no_login(desk: Desk) -> None:
+    """Their codes are good still: nobody redeemed them."""
+    kept: list[dict[str, str]] = []
+
+    def first(url: str) -> None:
+        kept.append(dict(parse_qsl(urlsplit(url).query)))
+
+    with desk.bench.issuers.Issuer() as other:
+        other.clients = {f"client-{number}": AnyRedirect() for number in range(1, 4)}
+        desk.log_in("s", "--timeout", "2", code=4, open_it=first)
+
+        def second(url: str) -> None:
+            given = dict(parse_qsl(urlsplit(url).query))
+            assert {given["state"], given["code_challenge"]}.isdisjoint(kept[0].values())
+            stale = {**given, "state": kept[0]["state"], "code_challenge": kept[0]["code_challenge"]}
+            for issuer in (desk.issuer, other):
+                with pytest.raises(urllib.error.HTTPError, match="400"):
+                    browse(f"{issuer.url}/authorize?{urlencode(stale)}")
+            browse(url)
+            with pytest.raises(OSError, match=r"400|refused"):
+                browse(url)
+
+        desk.log_in(open_it=second)
+        assert other.grants() == []
+    (exchanged,) = [fields for _, path, _, fields in desk.issuer.requests if path == "/token"]
+    assert len(exchanged["code_verifier"]) >= 43
 
 
 def test_metadata_in_the_name_of_another_issuer_shows_a_person_nothing(desk: Desk) -> None:

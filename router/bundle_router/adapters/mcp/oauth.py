@@ -243,6 +243,9 @@ class Provider(OAuthClientProvider):
             raise OAuthFlowError("nobody is there to authorize it")
         if not is_safe_to_show(url):
             raise ServerFault("unauthorized", "its authorization address is not one to open")
+        metadata = self.context.oauth_metadata
+        if metadata is not None and "S256" not in (metadata.code_challenge_methods_supported or ()):
+            raise ServerFault("unauthorized", "its issuer does not say that it keeps codes to who asked (PKCE, S256)")
         self._shown = url
         await self._person.show(url)
 

@@ -17,7 +17,7 @@ import shlex
 import socket
 from collections.abc import Callable
 from typing import Final, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.errors import RequestError
@@ -129,12 +129,12 @@ class Receiver:
         done = self._redirect
         if done is None or done.done():
             return "400 Bad Request", "This answer was given before."
-        codes, errors = fields.get("code", []), fields.get("error", [])
-        if errors or len(codes) != 1:
+        codes, errors, issuers = (fields.get(name, []) for name in ("code", "error", "iss"))
+        if errors or len(codes) != 1 or len(issuers) > 1:  # a redirect may be registered with an `iss` of its own
             kind = errors[0] if len(errors) == 1 and errors[0] in _KNOWN_ERRORS else "no code came back"
             done.set_exception(ServerFault("unauthorized", f"the authorization was declined ({kind})"))
             return "200 OK", "Not authorized. You can close this page."
-        done.set_result((codes[0], fields["state"][0], fields["iss"][0] if "iss" in fields else None))
+        done.set_result((codes[0], fields["state"][0], next(iter(issuers), None)))
         return "200 OK", "Authorized. You can close this page and go back to the terminal."
 
 
@@ -152,7 +152,8 @@ def _bound(port: int) -> socket.socket:
 
 def is_safe_to_show(url: str) -> bool:
     """Return whether the address may be put before a person: https, or http on this machine, and of nothing that a
-    terminal, a shell or an eye could take for something else, wherever they paste it."""
+    terminal, a shell or an eye could take for something else, wherever they paste it; nor may it say a thing twice, as
+    who reads it could take the other one."""
     if not _CHARACTERS.fullmatch(url):
         return False
     try:
@@ -160,8 +161,10 @@ def is_safe_to_show(url: str) -> bool:
     except ValueError:
         return False
     local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     return (
         bool(parts.hostname)
+        and len(names) == len(set(names))
         and parts.username is None
         and (parts.scheme == "https" or (parts.scheme == "http" and local))
     )
