@@ -178,7 +178,9 @@ def unschematic(x: Callable[[], int]) -> None:
         (undocumented, "'undocumented' has no description"),
         (unschematic, "'unschematic' can't be described"),
         (Found, "the class Found is no tool"),
-        (7, "a int is no tool"),
+        (7, "7 is no tool"),
+        (tool(name=3)(get_ticket), "the name and the description of 3 are not both text"),  # type: ignore[call-overload]  # untyped code does this
+        (tool(description=["a"])(get_ticket), "of 'get_ticket' are not both text"),  # type: ignore[call-overload]  # as above
     ],
 )
 def test_a_wrong_one_is_refused_when_the_router_is_opened(wrong: object, says: str, tmp_path: Path) -> None:

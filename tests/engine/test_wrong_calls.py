@@ -37,6 +37,9 @@ WRONG_CALLS: dict[str, Callable[[Any], object]] = {
     "a target can't be 3, of type int": lambda router: router.explain(STEP, 3),
     "a message can't be 'h', of type str": lambda router: router.route_sync(STEP, messages="hi"),
     "a message can't be 3, of type int": lambda router: router.route_sync(STEP, messages=[3]),
+    "native can't be 'yes', of type str": lambda router: router.tools_sync("r-1", native="yes"),
+    "if_changed can't be 3, of type int": lambda router: router.tools_sync("r-1", if_changed=3),
+    "a run id can't be 3, of type int": lambda router: router.close_run_sync(3),
     "messages can't be 3, of type int": lambda router: router.route_sync(STEP, messages=3),
 }
 

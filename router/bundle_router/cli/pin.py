@@ -12,7 +12,7 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, progress, say
 from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.tools.pins.reviewed import Pins, approve
+from bundle_router.core.tools.pins.reviewed import approve
 from bundle_router.errors import RequestError
 from bundle_router.review.imports import bundle_text
 from bundle_router.review.unrouted import unpickable_line
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
                 for line in lines_of(row, full=arguments.full):
                     say(line)
             if row.admitted is not None and not row.clean and _approved(row, arguments):
-                written[row.server.name] = str(files.write(_approve(row, arguments.tool)))
+                written[row.server.name] = str(files.write(approve(row.server, row.admitted, row.pins, arguments.tool)))
                 if not arguments.json:
                     say(f"{row.server.name}: pinned in {written[row.server.name]}")
                 _first_bundle(row, catalog, local, arguments)
@@ -93,11 +93,6 @@ def _first_bundle(row: Review, catalog: Catalog, local: LocalServers, arguments:
     say(f"added to {path}:" if arguments.write else offer)
     for line in text.splitlines():
         say(f"  {line}")
-
-
-def _approve(row: Review, only: list[str] | None) -> Pins:
-    assert row.admitted is not None  # noqa: S101 - the caller's condition
-    return approve(row.server, row.admitted, row.pins, only)
 
 
 def _approved(row: Review, arguments: argparse.Namespace) -> bool:

@@ -374,6 +374,7 @@ class RunTable:
     def close(self, run_id: str) -> RunEnd:
         """Let go of a run; one that is not known here is left alone. Raises StorageError when its end can't be
         written."""
+        expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
         with self._lock:
             run = self._runs.pop(run_id, None)
         return run.close() if run is not None else RunEnd(ended=False)

@@ -28,7 +28,7 @@ from bundle_router.core.tools.meta_tools.guidance import guidance
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.open_runs import AncestorLimits
-from bundle_router.errors import RequestError
+from bundle_router.errors import RequestError, expect
 from bundle_router.ports import ToolSearch
 
 KEPT: Final = 256
@@ -171,6 +171,7 @@ class SurfaceForm:
 
 def surface_form(form: str, *, native: bool = False, fixed: bool = False) -> SurfaceForm:
     """Return the form that a list is asked for in. Raises RequestError for one that is not known."""
+    expect("native", native, bool, 'tools(run_id, format="anthropic", native=True)')
     for known in FORMATS:
         if known == form:
             return SurfaceForm(known, native, fixed)

@@ -240,6 +240,7 @@ class Router:
         Responses API, a namespace for each bundle). `if_changed` is the `digest` of the list the agent has: None comes
         back while it is the same. Raises UnknownRun, RequestError.
         """
+        expect("if_changed", if_changed, (str, type(None)), "give the `digest` of the list that the agent has")
         form = surface_form(format, native=native)
         toolset = await self._on_loop.of(run_id).tools(run_id, form, decision, decides=True)
         return None if if_changed is not None and toolset.digest == if_changed else toolset
@@ -261,6 +262,7 @@ class Router:
     ) -> Toolset | None:
         """As `tools`, for engines without an event loop."""
         refuse_running_loop("tools_sync()", "await router.tools(...)")
+        expect("if_changed", if_changed, (str, type(None)), "give the `digest` of the list that the agent has")
         form = surface_form(format, native=native)
         engine = self._engines.of(run_id)
         if engine.needs_discovery(run_id):

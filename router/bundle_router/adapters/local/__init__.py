@@ -137,11 +137,11 @@ def cards_of(servers: Mapping[str, Sequence[LocalTool]]) -> dict[str, Card]:
     return cards
 
 
-def _check_form(server: str, tool: object) -> None:
+def _check_form(server: str, tool: LocalTool) -> None:
     """An engine's code hands tools over, typed or not: said here, before a call finds it out."""
     wrong = ""
-    if not isinstance(tool, LocalTool):
-        wrong = f"{type(tool).__name__} is not a LocalTool"
+    if not (isinstance(tool.name, str) and isinstance(tool.description, str)):
+        wrong = f"the name and the description of {tool.name!r:.50} are not both text"
     elif not (isinstance(tool.arguments, type) and issubclass(tool.arguments, BaseModel)):
         wrong = f"the arguments of {tool.name!r} are not a pydantic model's class"
     elif not callable(tool.run):

@@ -47,7 +47,7 @@ def local_tool(function: Callable[..., Any] | LocalTool, *, name: str = "", desc
     if isinstance(function, LocalTool):
         return function
     if not callable(function) or isinstance(function, type):
-        kind = f"the class {function.__name__}" if isinstance(function, type) else f"a {type(function).__name__}"
+        kind = f"the class {function.__name__}" if isinstance(function, type) else f"{function!r:.50}"
         raise RequestError(f"{kind} is no tool", advice="hand over functions, or LocalTool values")
     own = name or getattr(function, "__name__", "")
     documented = parse(inspect.getdoc(function) or "")
