@@ -150,6 +150,34 @@ def test_a_token_of_a_principal_speaks_for_that_one_alone(site: Any) -> None:
     site.serve_all(work, tokens=token_file(site.folder))
 
 
+@pytest.mark.parametrize("branch", ["", "b"])
+def test_a_run_of_two_principals_is_there_for_neither(site: Any, branch: str) -> None:
+    """Whoever has its newest step would else have what the other one's decisions, artifacts and sessions hold."""
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint, token=ALICE) as alice, site.http(endpoint, token=BOB) as bob:
+            async with site.http(endpoint, token=ROUTE) as engine:
+                step = {**STEP, "run_id": "mixed", "principal": "alice"}
+                first = (await engine.post("/v1/route", json=step)).json()["decision_id"]
+                assert (await alice.get("/v1/runs/mixed/tools")).status_code == 200
+                step |= {"principal": "bob", "branch": branch}
+                assert (await engine.post("/v1/route", json=step)).status_code == 200
+            for person in (bob, alice):
+                answers = [
+                    await person.get("/v1/runs/mixed/tools", params={"decision": first}),
+                    await person.post("/v1/runs/mixed/call", json={"name": "kit.echo", "decision": first}),
+                    await person.get("/v1/runs/mixed/tools"),
+                    await person.get(f"/v1/runs/mixed/artifacts/{'0' * 64}"),
+                    await person.post("/mcp/runs/mixed", json={"jsonrpc": "2.0", "id": 1, "method": "ping"}),
+                    await person.post("/v1/route", json={**STEP, "run_id": "below", "parent_run_id": "mixed"}),
+                    await person.post("/v1/route", json={**STEP, "run_id": "mixed"}),
+                ]
+                assert [answer.status_code for answer in answers] == [404] * 7
+            assert site.records("mixed") == []
+
+    site.serve_all(work, tokens=token_file(site.folder))
+
+
 def test_tokens_follow_their_file_and_a_broken_one_changes_nothing(
     site: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,6 +173,7 @@ class Engine:
             facts=replace(facts, grants=limits.grants) if limits.grants else facts,
             limits=limits,
             root=self.runs.workspace,
+            principals=run.fold.principals,
             outdated=decided.decision.catalog_revision != self.catalog.revision,
             superseded=superseded,
         )

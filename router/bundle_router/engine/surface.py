@@ -44,6 +44,7 @@ class RunState:
     `facts` are fresh, with the ancestors' grants of now. `superseded` is the id of a decision that was named and is not
     open any more (`decided` is then that decision). `outdated`: the decision was taken under another config than the
     one in force, so that nobody can say any more what it showed. `root` is what its local tools are confined to.
+    `principals` are those of all the run's steps.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class RunState:
     facts: Facts
     limits: AncestorLimits
     root: str
+    principals: frozenset[str]
     outdated: bool = False
     superseded: str = ""
 

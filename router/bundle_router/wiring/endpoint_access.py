@@ -77,9 +77,10 @@ class EndpointAccess:
         engine = self._engines.of(run_id)
         return await asyncio.to_thread(engine.artifact_with_type, run_id, sha256)
 
-    async def principal(self, run_id: str, decision: str | None = None) -> str:
-        """Return whom the run's current decision was taken for. Raises UnknownRun."""
-        return (await self._engines.of(run_id).state_async(run_id, decision)).decided.step.principal
+    async def principal(self, run_id: str) -> str:
+        """Return whom all the run's steps were taken for; empty where that is nobody, or several. Raises UnknownRun."""
+        found = (await self._engines.of(run_id).state_async(run_id)).principals
+        return next(iter(found)) if len(found) == 1 else ""
 
     def facts(self) -> Facts:
         """Return what this machine and its servers can do now."""

@@ -102,6 +102,8 @@ class RunFold:
         self._key_of_call: dict[str, str] = {}
         self._decisions: dict[str, int] = {}
         self._calls: dict[str, KeyedCall] = {}
+        self.principals: frozenset[str] = frozenset()
+        """Whom steps of the run were taken for."""
         self.run_spent = Spent()
         """What all calls of the run have come to."""
         self.sub_runs: tuple[str, ...] = ()
@@ -135,6 +137,7 @@ class RunFold:
     def take_own(self, record: DecisionRecord) -> None:
         """Take in a decision that was just written here: as `take`, without reading it back."""
         step, decided = record.step, DecidedStep.of(record)
+        self.principals |= {step.principal}
         recent = RecentStep(step.role, step.step, step.goal, tuple(record.decision.bundle_ids))
         self._note_decision(recent, decided.address, record.decision_id, record.seq)
         self._branches[record.branch].decided = decided
@@ -142,6 +145,7 @@ class RunFold:
 
     def _take_decision(self, record: Mapping[str, Any]) -> None:
         step, name = record["step"], record.get("branch") or DEFAULT_BRANCH
+        self.principals |= {record.get("principal", "")}
         address = (name, step["workflow"], step["role"], step["step"], record.get("key") or "")
         ids = tuple(row["id"] for row in record["bundles"])
         recent = RecentStep(step["role"], step["step"], step.get("goal", ""), ids)

@@ -133,7 +133,7 @@ class ServedRuns:
         self._unwatch = runs.watch(self._decided)
 
     async def principal(self, run_id: str) -> str:
-        """Return whom the run's current decision was taken for. Raises UnknownRun."""
+        """Return whom all the run's steps were taken for. Raises UnknownRun."""
         return await self._runs.principal(run_id)
 
     async def get(self, run_id: str, decision: str | None = None) -> ServedRun:
