@@ -47,7 +47,7 @@ LAYERS: dict[str, set[str]] = {
     "tool": {"adapters", "core", "errors"},
 }
 SHARED_ADAPTERS = {
-    *("artifact_files", "file_owners", "json_schema", "loop", "linear_patterns", "postgres", "text_files", "workers"),
+    *("artifact_files", "json_schema", "loop", "linear_patterns", "postgres", "text_files", "workers"),
 }
 """Threads, loops, checks, files and stores that several adapters stand on. No other adapter is imported by another."""
 CORE = ("models", "catalog", "tools", "config", "decide", "search", "records")

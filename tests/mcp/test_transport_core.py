@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from bundle_router.adapters.mcp.lists import RETRY_S, Freshness
+from bundle_router.adapters.mcp.wires import MissingReference, resolved
 from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
 from bundle_router.core.tools.transport.blocks import blocks_of
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for, lifetime_s
 from bundle_router.core.tools.transport.concurrency import Gate
 from bundle_router.core.tools.transport.definitions import Pages
-from bundle_router.core.tools.transport.freshness import RETRY_S, Freshness
 from bundle_router.core.tools.transport.leases import HeldConnection, Leases
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
-from bundle_router.core.tools.transport.references import MissingReference, resolved
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

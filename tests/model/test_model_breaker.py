@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from bundle_router.core.decide.asking.failures import classify
-from bundle_router.core.decide.asking.model_breaker import BASE_S, MAX_ASKED_S, MAX_OPEN_S, TERMS, RetryBudget, end_of
+from bundle_router.core.decide.asking.model_breaker import (
+    BASE_S,
+    MAX_ASKED_S,
+    MAX_OPEN_S,
+    TERMS,
+    RetryBudget,
+    classify,
+    end_of,
+)
 from bundle_router.core.models import FAILURES, Failure
 from bundle_router.core.models.breaker import Breaker, Ticket
 from hypothesis import given

@@ -229,3 +229,26 @@ def test_artifacts_are_inert_and_media_come_in_a_providers_form(site: Any) -> No
             assert (gone.status_code, gone.json()["code"]) == (404, "unknown_artifact")
 
     site.serve_all(work)
+
+
+def test_what_was_decided_and_which_bundles_there_are_is_told(site: Any) -> None:
+    async def work(router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint) as http:
+            bundles = (await http.get("/v1/bundles")).json()
+            assert bundles["revision"] == router.catalog.revision
+            assert [row["id"] for row in bundles["bundles"]] == sorted(router.catalog.bundles)
+
+            unknown = await http.get("/v1/runs/nobody")
+            assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_run")
+            await http.post("/v1/route", json={**STEP, "run_id": "s"})
+            await http.post("/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": "x"}})
+
+            listed = (await http.get("/v1/runs")).json()
+            assert (listed["total"], [row["run_id"] for row in listed["runs"]]) == (2, ["s", "r"])
+            assert (await http.get("/v1/runs", params={"tool": "kit.echo"})).json()["total"] == 1
+            assert (await http.get("/v1/runs", params={"folder": "/etc"})).status_code == 422
+            told = (await http.get("/v1/runs/r")).json()
+            assert (told["run"]["run_id"], len(told["decisions"]), len(told["calls"])) == ("r", 1, 1)
+            assert (await http.get("/v1/runs/r", params={"start": "1"})).json()["decisions"] == []
+
+    site.serve_all(work)

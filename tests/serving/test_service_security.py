@@ -28,8 +28,8 @@ ENTRIES = (
     (ROUTE, ["route"], "", ""),
     (CALL, ["call"], "", ""),
     (REVIEW, ["review"], "", ""),
-    (ALICE, ["route", "call"], "alice", ""),
-    (BOB, ["route", "call"], "bob", ""),
+    (ALICE, ["route", "call", "review"], "alice", ""),
+    (BOB, ["route", "call", "review"], "bob", ""),
     (OLD, ["route", "call", "review", "edit"], "", "expires = 2020-01-01T00:00:00Z\n"),
 )
 
@@ -48,19 +48,24 @@ def token_file(folder: Path, entries: Any = ENTRIES) -> AccessTokens:
 
 REQUESTS: tuple[tuple[str, str, Any, str], ...] = (
     ("POST", "/v1/route", STEP, "route"),
+    ("GET", "/v1/bundles", None, "route"),
+    ("GET", "/v1/runs", None, "review"),
     ("POST", "/v1/runs/r/close", None, "route"),
     ("GET", "/v1/runs/r/tools", None, "call"),
     ("POST", "/v1/runs/r/call", {"name": "kit.echo"}, "call"),
     ("POST", "/v1/runs/r/missed", {"name": "x"}, "call"),
     ("GET", f"/v1/runs/r/artifacts/{'0' * 64}", None, "call"),
     ("GET", f"/v1/runs/r/media/{'0' * 64}", None, "call"),
+    ("GET", "/v1/runs/r", None, "review"),
     ("POST", "/mcp/runs/r", {"jsonrpc": "2.0", "id": 1, "method": "ping"}, "call"),
 )
 
 
 def test_every_route_wants_a_token_with_its_scope(site: Any) -> None:
+    good = ((ROUTE, {"route"}), (CALL, {"call"}), (REVIEW, {"review"}))
+
     async def work(_router: Any, endpoint: Any) -> None:
-        for token, scopes in ((ROUTE, {"route"}), (CALL, {"call"}), (REVIEW, set()), (OLD, None), ("wrong" * 9, None)):
+        for token, scopes in (*good, (OLD, None), ("wrong" * 9, None)):
             async with site.http(endpoint, token=token) as http:
                 for method, path, body, scope in REQUESTS:
                     answer = await http.request(method, path, json=body) if body else await http.request(method, path)
@@ -136,7 +141,7 @@ def test_a_token_of_a_principal_speaks_for_that_one_alone(site: Any) -> None:
             assert site.records("mine", "routing.jsonl")[0]["principal"] == "alice"
             refused = await alice.post("/v1/route", json={**mine, "principal": "bob"})
             assert (refused.status_code, refused.json()["code"]) == (403, "wrong_principal")
-            for method, path, body, _ in REQUESTS[2:]:
+            for method, path, body, _ in REQUESTS[4:]:
                 sent = {"json": body} if body else {}
                 own = await alice.request(method, path.replace("/r", "/mine", 2).replace("/mineuns", "/runs"), **sent)
                 others = await bob.request(method, path.replace("/r", "/mine", 2).replace("/mineuns", "/runs"), **sent)
@@ -146,6 +151,7 @@ def test_a_token_of_a_principal_speaks_for_that_one_alone(site: Any) -> None:
             for step in (mine, {**STEP, "run_id": "child", "parent_run_id": "mine"}):
                 assert (await bob.post("/v1/route", json=step)).json()["code"] == "unknown_run"
             assert not (site.folder / "runs" / "child").exists()
+            assert (await alice.get("/v1/runs")).json()["code"] == "wrong_principal"
 
     site.serve_all(work, tokens=token_file(site.folder))
 

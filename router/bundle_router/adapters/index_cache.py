@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bundle_router.adapters.file_owners import is_ours
+from bundle_router.adapters.text_files import is_ours
 
 T = TypeVar("T")
 

@@ -1,4 +1,5 @@
-"""Text files of a project that a command changes: replaced whole or not at all, and never through a link.
+"""Text files of a project that a command changes: replaced whole or not at all, and never through a link. And whose a
+folder is, and who holds a lock, as the kernel tells.
 
 A file is written beside its place, synced and renamed, and its folder synced: a reader never sees half of one.
 """
@@ -6,6 +7,7 @@ A file is written beside its place, synced and renamed, and its folder synced: a
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,3 +64,26 @@ def _sync(folder: Path) -> None:
 def _storage_error(path: Path, what: str, error: OSError) -> StorageError:
     kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
     return StorageError(f"{error.filename or path}: can't be {what} ({error.strerror})", kind=kind)
+
+
+def holders(fd: int) -> tuple[int, ...]:
+    """Return the pids of the processes of this machine that hold a lock on an open file, as the kernel tells (Linux);
+    empty where it does not. Our own pid is among them where we hold one."""
+    found = os.fstat(fd)
+    wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    try:
+        lines = Path("/proc/locks").read_text("ascii").splitlines()
+    except OSError:
+        return ()
+    rows = (line.split() for line in lines if "->" not in line)
+    pids = {int(row[4]) for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == wanted}
+    return tuple(sorted(pid for pid in pids if pid > 0))
+
+
+def is_ours(folder: Path) -> bool:
+    """Return whether a folder is one that this user made and nobody else can write to."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022

@@ -13,10 +13,10 @@ from bundle_router.cli.shared_arguments import add_config, add_development, add_
 from bundle_router.cli.vendor import DEFAULT_FOLDER
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import ConfigFile
+from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.errors import Problem
 from bundle_router.review.lint import unused_local
-from bundle_router.review.problem_excerpts import excerpt_lines
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.review.vendor import drifted_wrappers, module_name
 from bundle_router.wiring.server_reviews import Review, json_of, lines_of, remote_servers, review

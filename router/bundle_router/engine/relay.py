@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -39,7 +40,6 @@ from bundle_router.core.tools.transport.pass_through import (
     narrowed,
     passes,
 )
-from bundle_router.core.tools.transport.templates import fits_template
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.calls import over_budget
 from bundle_router.engine.flow import CallPorts, on_store
@@ -368,3 +368,25 @@ def _named(servers: Sequence[Server], server: Server, listed: Iterable[Row]) -> 
 
 def _no(code: int, message: str) -> ServerReply:
     return ServerReply(error=ServerError(code, message))
+
+
+MAX_TEMPLATE: Final = 2_000
+_EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
+
+
+def fits_template(uri: str, template: str) -> bool:
+    """Return whether the URI is one that a resource template (RFC 6570) stands for: it begins, goes on and ends as that
+    does around its expressions, each of which stands for the shortest text up to what follows it. One pass."""
+    first, *rest = _EXPRESSION.split(template[:MAX_TEMPLATE])
+    if not rest or len(template) > MAX_TEMPLATE:
+        return uri == template
+    last = rest.pop()
+    if not uri.startswith(first) or not uri.endswith(last) or len(uri) < len(first) + len(last):
+        return False
+    middle, at = uri[len(first) : len(uri) - len(last)], 0
+    for literal in rest:
+        found = middle.find(literal, at)
+        if found < 0:
+            return False
+        at = found + len(literal)
+    return True

@@ -32,10 +32,9 @@ from bundle_router.core.models import Facts
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.meta_tools.resolving import resolve
-from bundle_router.core.tools.pins.applied import with_cards
 from bundle_router.core.tools.pins.compare import compare
 from bundle_router.core.tools.pins.reviewed import Pins, narrowed
-from bundle_router.core.tools.pins.usable import PinSetting, Usable, drifted_among, usable
+from bundle_router.core.tools.pins.usable import PinSetting, Usable, drifted_among, usable, with_cards
 from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.surface import RunState, exposed_now

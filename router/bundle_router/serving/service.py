@@ -106,6 +106,7 @@ async def serve(
             answering(access, requests, runs, keys=keys, address=address, head_s=head_s)
         )
         api = DecisionApi(router, telemetry, idle, request_s=settings.request_s, version=version)
+        stack.callback(api.close)
         probes = probe_routes(router, metrics, watch, lambda: requests.stopped)
         routes = [*mcp_routes(runs), *api.routes(), *probes]
         admission = Admission(address.own_names(endpoint.port), keys, frozenset(OPEN_TO_ALL))

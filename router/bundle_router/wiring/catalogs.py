@@ -97,7 +97,7 @@ def read_catalog(config: str | Path | None, local: LocalServers | None = None) -
 
     Raises ConfigError, CorruptPins.
     """
-    from bundle_router.core.tools.pins.applied import pinned
+    from bundle_router.core.tools.pins.usable import pinned
 
     catalog = read_unpinned(config, local)
     pins = open_pins(config).read_all(remote_servers(catalog))

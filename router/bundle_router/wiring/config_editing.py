@@ -317,7 +317,7 @@ class ConfigEditor:
         """Return the catalog of the files, as a router would be opened with it, and where its entries stand."""
         from bundle_router.adapters.local import binary_problems
         from bundle_router.core.config.resolve import resolve
-        from bundle_router.core.tools.pins.applied import pinned
+        from bundle_router.core.tools.pins.usable import pinned
 
         resolved = resolve(files, self._cards, binary_problems)
         if resolved.report.has_errors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Facts
@@ -13,14 +13,28 @@ from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.engine.engine import EngineVersions
 from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
+from bundle_router.errors import RequestError
+
+if TYPE_CHECKING:
+    from bundle_router.wiring.opening import Opening
+    from bundle_router.wiring.run_reader import RunReader
 
 
 class EndpointAccess:
     """A router as its endpoint sees it: lists that only another decision changes, calls that change no list, and what
     servers pass on to an agent's client besides their tools."""
 
-    def __init__(self, engines: EngineVersions) -> None:
+    def __init__(self, engines: EngineVersions, opening: Opening | None = None) -> None:
         self._engines = engines
+        self._opening = opening
+
+    def open_reader(self) -> RunReader:
+        """Open what reads the router's runs. Raises RequestError, StorageError."""
+        from bundle_router.wiring.run_reader import open_reader
+
+        if self._opening is None:
+            raise RequestError("this router was not opened from files", advice="open it with Router.open(...)")
+        return open_reader(self._opening.runs, store=self._opening.store)
 
     @property
     def catalog(self) -> Catalog:

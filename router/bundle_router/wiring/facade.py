@@ -161,7 +161,7 @@ class Router:
     @property
     def endpoint(self) -> EndpointAccess:
         """What only an MCP endpoint asks of a router."""
-        return EndpointAccess(self._engines)
+        return EndpointAccess(self._engines, self._opening)
 
     @asynccontextmanager
     async def serve(self, **how: Any) -> AsyncIterator[Any]:

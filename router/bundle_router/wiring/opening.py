@@ -52,7 +52,7 @@ class PinnedCatalog:
 
     def catalog(self) -> Catalog:
         """Return the catalog with the cards of the pins as they were read last."""
-        from bundle_router.core.tools.pins.applied import pinned
+        from bundle_router.core.tools.pins.usable import pinned
 
         return pinned(self._unpinned, self.pins)
 

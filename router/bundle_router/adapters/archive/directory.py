@@ -20,7 +20,7 @@ from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
 from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import append_label, read_labels
 from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader, free_unfinished
-from bundle_router.adapters.file_owners import holders
+from bundle_router.adapters.text_files import holders
 from bundle_router.core.records.chain import FILES, MAX_LINE, BadLine, Read, boundary, lines_backward, unseal
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.errors import CorruptRun, StorageError, storage_error

@@ -21,7 +21,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-from bundle_router.adapters.file_owners import is_ours
+from bundle_router.adapters.text_files import is_ours
 
 MAX_KEPT: Final = 200_000
 REVISIONS: Final = 4

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from bundle_router.core.decide.asking.failures import MAX_TEXT, classify
+from bundle_router.core.decide.asking.model_breaker import MAX_TEXT, classify
 from bundle_router.core.decide.asking.model_exchange import MAX_RAW, ModelReply
 from bundle_router.core.decide.asking.picks import without_fence
 from bundle_router.core.models import Failure

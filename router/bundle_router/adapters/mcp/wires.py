@@ -8,7 +8,8 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,6 @@ from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ProcessSupervisor, ServerCommand
 from bundle_router.core.catalog import CallLimits, Server
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for
-from bundle_router.core.tools.transport.references import MissingReference, resolved
 from bundle_router.dataclass import dataclass, field
 
 if TYPE_CHECKING:
@@ -160,3 +160,27 @@ async def http_wire(
         return
     async with open_client(transport, auth) as client, sdk.open_http(url, client, bounds.max_message_bytes) as streams:
         yield streams, HttpWire(transport, transport.modern_posts(pool) if auth is None else None)
+
+
+_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""`${NAME}` in headers and environments: the values are never in the config."""
+
+
+class MissingReference(LookupError):
+    """A variable that a server's entry refers to is not set. `name` is the variable."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"its credential {name} is not set")
+        self.name = name
+
+
+def resolved(pairs: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the pairs with every reference replaced. Raises MissingReference for one that is unset or empty."""
+
+    def value_of(match: re.Match[str]) -> str:
+        value = environ.get(match[1], "")
+        if not value:
+            raise MissingReference(match[1])
+        return value
+
+    return {name: _REFERENCE.sub(value_of, value) for name, value in pairs}

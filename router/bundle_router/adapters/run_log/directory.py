@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bundle_router.adapters.file_owners import holders
+from bundle_router.adapters.text_files import holders
 from bundle_router.core.records.chain import FILES, RUN_SCHEMA, is_edited, sealed
 from bundle_router.errors import STORAGE_ADVICE, CorruptRun, RunBusy, StorageError, storage_error
 

@@ -25,7 +25,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.adapters.file_owners import holders
 from bundle_router.adapters.run_log.directory import (
     CLOSED,
     PRESENCE,
@@ -45,6 +44,7 @@ from bundle_router.adapters.run_log.directory import (
     write_all,
     write_header,
 )
+from bundle_router.adapters.text_files import holders
 from bundle_router.core.catalog import Durability
 from bundle_router.core.records.chain import (
     FILES,

@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from bundle_router.core.config.config_text import ConfigFile
@@ -17,6 +17,8 @@ from bundle_router.core.config.positions import Path, Positions, locate, show
 from bundle_router.core.models.spelling import Suggester
 from bundle_router.errors import Problem
 
+WIDTH: Final = 110
+"""Characters of a line that are shown."""
 MAX_PER_FILE: Final = 100
 
 
@@ -84,3 +86,16 @@ class Report:
                 found.append(Problem(path, 0, "", f"and {count - MAX_PER_FILE} further problems", level=level))
         unnumbered = len(self._order)
         return sorted(found, key=lambda item: (self._order.get(item.file, unnumbered), item.line or 1 << 62))
+
+
+def excerpt_lines(problem: Problem, lines: Sequence[str]) -> Iterator[str]:
+    """Yield the line, numbered, and a caret under what is meant; nothing where the problem has no column."""
+    if not problem.column or not 0 < problem.line <= len(lines):
+        return
+    text = lines[problem.line - 1]
+    start = max(0, problem.column - 1 - WIDTH // 2) if len(text) > WIDTH else 0
+    gutter = f"  {problem.line} | "
+    shown = text[start : start + WIDTH]
+    yield gutter + shown
+    tabs = "".join("\t" if char == "\t" else " " for char in shown[: problem.column - 1 - start])
+    yield f"{' ' * (len(gutter) - 2)}| {tabs}^"

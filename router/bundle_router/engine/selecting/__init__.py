@@ -1,8 +1,7 @@
 """Who settles what the mapping can't: search, then a model, then nobody, in the order of `[fallback]`."""
 
 from bundle_router.engine.selecting.goal_embedding import Meanings
-from bundle_router.engine.selecting.search import SearchSelector
+from bundle_router.engine.selecting.search import RankedTools, SearchSelector
 from bundle_router.engine.selecting.stages import StagedSelector
-from bundle_router.engine.selecting.tool_search import RankedTools
 
 __all__ = ["Meanings", "RankedTools", "SearchSelector", "StagedSelector"]

@@ -18,18 +18,17 @@ from bundle_router.core.config.positions import Path
 from bundle_router.core.config.resolve import ResolvedConfig
 from bundle_router.review.lint import bundle_rules as bundles
 from bundle_router.review.lint import row_rules as rows
-from bundle_router.review.lint import server_rules as servers
 from bundle_router.review.lint.findings import HasContent, LintFinding, Subject
 from bundle_router.review.lint.reach import Reach
 
 _Rule = Callable[[Subject], Iterator[LintFinding]]
 
 RULES: Final[dict[str, tuple[str, _Rule]]] = {
-    "unused-server": ("warning", servers.unused_server),
-    "plain-http": ("risk", servers.plain_http),
-    "stdio-server": ("risk", servers.stdio_server),
-    "command-line": ("warning", servers.command_line),
-    "dead-reuse": ("warning", servers.dead_reuse),
+    "unused-server": ("warning", rows.unused_server),
+    "plain-http": ("risk", rows.plain_http),
+    "stdio-server": ("risk", rows.stdio_server),
+    "command-line": ("warning", rows.command_line),
+    "dead-reuse": ("warning", rows.dead_reuse),
     "never-permitted": ("warning", bundles.never_permitted),
     "disabled-server": ("warning", bundles.disabled_server),
     "disabled-part": ("risk", bundles.disabled_part),

@@ -12,6 +12,7 @@ from bundle_router.core.models.frozen import Frozen
 from bundle_router.core.tools.exposure.provider_forms import Format
 
 ToolName = Annotated[str, Field(min_length=1, max_length=300)]
+Narrowed = Annotated[str, Field(max_length=500)]
 DecisionId = Annotated[str, Field(min_length=1, max_length=300)]
 MAX_MESSAGES: Final = 10_000
 KEY: Final = r'"[ !#-~]{1,200}"|[!#-~]([ !#-~]{0,198}[!#-~])?'
@@ -67,6 +68,27 @@ class MediaQuery(Frozen):
     format: Format = "openai"
     link: bool = False
     decision: DecisionId | None = None
+
+
+class RunsQuery(Frozen):
+    """Which runs are listed: as the page of runs narrows them. Empty: any."""
+
+    workflow: Narrowed = ""
+    role: Narrowed = ""
+    principal: Narrowed = ""
+    source: Narrowed = ""
+    bundle: Narrowed = ""
+    tool: Narrowed = ""
+    q: Narrowed = ""
+    since: Narrowed = ""
+    until: Narrowed = ""
+    page: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+
+
+class TimelineQuery(Frozen):
+    """From which record on a run is told."""
+
+    start: Annotated[int, Field(ge=0, le=2**31)] = 0
 
 
 class NoQuery(Frozen):

@@ -12,13 +12,26 @@ from bundle_router.core.models.steps import MAX_GOAL, MAX_LABEL, MAX_LABEL_TEXT
 from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
-from bundle_router.serving.api.bodies import KEY, CallBody, MediaQuery, MissedBody, Problem9457, RouteBody, ToolsQuery
+from bundle_router.serving.api.bodies import (
+    KEY,
+    CallBody,
+    MediaQuery,
+    MissedBody,
+    Problem9457,
+    RouteBody,
+    RunsQuery,
+    TimelineQuery,
+    ToolsQuery,
+)
 
 Json = dict[str, Any]
 _LOCAL: Final = ("parts", "whole", "answer")
 """Fields of a `Result` that only the process that made it can use."""
 _VALUES: Final[tuple[tuple[Any, str], ...]] = (
-    *((value, "validation") for value in (RouteBody, CallBody, MissedBody, ToolsQuery, MediaQuery)),
+    *(
+        (value, "validation")
+        for value in (RouteBody, CallBody, MissedBody, ToolsQuery, MediaQuery, RunsQuery, TimelineQuery)
+    ),
     *((value, "serialization") for value in (Decision, Toolset, Result, RunEnd, Problem9457)),
 )
 
@@ -147,10 +160,15 @@ def _paths(schemas: Json) -> Json:
     artifact = {"200": {"description": "The bytes, as they came.", "content": bytes_}}
     part = {"application/json": {"schema": {"type": "object"}}}
     media = {"200": {"description": "The part, in the provider's form.", "content": part}}
+    told = {"200": {"description": "The facts, as the page beside it has them.", "content": part}}
+    told_of = [_RUN, *_query(schemas, "TimelineQuery")]
     missed = "Record a name that a framework refused itself"
     listed, shown = [_RUN, _ETAG, *_query(schemas, "ToolsQuery")], [_RUN, _SHA, *_query(schemas, "MediaQuery")]
     return {
         "/v1/route": {"post": _operation("route", "Decide what a step may see", [_KEY], decision, "RouteBody")},
+        "/v1/bundles": {"get": _operation("bundles", "List the bundles of the config in force", [], told)},
+        "/v1/runs": {"get": _operation("runs", "List runs, the newest first", _query(schemas, "RunsQuery"), told)},
+        run: {"get": _operation("run", "Tell what a run decided and called", told_of, told)},
         f"{run}/tools": {"get": _operation("tools", "List what a run shows", listed, toolset)},
         f"{run}/call": {"post": _operation("call", "Call a tool", [_RUN, _KEY], result, "CallBody")},
         f"{run}/missed": {"post": _operation("missed", missed, [_RUN], why, "MissedBody")},

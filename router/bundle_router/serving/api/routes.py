@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
@@ -24,6 +25,8 @@ from bundle_router.serving.api.bodies import (
     MediaQuery,
     MissedBody,
     NoQuery,
+    RunsQuery,
+    TimelineQuery,
     ToolsQuery,
     route_body,
     step_and_messages,
@@ -36,6 +39,11 @@ from bundle_router.serving.keys import Caller, Scope
 from bundle_router.serving.refusals import Message, Receive, Refusal, Send, lacks
 from bundle_router.serving.telemetry import Telemetry
 from bundle_router.wiring import Router
+
+if TYPE_CHECKING:
+    from bundle_router.serving.pages.rendering import PageContent
+    from bundle_router.serving.pages.views import PageViews
+    from bundle_router.wiring.run_reader import RunReader
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
@@ -74,12 +82,17 @@ class DecisionApi:
         self._idle = idle
         self._request_s = request_s
         self._document = openapi_document(version)
+        self._reading = threading.Lock()
+        self._reader: RunReader | None = None
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes, each with the scope that it asks for."""
         run = "/v1/runs/{run_id}"
         table: list[tuple[str, str, Scope | None, Work]] = [
             ("POST", "/v1/route", "route", self._route),
+            ("GET", "/v1/bundles", "route", self._bundles),
+            ("GET", "/v1/runs", "review", self._runs),
+            ("GET", run, "review", self._timeline),
             ("GET", f"{run}/tools", "call", self._tools),
             ("POST", f"{run}/call", "call", self._call),
             ("POST", f"{run}/missed", "call", self._missed),
@@ -186,6 +199,40 @@ class DecisionApi:
         media = self._router.media(run_id, uri, format=query.format, link=query.link, decision=query.decision)
         return JSONResponse(await media)
 
+    async def _bundles(self, request: Request) -> Response:
+        _query(request, NoQuery)
+        catalog = self._router.catalog
+        rows = [asdict(catalog.bundles[id_]) for id_ in sorted(catalog.bundles)]
+        return JSONResponse({"revision": catalog.revision, "bundles": rows})
+
+    async def _runs(self, request: Request) -> Response:
+        asked = {name: [str(value)] for name, value in _query(request, RunsQuery)}
+        if request.scope["user"].principal:
+            raise RefusedRequest(_OTHER_PRINCIPAL)
+        return await self._read(lambda views: views.runs(asked))
+
+    async def _timeline(self, request: Request) -> Response:
+        run_id, start = await self._run(request), _query(request, TimelineQuery).start
+        return await self._read(lambda views: views.run(run_id, {"from": [str(start)]}))
+
+    async def _read(self, view: Callable[[PageViews], PageContent]) -> Response:
+        """Return the facts that a page shows."""
+        from bundle_router.serving.pages.rendering import json_text
+        from bundle_router.serving.pages.views import PageViews
+
+        def read() -> bytes:
+            with self._reading:
+                self._reader = self._reader or self._access.open_reader()
+            self._reader.refresh(now=True)
+            return json_text(view(PageViews(self._reader)).json).encode()
+
+        return _json(await asyncio.to_thread(read))
+
+    def close(self) -> None:
+        """Close what reads runs, if anybody asked for them."""
+        if self._reader is not None:
+            self._reader.close()
+
     async def _openapi(self, request: Request) -> Response:
         return JSONResponse(self._document)
 
@@ -228,7 +275,7 @@ def _no_run(run_id: str) -> Refusal:
 
 
 _OTHER_PRINCIPAL: Final = Refusal(
-    403, "wrong_principal", "This token speaks for another principal.", advice="leave the step's principal out"
+    403, "wrong_principal", "This token speaks for one principal alone.", advice="leave the principal out; name a run"
 )
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.core.config.config_text import FILE_NAMES
+from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.models.canonical import digest
 from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
 from bundle_router.review.behaviour import CHANGE_KINDS, edited_words
 from bundle_router.review.config_edits import ConfigEdit
 from bundle_router.review.privileges import EFFECT_SIGNS, Kind, PrivilegeDiff, sentence
-from bundle_router.review.problem_excerpts import excerpt_lines
 from bundle_router.serving.pages.rendering import PageContent
 from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, Preview, problem_json
 from bundle_router.wiring.pin_approval import PinApproval, ShownReview
