@@ -6,8 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from bundle_router import Router, Step
+from bundle_router.errors import RequestError, RouterError
 
 from tests.command_line import run
 
@@ -18,7 +21,7 @@ def project(folder: Path, allow: str) -> Path:
     """Return a folder whose policy lets everybody have one bundle."""
     config = folder / "config"
     config.mkdir(parents=True)
-    (config / "policy.toml").write_text(f'[[policies]]\nname = "p"\nallow = ["bundle:{allow}"]\n')
+    (config / "policy.toml").write_text(f'[[policies]]\nname = "p"\nallow = ["{allow}"]\n')
     (config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["repo.readonly", "docs.fetch"]\n')
     return folder
 
@@ -29,7 +32,7 @@ def test_processes_with_other_configs_share_a_run_and_widen_nothing(tmp_path: Pa
     begun = [
         subprocess.Popen(
             command,
-            cwd=project(tmp_path / str(number), allow),
+            cwd=project(tmp_path / str(number), f"bundle:{allow}"),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -78,3 +81,58 @@ def test_a_project_file_over_the_shipped_ones_never_widens_by_what_it_leaves_out
         tools = run(tmp_path, "tools", "--run", json.loads(decided)["run_id"], "--json").stdout
         assert "docs.fetch" not in tools or name != "servers.toml"
         assert shown["bundles"] == [] or name != "policy.toml"
+
+
+def opened(folder: Path, workspace: Path, allow: str) -> Router:
+    """A router of a project of its own, over runs and a workspace that others share."""
+    root = project(folder, allow)
+    (root / "config" / "routes.toml").write_text(
+        '[[routes]]\nname = "all"\nbundles = ["repo.readonly", "workspace.exec"]\n'
+    )
+    return Router.open(root / "config", runs=folder.parent / "runs", workspace=workspace)
+
+
+def step(run_id: str = "r", **more: Any) -> Step:
+    return Step(run_id=run_id, workflow="feature", role="implementer", step="edit", **more)
+
+
+WRITE = ("workspace.write_file", {"path": "made.txt", "content": "x"})
+
+
+def test_a_wider_config_brings_nothing_into_a_run_and_takes_nothing_out_of_it(tmp_path: Path) -> None:
+    (shared := tmp_path / "shared").mkdir()
+    with opened(tmp_path / "a", shared, "bundle:repo.readonly") as narrow, opened(tmp_path / "b", shared, "*") as wide:
+        first = narrow.route_sync(step(key="k"))
+        narrow.route_sync(step("child", parent_run_id="r"))
+        for run_id in ("r", "child"):
+            assert wide.call_sync(run_id, *WRITE).outcome == "denied"
+        assert wide.route_sync(step(key="k")) == first, "recorded is recorded"
+        assert "workspace.exec" in wide.route_sync(step()).bundle_ids
+        for run_id in ("r", "child"):
+            assert narrow.call_sync(run_id, *WRITE).outcome == "denied"
+        with pytest.raises(RequestError, match="routed again"):
+            narrow.tools_sync("r")
+        assert narrow.route_sync(step("child")).bundle_ids == ["repo.readonly"]
+        assert not (shared / "made.txt").exists()
+
+
+def test_a_run_that_was_pruned_and_made_anew_has_nothing_of_the_first(tmp_path: Path) -> None:
+    (shared := tmp_path / "shared").mkdir()
+    (shared / "long.txt").write_text("of the first\n" * 20_000)
+    with opened(tmp_path / "a", shared, "*") as first, opened(tmp_path / "b", shared, "*") as second:
+        old = first.route_sync(step(key="k", principal="ann"))
+        read = first.call_sync("r", "repo.read_file", {"path": "long.txt", "end": 19_000}, key="c")
+        assert read.artifacts, read.text[:300]
+        assert first.artifact("r", read.artifacts[0].uri)
+        first.close_run_sync("r")
+        pruned = run(tmp_path / "a", "runs", "prune", "--max-size", "0B", "--runs", tmp_path / "runs", "--json")
+        assert json.loads(pruned.stdout)["deleted"]
+        new = second.route_sync(step(key="k", principal="bob"))
+        assert new.decision_id != old.decision_id
+        (shared / "long.txt").write_text("of the second\n")
+        for router in (first, second):
+            assert "of the second" in router.call_sync("r", "repo.read_file", {"path": "long.txt"}, key="c").text
+            with pytest.raises(RouterError):
+                router.call_sync("r", "repo.read_file", {"path": "long.txt"}, decision=old.decision_id)
+            with pytest.raises(RouterError):
+                router.artifact("r", read.artifacts[0].uri)

@@ -17,7 +17,7 @@ from bundle_router.core.models import Media, Text
 from bundle_router.core.tools.reusable_results import KeptResult, ResultCache, ReusableCall
 from bundle_router.core.tools.shaping import Shaped
 from bundle_router.engine.reuse import CallOutcome, ResultReuse
-from bundle_router.errors import ConfigError
+from bundle_router.errors import ConfigError, KeyConflict
 from bundle_router.testing import FakeClock
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import BaseModel
@@ -168,6 +168,30 @@ def test_another_principal_shares_nothing_at_all(site: Site) -> None:
         for who in ("ann", "bob"):
             router.route_sync(Step(run_id=who, workflow="w", role="r", step="s", principal=who))
         assert [router.call_sync(who, "kit.look", {}).text for who in ("ann", "bob")] == ["look 1", "look 2"]
+
+
+def test_calls_whose_secrets_are_redacted_to_the_same_text_share_nothing(site: Site) -> None:
+    """Not what is used again, not a key, in this process or in the next; the record shows neither of them."""
+    site.write("servers", REUSE + "across_runs = true\n")
+    one, other = ({"text": "ghp_" + part * 9} for part in ("a1B2", "c3D4"))
+    with site.open() as router:
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
+        assert [router.call_sync("r", "kit.look", given).text for given in (one, other, one)] == [
+            "look 1",
+            "look 2",
+            "look 1",
+        ]
+        assert router.call_sync("r", "kit.change", one, key="k").text == "changed 1"
+        with pytest.raises(KeyConflict, match="other arguments"):
+            router.call_sync("r", "kit.change", other, key="k")
+    with site.open() as router:
+        assert router.call_sync("r", "kit.change", one, key="k").text == "changed 1"
+        with pytest.raises(KeyConflict, match="other arguments"):
+            router.call_sync("r", "kit.change", other, key="k")
+    written = (site.folder / "runs" / "r" / "tool-calls.jsonl").read_text()
+    assert "ghp_" not in written
+    shown = {str(row["arguments"]) for row in _rows(site) if row["type"] == "call.started"}
+    assert len(shown) == 1, "they look the same there"
 
 
 def test_another_folder_shares_nothing(site: Site) -> None:
