@@ -108,18 +108,14 @@ def step_from(arguments: argparse.Namespace, run_id: str, **more: Any) -> Step:
     try:
         policy = None
         if arguments.allow is not None or arguments.deny or arguments.trust is not None:
-            policy = StepPolicy(
-                allow=None if arguments.allow is None else tuple(arguments.allow),
-                deny=tuple(arguments.deny),
-                trust=arguments.trust,
-            )
+            policy = StepPolicy(allow=arguments.allow, deny=arguments.deny, trust=arguments.trust)
         return Step(
             run_id=run_id,
             workflow=arguments.workflow,
             role=arguments.role,
             step=arguments.step,
             goal=arguments.goal,
-            constraints=tuple(arguments.constraint),
+            constraints=arguments.constraint,
             policy=policy,
             max_bundles=arguments.max_bundles,
             max_tools=arguments.max_tools,
@@ -131,9 +127,12 @@ def step_from(arguments: argparse.Namespace, run_id: str, **more: Any) -> Step:
 
 
 def sentences(wrong: ValidationError) -> str:
-    """Return what a pydantic error says, one line a problem, without its links."""
-    errors = wrong.errors(include_url=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in errors)
+    """Return what is wrong with a step, in the words that a config's problems are said in."""
+    from bundle_router.core.config.form_errors import explain
+    from bundle_router.core.models.spelling import Suggester
+
+    rows = [explain(error, Step, Suggester()) for error in wrong.errors(include_url=False)]
+    return "; ".join(f"{'.'.join(map(str, path))}: {message}" for path, message, _ in rows)
 
 
 def json_object(text: str) -> dict[str, Any]:

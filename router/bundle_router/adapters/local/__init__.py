@@ -369,7 +369,7 @@ def _json_size(value: Any) -> int:
 
 def _sentence(error: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in error["loc"]) or "arguments"
-    return f"{where}: {error['msg']}"
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
 
 
 def binary_problems(rule: BinaryRule) -> Sequence[str]:

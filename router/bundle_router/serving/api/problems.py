@@ -70,6 +70,8 @@ def invalid(error: ValidationError) -> Refusal:
     rows = error.errors(include_url=False, include_context=False, include_input=False)
     if rows[0]["type"] == "json_invalid":
         return Refusal(400, "malformed", "The body is not JSON.", advice="send one JSON object in UTF-8")
-    errors = tuple(("/" + "/".join(str(part) for part in row["loc"]), row["msg"]) for row in rows[:MAX_ERRORS])
+    errors = tuple(
+        ("/" + "/".join(map(str, row["loc"])), row["msg"].removeprefix("Value error, ")) for row in rows[:MAX_ERRORS]
+    )
     where, what = errors[0]
     return Refusal(422, "invalid", f"{where}: {what}.", advice="see /openapi.json for what may be sent", errors=errors)
