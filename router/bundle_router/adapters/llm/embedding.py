@@ -185,8 +185,8 @@ def _outcome(work: Future[Embedding], timeout_s: float) -> Embedding:
     except (TimeoutError, asyncio.CancelledError):
         work.cancel()
         return Embedding(failure="timeout")
-    except BaseException:
-        work.cancel()  # whoever asked was interrupted: nobody waits for it any more
+    except BaseException:  # who is interrupted leaves no work behind, too
+        work.cancel()
         raise
 
 

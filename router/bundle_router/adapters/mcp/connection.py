@@ -110,7 +110,7 @@ class Connection:
             if not self._owner.done():
                 raise ServerFault("timeout", f"the server was not ready within {timeout_s:g} s")
             raise self._why_it_ended()
-        except BaseException:
+        except BaseException:  # who is interrupted leaves no connection half open, too
             await self.close()
             raise
 

@@ -45,7 +45,7 @@ class ResourceSubscriptions:
                 task.cancel()
 
             return end
-        except BaseException:
+        except BaseException:  # who is interrupted leaves nobody following, too
             task.cancel()
             raise
 

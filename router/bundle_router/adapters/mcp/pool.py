@@ -70,7 +70,7 @@ class SessionPool:
                 self._opening[held.number] = work
             try:
                 connection = await self._opened(held, deadline)
-            except BaseException:
+            except BaseException:  # who is interrupted gives the connection back, too
                 self._release(held)
                 raise
             if connection.alive and (server.shared or held.key == self._key(server, scope)):
@@ -95,7 +95,7 @@ class SessionPool:
         try:
             connection = self._make(server, scope)
             await connection.open(self._bounds.connect_s)
-        except BaseException:
+        except BaseException:  # what did not open, for whatever reason, is not lent again
             self._doom(held)
             raise
         if connection.stateful and not server.traits.starts_process:
